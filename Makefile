@@ -1,0 +1,40 @@
+# `make demo` and `make test` work on a bare machine with Python 3.11 (or later) and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo check test lint clean
+
+# Two cores are what the time limits are written for; torch takes what the machine has.
+demo: $(VENV)/.core
+	$(BIN)/ucn demo
+
+# The quick part: lint, types and fast tests.
+check: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+# Everything, with the 20 slowest tests named.
+test: lint
+	$(BIN)/python -m pytest --durations=20
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The stamps make a second run quick: pip runs again only when the dependencies changed.
+$(VENV)/.python:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
+	$(INSTALL) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(INSTALL) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Which point in one image is which point in another."""

@@ -1,0 +1,56 @@
+"""Options that several verbs share, and the match configuration made of them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ucn.config import MatchConfig
+
+# readable=False: the library says itself what is wrong with a file, and better.
+Image0 = Annotated[Path, typer.Argument(metavar="A", readable=False, help="First image.", show_default=False)]
+Image1 = Annotated[
+    Path, typer.Argument(metavar="B", readable=False, help="Second image.", show_default=False)
+]
+Weights = Annotated[
+    str,
+    typer.Option("--weights", metavar="NAME|FILE", help="Shipped weights by name, or a .safetensors file."),
+]
+MaxSide = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Reduce larger images to this longest side in pixels before encoding; 0 = full size.",
+        show_default=str(MatchConfig.max_side),
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or mps.", show_default="the best there is"),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", envvar="UCN_DEBUG", help="On an error, show the traceback.")]
+
+
+class Keypoints(StrEnum):
+    """What is matched when no points are given."""
+
+    corners = "corners"
+    grid = "grid"
+
+
+def build_config(max_side: int | None = None, **given: Any) -> MatchConfig | None:
+    """The configuration that the given options ask for; None where all are None, that is, not given.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+    changes = {name: value for name, value in given.items() if value is not None}
+    if max_side is not None:
+        changes["max_side"] = max_side or None
+    return MatchConfig.from_dict(changes) if changes else None

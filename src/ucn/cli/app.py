@@ -1,0 +1,52 @@
+"""Which verbs there are.
+
+A verb is a module of this package with a function `run`, whose parameters are typer's arguments and options,
+and whose docstring is its help. It has the option ``debug: Debug = False``, imports the library inside the
+function, raises the library's errors and prints its result. One entry in `_VERBS` makes it a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from ucn.cli import demo, flow, match, train, weights
+from ucn.cli._errors import report_errors
+from ucn.cli._report import find_version
+
+_VERBS: dict[str, Callable[..., None]] = {
+    "demo": demo.run,
+    "match": match.run,
+    "flow": flow.run,
+    "train": train.run,
+    "weights": weights.run,
+}
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _name, _run in _VERBS.items():
+    app.command(_name)(report_errors(_run))
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"ucn {find_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Which point in one image is which point in another.
+
+    Try `ucn demo` first: it matches a bundled pair of photographs, without a network connection.
+    """

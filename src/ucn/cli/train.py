@@ -1,0 +1,111 @@
+"""``ucn train``: a network from a recipe and a folder of photographs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ucn.cli._options import Debug, Device, Json, Overwrite
+from ucn.cli._report import find_version, print_json, print_lines
+
+if TYPE_CHECKING:
+    from ucn.train.loop import Progress
+
+
+def run(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", readable=False, help="A recipe, .yaml.")],
+    images: Annotated[
+        Path, typer.Option(metavar="DIR", readable=False, help="Folder of photographs to make pairs from.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", readable=False, help="Weights: .safetensors.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe.")
+    ] = None,
+    device: Device = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a network on pairs made from photographs."""
+    from ucn.train.recipe import read_recipe
+
+    config = read_recipe(recipe, overrides or ())
+    from ucn.data.io import check_output
+    from ucn.data.points import check_suffix
+
+    check_suffix(output, (".safetensors",), "weights")
+    check_output(output, overwrite)
+    from ucn.predict import choose_device
+    from ucn.train.loop import train
+    from ucn.weights import save_weights
+
+    import torch
+
+    torch.set_float32_matmul_precision("high")  # TF32 where the GPU has it: the forward pass is bf16 anyway
+    started = time.perf_counter()
+    with _TrainingBar(config.steps, is_quiet=json) as bar:
+        model, pck = train(config, images, choose_device(device), bar)
+    seconds = time.perf_counter() - started
+    sha256 = save_weights(output, model, training=config.to_dict(), overwrite=overwrite)
+    if json:
+        print_json(
+            {
+                "command": "train",
+                "ucn": find_version(),
+                "config": config.to_dict(),
+                "validation": pck,
+                "seconds": round(seconds, 1),
+                "output": str(output),
+                "sha256": sha256,
+            }
+        )
+        return
+    lines = {name: f"{100 * value:.1f} %" for name, value in pck.items()}
+    print_lines(lines | {"time": f"{seconds:.0f} s", "written": str(output), "sha256": sha256})
+
+
+class _TrainingBar:
+    """A progress bar on a terminal, a line per report elsewhere, both on stderr."""
+
+    def __init__(self, steps: int, is_quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._is_quiet = is_quiet
+        self._is_terminal = sys.stderr.isatty()
+        self._bar = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=is_quiet or not self._is_terminal,
+        )
+        self._task = self._bar.add_task("starting", total=steps)
+        self._pck = ""
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows how far the training is."""
+        if progress.pck is not None:
+            self._pck = ", ".join(f"{name} {100 * value:.1f} %" for name, value in progress.pck.items())
+        text = f"loss {progress.loss:.3f}, {progress.pairs_per_second:.0f} pairs/s"
+        self._bar.update(self._task, completed=progress.step, description=f"{text}, {self._pck}")
+        if (
+            not self._is_terminal
+            and not self._is_quiet
+            and (progress.pck is not None or progress.step % 500 == 0)
+        ):
+            typer.echo(f"step {progress.step}: {text}{', ' + self._pck if progress.pck else ''}", err=True)
+
+    def __enter__(self) -> _TrainingBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

@@ -1,0 +1,285 @@
+"""Every setting, as frozen dataclasses that refuse unknown keys and values out of range.
+
+Order of precedence: the defaults here, then a recipe file, then the command line. Modules take plain
+arguments; only builders (`build_model`, `Matcher`, the training loop) see these classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from ucn.errors import ConfigError
+
+
+class Config:
+    """Base of all settings: strict reading from plain dictionaries, and back."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], where: str = "") -> Self:
+        """Builds the config from nested dictionaries.
+
+        Args:
+            values: keys are field names; nested configs are dictionaries.
+            where: dotted path printed in errors.
+
+        Raises:
+            ConfigError: a key is unknown (the closest legal one is named) or a value has the wrong type.
+        """
+        if not isinstance(values, dict):
+            raise ConfigError(f"{where or cls.__name__} must be a mapping, got {type(values).__name__}")
+        hints = typing.get_type_hints(cls)
+        legal = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        given: dict[str, Any] = {}
+        for key, value in values.items():
+            path = f"{where}.{key}" if where else str(key)
+            if key not in legal:
+                close = difflib.get_close_matches(str(key), legal, n=1)
+                hint = f"; did you mean '{close[0]}'?" if close else ""
+                raise ConfigError(f"unknown key '{path}'{hint} (legal: {', '.join(legal)})")
+            given[key] = _read_value(hints[key], value, path)
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dictionaries that `from_dict` reads back to an equal config."""
+        return _plain(dataclasses.asdict(self))  # type: ignore[call-overload, no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _read_value(hint: Any, value: Any, path: str) -> Any:
+    """Checks one value against its annotation; ints become floats and lists tuples where those are asked."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        (hint,) = [a for a in arguments if a is not type(None)]
+        return _read_value(hint, value, path)
+    if origin is Literal:
+        if value not in arguments:
+            raise ConfigError(f"{path} must be one of {', '.join(map(str, arguments))}, got {value!r}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{path} must be a list, got {value!r}")
+        if arguments[-1] is Ellipsis:
+            arguments = (arguments[0],) * len(value)
+        if len(value) != len(arguments):
+            raise ConfigError(f"{path} must have {len(arguments)} values, got {len(value)}")
+        return tuple(
+            _read_value(a, v, f"{path}[{i}]") for i, (a, v) in enumerate(zip(arguments, value, strict=True))
+        )
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return value if isinstance(value, hint) else hint.from_dict(value, path)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ConfigError(f"{path} must be {hint.__name__}, got {value!r}")
+    return value
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class ModelConfig(Config):
+    """The network: GoogLeNet trunk, optional projection, optional convolutional spatial transformer."""
+
+    strides: tuple[int, int, int, int] = (2, 2, 1, 1)
+    """Strides of conv1, pool1, pool2, pool3, each 1 or 2; (2, 2, 1, 1) is the paper's, one cell per 4 px."""
+    dim: int | None = 128
+    """Length of a descriptor; None means inception_4a's 512 channels without a projection."""
+    head_norm: Literal["none", "batch", "channel"] = "channel"
+    """Normalisation before the head: none, batch statistics, or over the channels of each location."""
+    transformer: Literal["none", "after_trunk", "in_branch"] = "after_trunk"
+    """Where the convolutional spatial transformer stands; the paper's text puts it after the trunk."""
+    transformer_kernel: int = 3
+    """Side k of the transformer's kernel, odd. Unused in_branch, where the branches' own 3 and 5 hold."""
+
+    def __post_init__(self) -> None:
+        """Checks ranges."""
+        _require(all(s in (1, 2) for s in self.strides), f"strides must each be 1 or 2, got {self.strides}")
+        _require(self.dim is None or 1 <= self.dim <= 4096, f"dim must be 1..4096 or null, got {self.dim}")
+        k = self.transformer_kernel
+        _require(k % 2 == 1 and 1 <= k <= 15, f"transformer_kernel must be odd and 1..15, got {k}")
+
+
+@dataclass(frozen=True)
+class Calibration(Config):
+    """Logistic curves, fitted on held-out pairs, that turn raw similarities into probabilities."""
+
+    match_bias: float = -4.0
+    """Constant of the match score's logit."""
+    match_similarity: float = 4.0
+    """Weight of the cosine similarity of the two points."""
+    match_margin: float = 8.0
+    """Weight of its lead over the best candidate elsewhere in image 1."""
+    pair_bias: float = -4.0
+    """Constant of the pair score's logit."""
+    pair_weight: float = 8.0
+    """Weight of the mean score of mutual matches times their share."""
+
+
+@dataclass(frozen=True)
+class MatchConfig(Config):
+    """How images are matched."""
+
+    max_side: int | None = 1024
+    """Larger images are reduced to this longest side, in pixels, before encoding; None keeps full size."""
+    tile_side: int = 1536
+    """Images with a longer side than this, in pixels, are encoded in overlapping tiles; multiple of 32."""
+    keypoints: Literal["corners", "grid"] = "corners"
+    """What is matched when the caller gives no points: corners of image 0, or a regular grid."""
+    max_keypoints: int = 4096
+    """At most this many keypoints of an image are matched."""
+    grid_step: int = 4
+    """Distance of grid keypoints in pixels of the encoded image."""
+    use_mutual: bool = True
+    """Keep only matches that lead back to where they came from."""
+    mutual_tolerance: float = 3.0
+    """How far, in pixels of the encoded image, the way back may miss the start."""
+    ratio: float = 1.0
+    """Largest distance ratio of the best match to the best one elsewhere, in (0, 1]; 1 switches it off."""
+    elsewhere_radius: float = 16.0
+    """Pixels round a match within which other candidates count as the same match."""
+    min_score: float = 0.0
+    """Matches with a smaller score, in [0, 1], are dropped."""
+    use_refinement: bool = True
+    """Place matches between cells by the shape of the similarity peak."""
+    memory_bytes: int = 256 * 2**20
+    """Budget of the nearest-neighbour search's largest temporary."""
+
+    def __post_init__(self) -> None:
+        """Checks ranges."""
+        _require(self.max_side is None or self.max_side >= 32, f"max_side must be at least 32, got {self.max_side}")
+        _require(
+            self.tile_side >= 256 and self.tile_side % 32 == 0,
+            f"tile_side must be a multiple of 32 and at least 256, got {self.tile_side}",
+        )
+        _require(self.max_keypoints >= 1, f"max_keypoints must be at least 1, got {self.max_keypoints}")
+        _require(self.grid_step >= 1, f"grid_step must be at least 1, got {self.grid_step}")
+        _require(self.mutual_tolerance > 0, f"mutual_tolerance must be above 0, got {self.mutual_tolerance}")
+        _require(0 < self.ratio <= 1, f"ratio must be in (0, 1], got {self.ratio}")
+        _require(self.elsewhere_radius >= 0, f"elsewhere_radius must be at least 0, got {self.elsewhere_radius}")
+        _require(0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}")
+        _require(self.memory_bytes >= 2**20, f"memory_bytes must be at least 1 MiB, got {self.memory_bytes}")
+
+
+
+
+@dataclass(frozen=True)
+class SyntheticConfig(Config):
+    """Pairs made from single photographs by a random homography and photometric change."""
+
+    side: int = 256
+    """Side of both square views, pixels, a multiple of 32."""
+    points: int = 1000
+    """Correspondences per pair."""
+    upright_share: float = 0.5
+    """Share of pairs turned only by up to `upright_degrees`; the rest by up to 180 degrees."""
+    upright_degrees: float = 30.0
+    """Largest turn of the upright pairs."""
+    max_scale: float = 2.0
+    """Largest ratio of the scales of the two views, at least 1; drawn log-uniformly, either way round."""
+    perspective: float = 0.2
+    """How far corners move for the perspective part, as a share of the side, in [0, 0.4]."""
+    zoom: tuple[float, float] = (0.6, 1.25)
+    """Source pixels per pixel of view 0, smallest and largest."""
+    photometric: float = 1.0
+    """Strength of colour, light, blur and noise changes; 0 switches them off."""
+
+    def __post_init__(self) -> None:
+        """Checks ranges."""
+        _require(self.side >= 64 and self.side % 32 == 0, f"side must be a multiple of 32 from 64, got {self.side}")
+        _require(self.points >= 1, f"points must be at least 1, got {self.points}")
+        _require(0 <= self.upright_share <= 1, f"upright_share must be in [0, 1], got {self.upright_share}")
+        _require(self.max_scale >= 1, f"max_scale must be at least 1, got {self.max_scale}")
+        _require(0 <= self.perspective <= 0.4, f"perspective must be in [0, 0.4], got {self.perspective}")
+        _require(0 < self.zoom[0] <= self.zoom[1], f"zoom must be two rising positive numbers, got {self.zoom}")
+        _require(self.photometric >= 0, f"photometric must be at least 0, got {self.photometric}")
+
+
+@dataclass(frozen=True)
+class LossConfig(Config):
+    """Which loss, over which negatives."""
+
+    kind: Literal["infonce", "contrastive", "triplet"] = "infonce"
+    """InfoNCE over all cells outside the radius, the paper's Eq. 1, or triplets."""
+    radius: float = 16.0
+    """Candidates closer than this many pixels to the truth are never negatives."""
+    temperature: float = 0.07
+    """InfoNCE's temperature."""
+    margin: float = 1.0
+    """Margin of the contrastive and triplet losses."""
+    mining: Literal["random", "nearest", "hardest"] = "hardest"
+    """How negatives of the contrastive and triplet losses are found."""
+    direction: Literal["0to1", "1to0", "both"] = "both"
+    """Whether candidates lie in view 1, view 0 or both."""
+
+    def __post_init__(self) -> None:
+        """Checks ranges."""
+        _require(self.radius >= 0, f"radius must be at least 0, got {self.radius}")
+        _require(self.temperature > 0, f"temperature must be above 0, got {self.temperature}")
+        _require(self.margin > 0, f"margin must be above 0, got {self.margin}")
+
+
+@dataclass(frozen=True)
+class TrainConfig(Config):
+    """One training run; a recipe file holds exactly these keys."""
+
+    name: str
+    """Name of the run and of its weights."""
+    steps: int
+    """Optimiser steps."""
+    seed: int = 0
+    """Seed of weights and of data."""
+    batch: int = 16
+    """Pairs per step."""
+    init: str = "random"
+    """'random', or the path of an .npz of BVLC GoogLeNet arrays for the trunk."""
+    head_rate: float = 1e-3
+    """AdamW's peak learning rate of all that is not the trunk."""
+    trunk_rate: float = 1e-4
+    """AdamW's peak learning rate of the trunk."""
+    weight_decay: float = 1e-4
+    """AdamW's weight decay."""
+    warmup_steps: int = 200
+    """Steps over which the rates rise linearly, before they fall along a cosine."""
+    clip_norm: float = 1.0
+    """Gradients longer than this are shortened to it."""
+    average_decay: float = 0.999
+    """Decay per step of the moving average of the weights that is kept, in [0, 1)."""
+    use_compile: bool = False
+    """Compile the network's forward and backward; pays on a GPU after a minute, needs a C compiler."""
+    validate_every: int = 1000
+    """Steps between validations."""
+    validation_share: float = 0.05
+    """Share of the images held out for validation, in (0, 1)."""
+    model: ModelConfig = ModelConfig()
+    """The network."""
+    loss: LossConfig = LossConfig()
+    """The loss."""
+    synthetic: SyntheticConfig = SyntheticConfig()
+    """The pairs."""
+
+    def __post_init__(self) -> None:
+        """Checks ranges."""
+        _require(self.steps >= 1, f"steps must be at least 1, got {self.steps}")
+        _require(self.batch >= 1, f"batch must be at least 1, got {self.batch}")
+        _require(0 <= self.average_decay < 1, f"average_decay must be in [0, 1), got {self.average_decay}")
+        _require(self.validate_every >= 1, f"validate_every must be at least 1, got {self.validate_every}")
+        _require(
+            0 < self.validation_share < 1, f"validation_share must be in (0, 1), got {self.validation_share}"
+        )

@@ -1,0 +1,1 @@
+"""Images, points and data sets: what is read from files and written to them."""

@@ -1,0 +1,383 @@
+"""Images and masks from files, PIL, numpy and torch; files written whole or not at all.
+
+uint8 (H, W, 3) exists here only (and in the pictures that `viz` draws): what leaves this module is float32
+(3, H, W) RGB in [0, 1]. Files are read with Pillow, since it knows size and mode from the header, so that
+limits apply before anything is decoded, and knows EXIF, CMYK and 16-bit files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ucn.errors import ImageReadError, OutputError
+from ucn.types import ImageLike
+
+MAX_PIXELS = 160_000_000
+"""Larger images are refused from their header; as float32 RGB this many pixels already take 1.9 GB."""
+MAX_FILE_BYTES = 2**30
+"""Larger image files are refused unread."""
+READ_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+"""Pillow's names of the formats that are read; the others call outside programs or are not photographs."""
+WRITE_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+"""Suffixes of the pictures that can be written, with Pillow's names."""
+
+MaskLike = str | Path | PIL.Image.Image | NDArray[Any] | Tensor
+"""A path, a PIL image, or an array (H, W)."""
+
+_warning_filters = threading.Lock()  # warnings.catch_warnings swaps a list that all threads share
+
+
+def read_image(path: str | Path) -> Tensor:
+    """Reads an image file.
+
+    EXIF orientation is applied, so points refer to the upright picture. Grey becomes three equal channels;
+    16-bit grey is scaled by 1/65535, not cut off. Transparent parts are composed over white. CMYK and other
+    colour spaces are converted without their ICC profile. An animation gives its first frame.
+
+    Returns:
+        (3, H, W) float32 RGB in [0, 1].
+
+    Raises:
+        ImageReadError: the file is missing, not readable, empty, not an image, damaged, has more than
+            `MAX_FILE_BYTES` bytes or, by its header, more than `MAX_PIXELS` pixels.
+    """
+    with _open_image(Path(path), "image") as image:
+        PIL.ImageOps.exif_transpose(image, in_place=True)
+        return _pixels_to_tensor(_rgb_pixels(image))
+
+
+def to_tensor(image: ImageLike) -> Tensor:
+    """Brings any image a caller may have into the one form the library works on.
+
+    Args:
+        image: a path; a `PIL.Image.Image` (its pixels as they stand: EXIF orientation is applied to files
+            only, so that points stay in the pixels of what was given); numpy uint8 (H, W, 3) RGB or (H, W)
+            grey; or torch float (3, H, W) RGB in [0, 1].
+
+    Returns:
+        (3, H, W) float32 RGB in [0, 1]; a tensor stays on its device.
+
+    Raises:
+        ImageReadError: as `read_image`.
+        TypeError: not one of these types, or the wrong dtype.
+        ValueError: wrong shape, no pixels, or values outside [0, 1].
+    """
+    if isinstance(image, (str, Path)):
+        return read_image(image)
+    if isinstance(image, PIL.Image.Image):
+        return _pixels_to_tensor(_rgb_pixels(image))
+    if isinstance(image, np.ndarray):
+        return _pixels_to_tensor(_check_array(image))
+    if isinstance(image, Tensor):
+        return _check_tensor(image).to(torch.float32)
+    raise TypeError(
+        "image must be a path, a PIL.Image, a numpy uint8 array (H, W, 3) or (H, W), or a torch float tensor "
+        f"(3, H, W), got {type(image).__name__}"
+    )
+
+
+def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
+    """The same images as `to_tensor` takes, as uint8 (H, W, 3) RGB for drawing on."""
+    values = to_tensor(image).mul(255).round().to(torch.uint8)
+    return np.ascontiguousarray(values.permute(1, 2, 0).cpu().numpy())
+
+
+def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
+    """Reads a mask file: a pixel is used where any colour channel is non-zero and it is not transparent.
+
+    EXIF orientation is applied, as to images.
+
+    Args:
+        path: an image file.
+        image_hw: (H, W) of the image it belongs to.
+
+    Returns:
+        (H, W) bool; True = use.
+
+    Raises:
+        ImageReadError: as `read_image`, or the mask's size is not the image's.
+    """
+    with _open_image(Path(path), "mask") as image:
+        PIL.ImageOps.exif_transpose(image, in_place=True)
+        mask = _is_used(image)
+    if mask.shape != tuple(image_hw):
+        raise ImageReadError(
+            f"mask {path} must be as large as its image, {_size(image_hw)}, got {_size(mask.shape)} "
+            "(width × height)"
+        )
+    return torch.from_numpy(mask)
+
+
+def to_mask(mask: MaskLike, image_hw: tuple[int, int]) -> Tensor:
+    """Brings a mask a caller may have to bool (H, W), True = use.
+
+    Args:
+        mask: a path or `PIL.Image.Image`, as `read_mask`; or a numpy or torch array (H, W) of bools or
+            numbers, of which all but zero are used.
+        image_hw: (H, W) of the image it belongs to.
+
+    Raises:
+        ImageReadError: as `read_mask`.
+        TypeError: not one of these types.
+        ValueError: the mask's shape is not the image's.
+    """
+    if isinstance(mask, (str, Path)):
+        return read_mask(mask, image_hw)
+    if isinstance(mask, PIL.Image.Image):
+        is_used = torch.from_numpy(_is_used(mask))
+    elif isinstance(mask, np.ndarray):
+        is_used = torch.from_numpy(np.asarray(mask != 0))
+    elif isinstance(mask, Tensor):
+        is_used = mask != 0
+    else:
+        raise TypeError(f"mask must be a path, a PIL.Image or an array (H, W), got {type(mask).__name__}")
+    if tuple(is_used.shape) != tuple(image_hw):
+        raise ValueError(f"mask must be (H, W) = {tuple(image_hw)} as its image, got {tuple(is_used.shape)}")
+    return is_used
+
+
+def check_output(path: str | Path, overwrite: bool = False) -> None:
+    """Checks that a file can be written, before the work that makes its content.
+
+    Raises:
+        OutputError: the folder is missing or not writable, the path is not a file's, or the file exists and
+            `overwrite` is False.
+    """
+    path = Path(path)
+    folder = path.parent
+    try:
+        if not folder.is_dir():
+            what = "is not a folder" if folder.exists() else "does not exist; create it first"
+            raise OutputError(f"cannot write {path}: {folder} {what}")
+        if path.exists() and not path.is_file():
+            what = "a folder" if path.is_dir() else "not a regular file"
+            raise OutputError(f"cannot write {path}: it is {what}; give the name of a file")
+        if path.exists() and not overwrite:
+            raise OutputError(
+                f"{path} exists already and was kept; use --overwrite (overwrite=True) or a new name"
+            )
+    except PermissionError as error:
+        raise OutputError(f"cannot write {path}: {_reason(error)}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(
+            f"cannot write {path}: folder {folder} is not writable; choose another or change its rights"
+        )
+
+
+def write_bytes_atomically(
+    path: str | Path, content: bytes | Callable[[BinaryIO], object], overwrite: bool = False
+) -> None:
+    """Writes a file beside its place and moves it there when complete, so that no half of it is ever seen.
+
+    Args:
+        path: where the file goes.
+        content: its bytes, or a function that writes them to a binary file (readable and seekable too).
+        overwrite: replace an existing file.
+
+    Raises:
+        OutputError: as `check_output`, or writing failed (a full disk, say); nothing is left behind.
+    """
+    path = Path(path)
+    check_output(path, overwrite)
+    part = path.with_name(f".ucn-{secrets.token_hex(6)}.part")
+    try:
+        with part.open("x+b") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                content(file)
+        check_output(path, overwrite)  # it may have come into being meanwhile
+        part.replace(path)
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {_reason(error)}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def check_image_suffix(path: str | Path) -> None:
+    """Checks that a picture's file name has a suffix in `WRITE_FORMATS`; raises `OutputError` otherwise."""
+    if Path(path).suffix.lower() not in WRITE_FORMATS:
+        raise OutputError(f"cannot write picture {path}: its name must end in {', '.join(WRITE_FORMATS)}")
+
+
+def write_image(path: str | Path, pixels: NDArray[np.uint8], overwrite: bool = False) -> None:
+    """Writes a picture; the format follows the suffix, one of `WRITE_FORMATS`.
+
+    Args:
+        path: where the file goes.
+        pixels: (H, W, 3) RGB or (H, W) grey.
+        overwrite: replace an existing file.
+
+    Raises:
+        OutputError: as `write_bytes_atomically`, or the suffix is unknown.
+        TypeError: not uint8.
+        ValueError: another shape.
+    """
+    check_image_suffix(path)
+    image = PIL.Image.fromarray(_check_array(pixels))
+    image_format = WRITE_FORMATS[Path(path).suffix.lower()]
+    settings = {"quality": 92, "subsampling": 0} if image_format == "JPEG" else {}
+    write_bytes_atomically(path, lambda file: image.save(file, image_format, **settings), overwrite)
+
+
+@contextmanager
+def _open_image(path: Path, what: str) -> Iterator[PIL.Image.Image]:
+    """Opens an image whose header is within the limits; anything that goes wrong becomes ImageReadError."""
+    try:
+        _check_file(path)
+        with _open_quietly(path) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise _TooLargeError(f"{width:,} × {height:,} pixels", MAX_PIXELS)
+            yield image
+    except ImageReadError as error:
+        raise ImageReadError(f"cannot read {what} {path}: {error}") from error.__cause__
+    except MemoryError as error:
+        raise ImageReadError(f"cannot read {what} {path}: not enough memory; reduce the image") from error
+    except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more
+        raise ImageReadError(f"cannot read {what} {path}: {_reason(error)}") from error
+
+
+class _TooLargeError(ImageReadError):
+    def __init__(self, size: str, limit: int) -> None:
+        super().__init__(f"it has {size}, the limit is {limit:,} pixels (MAX_PIXELS); reduce the image first")
+
+
+def _check_file(path: Path) -> None:
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise ImageReadError("it is a folder; give an image file")
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageReadError("it is not a regular file")
+    if status.st_size == 0:
+        raise ImageReadError("the file is empty (0 bytes)")
+    if status.st_size > MAX_FILE_BYTES:
+        raise ImageReadError(
+            f"it has {status.st_size:,} bytes, the limit is {MAX_FILE_BYTES:,} (MAX_FILE_BYTES)"
+        )
+
+
+def _open_quietly(path: Path) -> PIL.Image.Image:
+    """Reads the header only. Pillow's own limit may be stricter than ours if its user has lowered it."""
+    try:
+        with _warning_filters, warnings.catch_warnings():
+            warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)
+            return PIL.Image.open(path, formats=READ_FORMATS)
+    except PIL.Image.DecompressionBombError as error:
+        limit = min(MAX_PIXELS, 2 * (PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS))
+        count = re.search(r"\d+", str(error))
+        raise _TooLargeError(f"{int(count[0]):,} pixels" if count else "too many pixels", limit) from error
+    except PIL.UnidentifiedImageError as error:
+        formats = ", ".join(READ_FORMATS)
+        raise ImageReadError(f"it is damaged or not an image of a known format ({formats})") from error
+
+
+def _reason(error: Exception) -> str:
+    """Why an operation failed, without the path that the caller names anyway."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
+
+
+def _rgb_pixels(image: PIL.Image.Image) -> NDArray[np.uint8] | NDArray[np.float32]:
+    """Pixels (H, W, 3) or, for grey, (H, W): uint8, or float32 in [0, 1] from files with more than 8 bits."""
+    if image.width == 0 or image.height == 0:
+        raise ValueError(f"image must have pixels, got {image.width} × {image.height}")
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        return _scale(image, 65535.0)
+    if image.mode == "F":
+        return _scale(image, 1.0)
+    if image.mode in ("1", "L") and "transparency" not in image.info:
+        return np.asarray(image.convert("L"))
+    if image.has_transparency_data:
+        white = PIL.Image.new("RGBA", image.size, "white")
+        image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
+    return np.asarray(image.convert("RGB"))
+
+
+def _scale(image: PIL.Image.Image, white: float) -> NDArray[np.float32]:
+    values = np.asarray(image).astype(np.float32)
+    if not (values.min() >= 0 and values.max() <= white):
+        raise ImageReadError(
+            f"values of a mode {image.mode} image must be in [0, {white:g}], got {values.min():g} to "
+            f"{values.max():g}; convert it to 8 or 16 bits"
+        )
+    return values / np.float32(white)
+
+
+def _is_used(image: PIL.Image.Image) -> NDArray[np.bool_]:
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return np.asarray(image).astype(np.bool_)
+    pixels = np.asarray(image.convert("RGBA")).astype(np.bool_)
+    is_used: NDArray[np.bool_] = pixels[..., :3].any(axis=-1) & pixels[..., 3]
+    return is_used
+
+
+def _pixels_to_tensor(pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
+    """(H, W, 3) or (H, W) to (3, H, W) float32; uint8 is scaled."""
+    planes = np.broadcast_to(pixels, (3, *pixels.shape)) if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    tensor = torch.from_numpy(np.array(planes, order="C"))  # a copy, since Pillow's arrays are read-only
+    return tensor.to(torch.float32).div_(255) if tensor.dtype == torch.uint8 else tensor
+
+
+def _check_array(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    expected = "a numpy image must be uint8 (H, W, 3) RGB or (H, W) grey"
+    if image.dtype != np.uint8:
+        hint = (
+            "give floats as a torch tensor (3, H, W) in [0, 1]"
+            if np.issubdtype(image.dtype, np.floating)
+            else "scale it to 0..255 first"
+        )
+        raise TypeError(f"{expected}, got {image.dtype}; {hint}")
+    if image.ndim == 3 and image.shape[2] == 4:
+        raise ValueError(f"{expected}, got {image.shape}; drop the fourth channel with image[..., :3]")
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
+        raise ValueError(f"{expected}, got {image.shape}")
+    if image.size == 0:
+        raise ValueError(f"image must have pixels, got {image.shape}")
+    return image
+
+
+def _check_tensor(image: Tensor) -> Tensor:
+    expected = "a torch image must be float (3, H, W) RGB in [0, 1]"
+    if not image.is_floating_point():
+        raise TypeError(f"{expected}, got {image.dtype}; use image.float() / 255")
+    shape = tuple(image.shape)
+    if image.ndim == 4 and shape[0] == 1:
+        raise ValueError(f"{expected}, got {shape}; give image[0]")
+    if image.ndim == 2 or (image.ndim == 3 and shape[0] == 1):
+        raise ValueError(f"{expected}, got {shape}; repeat grey with image.expand(3, -1, -1)")
+    if image.ndim == 3 and shape[0] != 3 and shape[2] == 3:
+        raise ValueError(f"{expected}, got {shape}; use image.permute(2, 0, 1)")
+    if image.ndim != 3 or shape[0] != 3:
+        raise ValueError(f"{expected}, got {shape}")
+    if image.numel() == 0:
+        raise ValueError(f"image must have pixels, got {shape}")
+    low, high = image.detach().aminmax()
+    if not (low >= 0 and high <= 1):
+        raise ValueError(f"{expected}, got values {low.item():g} to {high.item():g}; scale or clamp it")
+    return image.detach()
+
+
+def _size(size_hw: tuple[int, ...]) -> str:
+    return f"{size_hw[1]} × {size_hw[0]}"

@@ -1,0 +1,1 @@
+"""Coordinates, sampling and truth by geometry."""

@@ -1,0 +1,55 @@
+"""Bilinear reading of images and feature maps at real-valued points: the only place that calls `grid_sample`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.geometry.coords import pixels_to_cells, to_sampling_grid
+from ucn.types import FeatureMap
+
+Padding = Literal["border", "zeros"]
+
+
+def sample_image(images: Tensor, points: Tensor, padding: Padding) -> Tensor:
+    """Values of images at points, by bilinear interpolation.
+
+    Args:
+        images: (B, C, H, W).
+        points: (B, P, Q, 2) in pixels of `images` (cells, when `images` is a feature map).
+        padding: outside the outermost pixel centres, the nearest border value or zero.
+
+    Returns:
+        (B, C, P, Q).
+    """
+    grid = to_sampling_grid(points, (images.shape[-2], images.shape[-1]))
+    # A point given in a wider type than the map (bf16 maps, float32 points) must not lose its digits.
+    values = F.grid_sample(
+        images.to(grid.dtype), grid, mode="bilinear", padding_mode=padding, align_corners=False
+    )
+    return values.to(images.dtype)
+
+
+def sample_descriptors(feature_map: FeatureMap, points: Tensor) -> Tensor:
+    """Unit descriptors at real-valued pixels; beyond the outermost cell centres the border cell answers.
+
+    Args:
+        feature_map: B maps of D channels.
+        points: (B, N, 2) pixels of the encoded images.
+
+    Returns:
+        (B, N, D), re-normalised, since an average of unit vectors is shorter than one.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    batch = feature_map.features.shape[0]
+    if points.ndim != 3 or points.shape[-1] != 2 or points.shape[0] != batch:
+        raise ValueError(f"points must be ({batch}, N, 2), got {tuple(points.shape)}")
+    cells = pixels_to_cells(points, feature_map.stride, feature_map.offset)
+    if cells.shape[1] == 0:  # grid_sample refuses an empty grid on some devices
+        return feature_map.features.new_zeros(batch, 0, feature_map.features.shape[1])
+    sampled = sample_image(feature_map.features, cells[:, :, None], "border")  # (B, D, N, 1)
+    return F.normalize(sampled[..., 0], dim=1).transpose(1, 2)

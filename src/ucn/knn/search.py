@@ -1,0 +1,145 @@
+"""The one door to nearest neighbours: checks the inputs and chooses the implementation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ucn.knn.exclusion import Outside
+from ucn.knn.torch_search import search_exactly
+
+DEFAULT_MEMORY_BYTES = 256 * 2**20
+
+# Beyond this, squares of float64 numbers overflow.
+_LARGEST_VALUE = 1e150
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest candidates of each query, nearest first.
+
+    Attributes:
+        distances: (..., N, k) Euclidean distances, float64 for float64 inputs and else float32; inf where
+            there was no candidate left.
+        indices: (..., N, k) int64 rows of the database; -1 where there was no candidate left.
+    """
+
+    distances: Tensor
+    indices: Tensor
+
+
+def nearest(
+    queries: Tensor,
+    database: Tensor,
+    k: int = 1,
+    *,
+    outside: Outside | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> Neighbours:
+    """Finds the k rows of the database nearest to each query.
+
+    The answer is that of a brute-force search in float64, whatever the float type and the setting of
+    `torch.set_float32_matmul_precision`; of equally near rows (within a relative 1e-12) the lowest index
+    comes first. Distances and indices carry no gradient.
+
+    Args:
+        queries: (N, D) or (B, N, D), of any float type; N may be 0.
+        database: (M, D) or (B, M, D), of the same float type; M may be 0.
+        k: how many neighbours, at least 1; it may exceed M.
+        outside: leaves out candidates too near a place given for each query.
+        memory_bytes: budget of the temporaries, at least 1; a few queries at a time are compared so that
+            the N x M distances are never all held. The smallest step, one query against one row, is taken
+            even where it does not fit.
+
+    Returns:
+        Distances and indices of shape (N, k) or (B, N, k), sorted from near to far.
+
+    Raises:
+        ValueError: shapes, float types or devices do not fit, or a value is not finite.
+    """
+    _check_descriptors(queries, database)
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    if memory_bytes < 1:
+        raise ValueError(f"memory_bytes must be at least 1, got {memory_bytes}")
+    is_batched = queries.ndim == 3
+    if outside is not None:
+        outside = _check_outside(outside, queries, database)
+    if not is_batched:
+        queries, database = queries[None], database[None]
+        if outside is not None:
+            outside = replace(outside, centres=outside.centres[None], positions=outside.positions[None])
+    distances, indices = search_exactly(queries, database, k, outside, memory_bytes)
+    return Neighbours(distances, indices) if is_batched else Neighbours(distances[0], indices[0])
+
+
+def mutual_nearest(
+    descriptors0: Tensor, descriptors1: Tensor, *, memory_bytes: int = DEFAULT_MEMORY_BYTES
+) -> Tensor:
+    """Matches rows of two sets that are each other's nearest.
+
+    Args:
+        descriptors0: (N, D), of any float type.
+        descriptors1: (M, D), of the same float type.
+        memory_bytes: budget of the temporaries, as in `nearest`.
+
+    Returns:
+        (N,) int64 ``nearest_0to1``: the row of `descriptors1`, or -1 where the match is not mutual.
+
+    Raises:
+        ValueError: shapes, float types or devices do not fit, or a value is not finite.
+    """
+    for name, descriptors in (("descriptors0", descriptors0), ("descriptors1", descriptors1)):
+        if descriptors.ndim != 2:
+            raise ValueError(f"{name} must be (N, D), got {tuple(descriptors.shape)}")
+    nearest_0to1 = nearest(descriptors0, descriptors1, memory_bytes=memory_bytes).indices[:, 0]
+    nearest_1to0 = nearest(descriptors1, descriptors0, memory_bytes=memory_bytes).indices[:, 0]
+    if len(nearest_1to0) == 0:
+        return nearest_0to1
+    start = torch.arange(len(nearest_0to1), device=nearest_0to1.device)
+    return torch.where(nearest_1to0[nearest_0to1.clamp(min=0)] == start, nearest_0to1, -1)
+
+
+def _check_descriptors(queries: Tensor, database: Tensor) -> None:
+    if queries.ndim not in (2, 3):
+        raise ValueError(f"queries must be (N, D) or (B, N, D), got {tuple(queries.shape)}")
+    expected = (*queries.shape[:-2], "M", queries.shape[-1])
+    if database.ndim != queries.ndim or (*database.shape[:-2], "M", database.shape[-1]) != expected:
+        wanted = f"({', '.join(map(str, expected))})"
+        raise ValueError(
+            f"database must be {wanted} for queries {tuple(queries.shape)}, got {tuple(database.shape)}"
+        )
+    if queries.shape[-1] == 0:
+        raise ValueError(f"queries must have at least 1 value each, got {tuple(queries.shape)}")
+    if not queries.is_floating_point() or queries.dtype != database.dtype:
+        raise ValueError(
+            f"queries and database must share one float type, got {queries.dtype} and {database.dtype}"
+        )
+    if queries.device != database.device:
+        raise ValueError(
+            f"queries and database must share a device, got {queries.device} and {database.device}"
+        )
+    for name, values in (("queries", queries), ("database", database)):
+        if values.numel() == 0:
+            continue
+        extremes = torch.stack(torch.aminmax(values.detach())).double()  # a NaN shows in both
+        if not bool(torch.all(extremes.abs() <= _LARGEST_VALUE)):
+            raise ValueError(f"{name} must be finite and within ±{_LARGEST_VALUE:g}, got {extremes.tolist()}")
+
+
+def _check_outside(outside: Outside, queries: Tensor, database: Tensor) -> Outside:
+    """Checks the places, and gives the positions the batch axis of the database."""
+    centres, positions = outside.centres, outside.positions
+    wanted = (*queries.shape[:-1], 2)
+    if tuple(centres.shape) != wanted:
+        raise ValueError(f"outside.centres must be {wanted}, got {tuple(centres.shape)}")
+    wanted = (*database.shape[:-1], 2)
+    if tuple(positions.shape) not in (wanted, wanted[-2:]):
+        raise ValueError(f"outside.positions must be {wanted}, got {tuple(positions.shape)}")
+    if not outside.radius >= 0:
+        raise ValueError(f"outside.radius must be at least 0, got {outside.radius}")
+    if not (centres.is_floating_point() and positions.is_floating_point()):
+        raise ValueError(f"outside must hold floats, got {centres.dtype} and {positions.dtype}")
+    return replace(outside, positions=positions.expand(wanted))

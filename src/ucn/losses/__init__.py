@@ -1,0 +1,28 @@
+"""Which pairs train the network, and what they cost."""
+
+from ucn.losses.contrastive import (
+    IGNORE,
+    NEGATIVE,
+    POSITIVE,
+    correspondence_contrastive_loss,
+    mined_contrastive_loss,
+    one_correspondence_contrastive_loss,
+)
+from ucn.losses.infonce import infonce_loss
+from ucn.losses.mining import MinedNegatives, MiningMethod, mine_negatives
+from ucn.losses.triplet import mined_triplet_loss, triplet_loss
+
+__all__ = [
+    "IGNORE",
+    "NEGATIVE",
+    "POSITIVE",
+    "MinedNegatives",
+    "MiningMethod",
+    "correspondence_contrastive_loss",
+    "infonce_loss",
+    "mine_negatives",
+    "mined_contrastive_loss",
+    "mined_triplet_loss",
+    "one_correspondence_contrastive_loss",
+    "triplet_loss",
+]

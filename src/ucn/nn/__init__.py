@@ -1,0 +1,14 @@
+"""The network: GoogLeNet trunk, convolutional spatial transformer, normalisation."""
+
+from ucn.nn.googlenet import GoogLeNetTrunk, load_imagenet_trunk
+from ucn.nn.model import MIN_SIDE, CorrespondenceNetwork, build_model
+from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+
+__all__ = [
+    "MIN_SIDE",
+    "ConvolutionalSpatialTransformer",
+    "CorrespondenceNetwork",
+    "GoogLeNetTrunk",
+    "build_model",
+    "load_imagenet_trunk",
+]

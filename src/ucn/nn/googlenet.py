@@ -1,0 +1,185 @@
+"""The trunk: ImageNet GoogLeNet (BVLC) from conv1 to inception_4a, fully convolutional, strides as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ucn.errors import WeightsError
+
+# BVLC's preprocessing: blue, green, red, 0..255, minus the ImageNet mean.
+_MEAN_BGR = (104.0, 117.0, 123.0)
+_TRUNK_FILE_BYTES = 64 * 2**20
+
+SpatialConvolution = Callable[[int, int, int], nn.Module]
+
+
+def plain_convolution(channels_in: int, channels_out: int, kernel: int) -> nn.Module:
+    """A k×k convolution that keeps the size."""
+    return nn.Conv2d(channels_in, channels_out, kernel, padding=kernel // 2)
+
+
+class Inception(nn.Module):
+    """Four parallel branches over the same input, concatenated: 1×1, 3×3, 5×5 and pooled."""
+
+    # channels: 1×1, 3×3 reduction, 3×3, 5×5 reduction, 5×5, pool projection
+    def __init__(
+        self,
+        channels_in: int,
+        channels: tuple[int, int, int, int, int, int],
+        spatial_convolution: SpatialConvolution = plain_convolution,
+    ) -> None:
+        super().__init__()
+        c1, r3, c3, r5, c5, cp = channels
+        self.conv_1x1 = nn.Conv2d(channels_in, c1, 1)
+        self.reduce_3x3 = nn.Conv2d(channels_in, r3, 1)
+        self.conv_3x3 = spatial_convolution(r3, c3, 3)
+        self.reduce_5x5 = nn.Conv2d(channels_in, r5, 1)
+        self.conv_5x5 = spatial_convolution(r5, c5, 5)
+        self.pool_projection = nn.Conv2d(channels_in, cp, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, h, w) to (B, sum of branch channels, h, w)."""
+        branches = [
+            self.conv_1x1(x),
+            self.conv_3x3(F.relu(self.reduce_3x3(x))),
+            self.conv_5x5(F.relu(self.reduce_5x5(x))),
+            self.pool_projection(F.max_pool2d(x, 3, stride=1, padding=1)),
+        ]
+        return F.relu(torch.cat(branches, dim=1))
+
+
+class GoogLeNetTrunk(nn.Module):
+    """Images to 512 channels of inception_4a.
+
+    Attributes:
+        stride: pixels between neighbouring cells; 4 at the paper's strides (2, 2, 1, 1).
+        offset: pixel at which cell 0 is centred; 2 at the paper's strides.
+        reach: pixels from a cell's centre to the edge of its receptive field.
+    """
+
+    channels_out = 512
+
+    def __init__(
+        self,
+        strides: tuple[int, int, int, int] = (2, 2, 1, 1),
+        inception_4a_convolution: SpatialConvolution = plain_convolution,
+    ) -> None:
+        super().__init__()
+        self.strides = strides
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=strides[0], padding=3)
+        self.conv2_reduce = nn.Conv2d(64, 64, 1)
+        self.conv2 = nn.Conv2d(64, 192, 3, padding=1)
+        self.inception_3a = Inception(192, (64, 96, 128, 16, 32, 32))
+        self.inception_3b = Inception(256, (128, 128, 192, 32, 96, 64))
+        self.inception_4a = Inception(480, (192, 96, 208, 16, 48, 64), inception_4a_convolution)
+        self.stride, self.offset, self.reach = _locate_cells(strides)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) RGB in [0, 1] to (B, 512, h, w)."""
+        return self.stages(preprocess(images))["inception_4a"]
+
+    def stages(self, x: Tensor) -> dict[str, Tensor]:
+        """Named activations for preprocessed input (B, 3, H, W)."""
+        x = F.relu(self.conv1(x))
+        x = local_response_norm(_pool(x, self.strides[1]))
+        x = F.relu(self.conv2_reduce(x))
+        x = local_response_norm(F.relu(self.conv2(x)))
+        after_3a = self.inception_3a(_pool(x, self.strides[2]))
+        after_3b = self.inception_3b(after_3a)
+        after_4a = self.inception_4a(_pool(after_3b, self.strides[3]))
+        return {"inception_3a": after_3a, "inception_3b": after_3b, "inception_4a": after_4a}
+
+
+def preprocess(images: Tensor) -> Tensor:
+    """RGB in [0, 1] to what BVLC's weights expect: BGR, 0..255, mean subtracted."""
+    mean = images.new_tensor(_MEAN_BGR).view(1, 3, 1, 1)
+    return images.flip(1) * 255.0 - mean
+
+
+def local_response_norm(x: Tensor) -> Tensor:
+    """Caffe's LRN across channels with n = 5, α = 1e-4, β = 0.75, k = 1, which BVLC's weights need.
+
+    Written out because `F.local_response_norm` takes a detour over a 3-D pooling and a general power:
+    s ** -0.75 is rsqrt(s * sqrt(s)).
+    """
+    wide = x.float() if x.dtype.itemsize < 4 else x
+    squares = F.pad(wide.square(), (0, 0, 0, 0, 2, 2))
+    count = x.shape[1]
+    total = squares[:, 0:count]
+    for shift in range(1, 5):
+        total = total + squares[:, shift : shift + count]
+    scale = 1.0 + (1e-4 / 5) * total
+    return (wide * torch.rsqrt(scale * scale.sqrt())).to(x.dtype)
+
+
+def _pool(x: Tensor, stride: int) -> Tensor:
+    # A pool of stride 2 is BVLC's (no padding, ceil); one of stride 1 is padded so that it keeps the size.
+    if stride == 1:
+        return F.max_pool2d(x, 3, stride=1, padding=1)
+    return F.max_pool2d(x, 3, stride=stride, ceil_mode=True)
+
+
+def _locate_cells(strides: tuple[int, int, int, int]) -> tuple[int, float, int]:
+    """(stride, offset, reach) of the output cells in pixels, from the layers' kernels and paddings."""
+    stride, offset, reach = 1, 0.0, 0
+    pools = [(3, s, 1 if s == 1 else 0) for s in strides[1:]]
+    inception = (5, 1, 2)
+    layers = [(7, strides[0], 3), pools[0], (3, 1, 1), pools[1], inception, inception, pools[2], inception]
+    for kernel, layer_stride, padding in layers:
+        offset += ((kernel - 1) / 2 - padding) * stride
+        reach += (kernel - 1) // 2 * stride
+        stride *= layer_stride
+    return stride, offset, reach
+
+
+_CAFFE_NAMES = {
+    "conv1": "conv1_7x7_s2",
+    "conv2_reduce": "conv2_3x3_reduce",
+    "conv2": "conv2_3x3",
+} | {
+    f"{block}.{ours}": f"{block}_{caffe}"
+    for block in ("inception_3a", "inception_3b", "inception_4a")
+    for ours, caffe in {
+        "conv_1x1": "1x1",
+        "reduce_3x3": "3x3_reduce",
+        "conv_3x3": "3x3",
+        "reduce_5x5": "5x5_reduce",
+        "conv_5x5": "5x5",
+        "pool_projection": "pool_proj",
+    }.items()
+}
+
+
+def load_imagenet_trunk(trunk: GoogLeNetTrunk, path: str | Path) -> None:
+    """Fills a trunk with BVLC GoogLeNet weights from an .npz of ``NAME_w``, ``NAME_b`` float32 arrays.
+
+    Raises:
+        WeightsError: the file is missing, too large, or lacks an array of the right shape.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise WeightsError(f"no trunk weights at {path}: expected the .npz of BVLC GoogLeNet arrays")
+    if path.stat().st_size > _TRUNK_FILE_BYTES:
+        raise WeightsError(f"{path} has {path.stat().st_size} bytes; trunk weights have under {_TRUNK_FILE_BYTES}")
+    parameters = dict(trunk.named_parameters())
+    try:
+        with np.load(path, allow_pickle=False) as arrays, torch.no_grad():
+            for ours, caffe in _CAFFE_NAMES.items():
+                for suffix, kind in (("w", "weight"), ("b", "bias")):
+                    array = torch.from_numpy(arrays[f"{caffe}_{suffix}"])
+                    parameter = parameters[f"{ours}.{kind}"]
+                    if array.shape != parameter.shape:
+                        raise WeightsError(
+                            f"{caffe}_{suffix} in {path} must be {tuple(parameter.shape)}, got {tuple(array.shape)}"
+                        )
+                    parameter.copy_(array)
+    except (KeyError, OSError, ValueError) as error:
+        if isinstance(error, WeightsError):
+            raise
+        raise WeightsError(f"{path} is not an .npz of BVLC GoogLeNet arrays: {error}") from error

@@ -1,0 +1,102 @@
+"""Images to descriptors: trunk, head, normalisation. `build_model` is the only way to make one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ucn.config import ModelConfig
+from ucn.nn.googlenet import GoogLeNetTrunk, plain_convolution
+from ucn.nn.normalise import ChannelNorm, l2_normalise
+from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.types import FeatureMap
+
+MIN_SIDE = 32
+"""Smallest image side in pixels that the network encodes."""
+
+
+class CorrespondenceNetwork(nn.Module):
+    """Maps every pixel to a unit vector, on a grid of cells.
+
+    Attributes:
+        config: what it was built from.
+        stride: pixels between neighbouring cells.
+        offset: pixel coordinate of cell 0.
+        reach: pixels from a cell's centre within which the image matters to its descriptor.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        is_in_branch = config.transformer == "in_branch"
+        self.trunk = GoogLeNetTrunk(
+            config.strides, ConvolutionalSpatialTransformer if is_in_branch else plain_convolution
+        )
+        channels = self.trunk.channels_out
+        self.head_norm = _build_head_norm(config.head_norm, channels)
+        self.projection = nn.Identity() if config.dim is None else nn.Conv2d(channels, config.dim, 1)
+        channels = config.dim or channels
+        self.transformer = (
+            ConvolutionalSpatialTransformer(channels, channels, config.transformer_kernel)
+            if config.transformer == "after_trunk"
+            else nn.Identity()
+        )
+        self.stride, self.offset = self.trunk.stride, self.trunk.offset
+        # The transformer's windows may stretch; half as far again as they reach in a map covers what was seen.
+        stretch = 0 if config.transformer == "none" else 12 * self.stride
+        self.reach = self.trunk.reach + stretch
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) RGB in [0, 1] to unit descriptors (B, D, h, w)."""
+        features = self.head_norm(self.trunk(images))
+        return l2_normalise(self.transformer(self.projection(features)))
+
+    def encode(self, images: Tensor) -> FeatureMap:
+        """Descriptors together with where their cells lie.
+
+        Args:
+            images: (B, 3, H, W) RGB in [0, 1], at least 32 px a side.
+
+        Raises:
+            ValueError: the shape is wrong or a side is too short.
+        """
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise ValueError(f"images must be (B, 3, H, W), got {tuple(images.shape)}")
+        height, width = images.shape[-2:]
+        if min(height, width) < MIN_SIDE:
+            raise ValueError(f"images must be at least {MIN_SIDE} px a side, got {width}×{height} (w×h)")
+        return FeatureMap(self(images), self.stride, self.offset, (height, width))
+
+
+def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> CorrespondenceNetwork:
+    """A network with random weights, drawn from `generator` (seed 0 when none is given), on the CPU."""
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    # Layers draw from the global generator when made; on the meta device they draw nothing.
+    with torch.device("meta"):
+        model = CorrespondenceNetwork(config)
+    model.to_empty(device="cpu")
+    for module in model.modules():
+        _initialise(module, generator)
+    for module in model.modules():
+        if isinstance(module, ConvolutionalSpatialTransformer):
+            module.start_as_convolution()
+    return model
+
+
+def _build_head_norm(kind: str, channels: int) -> nn.Module:
+    if kind == "batch":
+        return nn.BatchNorm2d(channels)
+    return ChannelNorm(channels) if kind == "channel" else nn.Identity()
+
+
+def _initialise(module: nn.Module, generator: torch.Generator) -> None:
+    if isinstance(module, (nn.Conv2d, ConvolutionalSpatialTransformer)):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=generator)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, (nn.BatchNorm2d, ChannelNorm)):
+        nn.init.ones_(module.weight)
+        nn.init.zeros_(module.bias)
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()

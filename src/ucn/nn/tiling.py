@@ -1,0 +1,77 @@
+"""Encoding images that are too large for one forward pass, in overlapping tiles that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ucn.nn.model import CorrespondenceNetwork
+from ucn.types import FeatureMap
+
+_ALIGNMENT = 32  # a multiple of every stride, so that tiles fall on the cells of the whole image
+
+
+@dataclass(frozen=True)
+class _Span:
+    """One tile along one axis, in pixels: what is kept, and the wider stretch that is encoded for it."""
+
+    start: int
+    stop: int
+    wide_start: int
+    wide_stop: int
+
+
+def encode_in_tiles(
+    model: CorrespondenceNetwork,
+    image: Tensor,
+    tile_side: int,
+    report: Callable[[str], None] | None = None,
+) -> FeatureMap:
+    """Descriptors of one image, with memory bounded by the tile and not by the image.
+
+    Every tile is encoded with a border as wide as the network reaches, which is then cut off, so the result
+    equals that of the whole image.
+
+    Args:
+        model: the network.
+        image: (1, 3, H, W).
+        tile_side: side of what a tile contributes, in pixels, a multiple of 32.
+        report: called with a phrase before each tile.
+    """
+    height, width = image.shape[-2:]
+    if max(height, width) <= tile_side:
+        return model.encode(image)
+    rows, columns = (list(_spans(size, tile_side, model.reach)) for size in (height, width))
+    strips, count = [], len(rows) * len(columns)
+    for i, row in enumerate(rows):
+        pieces = []
+        for j, column in enumerate(columns):
+            if report is not None:
+                report(f"tile {i * len(columns) + j + 1}/{count}")
+            piece = image[..., row.wide_start : row.wide_stop, column.wide_start : column.wide_stop]
+            features = model.encode(piece).features
+            features = _cut(features, row, -2, height, model.stride)
+            pieces.append(_cut(features, column, -1, width, model.stride))
+        strips.append(torch.cat(pieces, dim=-1))
+    return FeatureMap(torch.cat(strips, dim=-2), model.stride, model.offset, (height, width))
+
+
+def _spans(size: int, tile_side: int, reach: int) -> Iterator[_Span]:
+    margin = -(-reach // _ALIGNMENT) * _ALIGNMENT
+    start = 0
+    while start < size:
+        stop = min(size, start + tile_side)
+        if size - stop < _ALIGNMENT * 2:  # no sliver at the end
+            stop = size
+        yield _Span(start, stop, max(0, start - margin), min(size, stop + margin))
+        start = stop
+
+
+def _cut(features: Tensor, span: _Span, axis: int, size: int, stride: int) -> Tensor:
+    first = (span.start - span.wide_start) // stride
+    if span.stop == size:  # the last tile keeps all cells to the image's end
+        return features.narrow(axis, first, features.shape[axis] - first)
+    return features.narrow(axis, first, (span.stop - span.start) // stride)

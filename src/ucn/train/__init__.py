@@ -1,0 +1,1 @@
+"""Training: read `step` first."""

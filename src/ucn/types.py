@@ -1,0 +1,161 @@
+"""The values that rooms of the house hand to each other.
+
+Points are ``(x, y)`` in pixels with the centre of the top-left pixel at (0, 0); sizes are ``(height, width)``
+and end in ``_hw``. `geometry.coords` owns those conventions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+    ImageLike = str | Path | PIL.Image.Image | NDArray[np.uint8] | Tensor
+else:
+    ImageLike = Any
+
+FloatArray = NDArray[np.float32]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """Unit descriptors on a regular grid of cells.
+
+    Attributes:
+        features: (B, D, h, w), of unit length along D.
+        stride: pixels between neighbouring cell centres.
+        offset: pixel coordinate of the centre of cell 0, so cell c lies at ``stride * c + offset``.
+        image_hw: (H, W) of the image that was encoded.
+    """
+
+    features: Tensor
+    stride: int
+    offset: float
+    image_hw: tuple[int, int]
+
+    @property
+    def grid_hw(self) -> tuple[int, int]:
+        """(h, w): how many cells there are."""
+        return self.features.shape[-2], self.features.shape[-1]
+
+    def __getitem__(self, index: int) -> FeatureMap:
+        """One image of the batch, still with a batch axis of 1."""
+        return replace(self, features=self.features[index : index + 1])
+
+
+@dataclass(frozen=True)
+class Features:
+    """What `Matcher.extract` found in one image; reusable over many pairs.
+
+    Attributes:
+        map: descriptors of the image at the size it was encoded at (batch of 1).
+        image_hw: (H, W) of the image the caller gave; it may be larger than ``map.image_hw``.
+        keypoints: (K, 2) points worth matching, in pixels of the caller's image, strongest first.
+    """
+
+    map: FeatureMap
+    image_hw: tuple[int, int]
+    keypoints: Tensor
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Corresponding points of two images, in the pixels of the images the caller gave.
+
+    Attributes:
+        points0: (N, 2) float32 points in image 0.
+        points1: (N, 2) float32 points in image 1; NaN where nothing in image 1 was allowed to match.
+        scores: (N,) float32 in [0, 1]: estimated probability that the match is right.
+        is_mutual: (N,) bool: matching back from image 1 returned to the point in image 0. Always True for
+            matches the library chose; queries given by the caller are all answered, so look here.
+        pair_score: estimated probability in [0, 1] that the two images show the same thing at all.
+        image0_hw: (H, W) of image 0.
+        image1_hw: (H, W) of image 1.
+    """
+
+    points0: FloatArray
+    points1: FloatArray
+    scores: FloatArray
+    is_mutual: BoolArray
+    pair_score: float
+    image0_hw: tuple[int, int]
+    image1_hw: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def select(self, keep: BoolArray | NDArray[np.int64]) -> Matches:
+        """The matches that a boolean mask or an index array keeps, in its order."""
+        return replace(
+            self,
+            points0=self.points0[keep],
+            points1=self.points1[keep],
+            scores=self.scores[keep],
+            is_mutual=self.is_mutual[keep],
+        )
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where every pixel of image 0 lies in image 1.
+
+    Attributes:
+        flow_0to1: (H, W, 2) float32: add it to (x, y) of image 0 to get the point in image 1.
+        confidence: (H, W) float32 in [0, 1].
+    """
+
+    flow_0to1: FloatArray
+    confidence: FloatArray
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Image pairs with their true correspondences; what every data set yields and every loss consumes.
+
+    Attributes:
+        image0: (B, 3, H, W) float RGB in [0, 1].
+        image1: (B, 3, H, W), the same size.
+        points0: (B, N, 2) pixels of image 0.
+        points1: (B, N, 2) pixels of image 1; row i corresponds to row i of `points0`.
+        is_valid: (B, N) bool; False marks padding.
+        names: one name per pair, for error messages.
+        pck_length: (B,) the length L that PCK@alpha multiplies, for semantic sets; else None.
+    """
+
+    image0: Tensor
+    image1: Tensor
+    points0: Tensor
+    points1: Tensor
+    is_valid: Tensor
+    names: tuple[str, ...]
+    pck_length: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> PairBatch:
+        """The same batch on another device."""
+        moved = {
+            name: value.to(device, non_blocking=True)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+    def __iter__(self) -> Iterator[PairBatch]:
+        """The pairs one by one, each still with a batch axis of 1."""
+        for b in range(len(self.names)):
+            sliced = {
+                name: value[b : b + 1] for name, value in vars(self).items() if isinstance(value, Tensor)
+            }
+            yield replace(self, names=self.names[b : b + 1], **sliced)
+
+
+Direction = Literal["0to1", "1to0", "both"]

@@ -1,0 +1,6 @@
+"""Weights that ship with the package, and the file format of all weights."""
+
+from ucn.weights.store import LoadedWeights, load_weights, save_weights
+from ucn.weights.table import WeightsInfo, list_weights
+
+__all__ = ["LoadedWeights", "WeightsInfo", "list_weights", "load_weights", "save_weights"]

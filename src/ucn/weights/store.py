@@ -1,0 +1,150 @@
+"""The weights file: safetensors, its configuration in the header, float16 on disk and float32 in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from ucn.config import Calibration, ModelConfig
+from ucn.data.io import write_bytes_atomically
+from ucn.errors import UcnError, WeightsError
+from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.weights.table import SHIPPED, WeightsInfo, shipped_path
+
+FORMAT = "ucn-weights-1"
+_MAX_FILE_BYTES = 512 * 2**20
+
+_Built = TypeVar("_Built")
+
+
+@dataclass(frozen=True)
+class LoadedWeights:
+    """A network ready to run, how to read its similarities, and where it came from."""
+
+    model: CorrespondenceNetwork
+    calibration: Calibration
+    info: WeightsInfo
+    training: dict[str, Any]
+
+
+def save_weights(
+    path: Path,
+    model: CorrespondenceNetwork,
+    *,
+    calibration: Calibration | None = None,
+    training: dict[str, Any] | None = None,
+    overwrite: bool = False,
+) -> str:
+    """Writes a network as float16 safetensors and returns the file's SHA-256.
+
+    Args:
+        path: ends in .safetensors.
+        model: the network.
+        calibration: how its similarities become probabilities.
+        training: the resolved training configuration, kept for the record.
+        overwrite: whether an existing file may be replaced.
+    """
+    # Vectors stay float32: they are small, and batch variances reach beyond float16.
+    tensors = {
+        name: value.detach().cpu().contiguous().to(torch.float16 if value.ndim > 1 else value.dtype)
+        for name, value in model.state_dict().items()
+    }
+    header = {
+        "format": FORMAT,
+        "model": json.dumps(model.config.to_dict(), sort_keys=True),
+        "calibration": json.dumps((calibration or Calibration()).to_dict(), sort_keys=True),
+        "training": json.dumps(training or {}, sort_keys=True),
+    }
+    content = safetensors.torch.save(tensors, header)
+    write_bytes_atomically(path, content, overwrite=overwrite)
+    return hashlib.sha256(content).hexdigest()
+
+
+def load_weights(name_or_path: str | Path) -> LoadedWeights:
+    """Loads shipped weights by name, or any weights file by path.
+
+    Raises:
+        WeightsError: the name is unknown, or the file is missing, damaged, not ours, or has another hash
+            than the table of shipped weights says.
+    """
+    info = SHIPPED.get(str(name_or_path))
+    path = shipped_path(info) if info else Path(name_or_path)
+    content = _read_checked(path, str(name_or_path), info)
+    header, tensors = _parse(content, path)
+    model_config = _read_header(header, "model", ModelConfig.from_dict, path)
+    calibration = _read_header(header, "calibration", Calibration.from_dict, path)
+    training = _read_header(header, "training", dict, path)
+    model = build_model(model_config)
+    _fill(model, tensors, path)
+    if info is None:
+        info = WeightsInfo.of_file(path, hashlib.sha256(content).hexdigest(), len(content))
+    else:
+        info = replace(info, file_bytes=len(content))
+    return LoadedWeights(model.eval(), calibration, info, training)
+
+
+def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
+    if not path.is_file():
+        names = ", ".join(sorted(SHIPPED))
+        raise WeightsError(f"no weights '{given}': expected one of {names}, or the path of a .safetensors file")
+    size = path.stat().st_size
+    if size > _MAX_FILE_BYTES:
+        raise WeightsError(f"{path} has {size} bytes; weights have at most {_MAX_FILE_BYTES}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error.strerror}") from error
+    if info is not None:
+        found = hashlib.sha256(content).hexdigest()
+        if found != info.sha256:
+            raise WeightsError(
+                f"weights '{info.name}' at {path} have the hash {found[:16]}…, expected {info.sha256[:16]}…: "
+                "the file was changed or damaged; reinstall ucn"
+            )
+    return content
+
+
+def _parse(content: bytes, path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        tensors = safetensors.torch.load(content)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise WeightsError(f"{path} is not a readable .safetensors file: {error}") from error
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
+    if header.get("format") != FORMAT:
+        raise WeightsError(
+            f"{path} is a .safetensors file but not of ucn: expected format '{FORMAT}' in its header, "
+            f"got {header.get('format')!r}"
+        )
+    return header, tensors
+
+
+def _read_header(header: dict[str, str], key: str, build: Callable[[Any], _Built], path: Path) -> _Built:
+    try:
+        return build(json.loads(header[key]))
+    except (KeyError, TypeError, ValueError, UcnError) as error:
+        raise WeightsError(f"the header of {path} has no usable '{key}': {error}") from error
+
+
+def _fill(model: CorrespondenceNetwork, tensors: dict[str, Tensor], path: Path) -> None:
+    wanted = model.state_dict()
+    if tensors.keys() != wanted.keys():
+        odd = sorted(tensors.keys() ^ wanted.keys())
+        raise WeightsError(f"{path} does not fit its own configuration: {len(odd)} tensors differ, first '{odd[0]}'")
+    for name, value in tensors.items():
+        if value.shape != wanted[name].shape:
+            raise WeightsError(
+                f"tensor '{name}' of {path} must be {tuple(wanted[name].shape)}, got {tuple(value.shape)}"
+            )
+        if not value.isfinite().all():
+            raise WeightsError(f"tensor '{name}' of {path} holds values that are not finite")
+    model.load_state_dict(tensors, strict=True)

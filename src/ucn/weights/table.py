@@ -1,0 +1,53 @@
+"""The table of weights that ship inside the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True)
+class WeightsInfo:
+    """What a user must know before relying on weights.
+
+    Attributes:
+        name: what `Matcher.from_pretrained` takes.
+        sha256: of the file.
+        task: 'geometric', 'semantic' or both.
+        data: what it was trained on.
+        licence: of the weights.
+        restrictions: limits of use.
+        metrics: figures with the name of their split, measured by the command on the card.
+        description: one sentence.
+        file_bytes: size of the file, 0 when not known.
+    """
+
+    name: str
+    sha256: str
+    task: str
+    data: str
+    licence: str
+    restrictions: str
+    description: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    file_bytes: int = 0
+
+    @classmethod
+    def of_file(cls, path: Path, sha256: str, file_bytes: int) -> Self:
+        """What can be said of a file that is not in the table."""
+        unknown = "not in the table of shipped weights"
+        return cls(str(path), sha256, unknown, unknown, unknown, unknown, unknown, {}, file_bytes)
+
+
+SHIPPED: dict[str, WeightsInfo] = {}
+
+
+def shipped_path(info: WeightsInfo) -> Path:
+    """Where the file of shipped weights lies."""
+    return Path(__file__).with_name(f"{info.name}.safetensors")
+
+
+def list_weights() -> tuple[WeightsInfo, ...]:
+    """All weights that ship with this installation."""
+    return tuple(SHIPPED.values())

@@ -1,0 +1,309 @@
+"""Bad input gets one clear line and a non-zero exit, never a traceback, and nothing is written."""
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ucn.cli.app import app
+from ucn.errors import WeightsError
+
+runner = CliRunner()
+
+
+def read_all(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+def assert_refused(*arguments: str | Path, says: list[str], out: Path, code: int = 1) -> None:
+    before = read_all(out)
+    result = runner.invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    if code == 1:
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("\n") == 1
+    text = " ".join(result.stderr.replace("│", " ").split())  # typer folds usage errors into a box
+    for words in says:
+        assert words in text
+    assert read_all(out) == before
+
+
+def make_missing(path: Path) -> None:
+    pass
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def make_text(path: Path) -> None:
+    path.write_text("this is a text file\n" * 20)
+
+
+def make_empty(path: Path) -> None:
+    path.touch()
+
+
+def make_truncated(path: Path) -> None:
+    PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def make_bomb(path: Path) -> None:
+    """A PNG, 129 bytes long, that claims 30,000 × 30,000 pixels."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress(bytes(1000)))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b""))
+
+
+BAD_IMAGES = [
+    (make_missing, "no such file"),
+    (make_folder, "it is a folder"),
+    (make_text, "damaged or not an image"),
+    (make_empty, "the file is empty"),
+    (make_truncated, "truncated"),
+    (make_bomb, "900,000,000 pixels, the limit is 160,000,000 pixels"),
+]
+
+
+@pytest.mark.usefixtures("shift_matchers")
+class TestBadFiles:
+    @pytest.mark.parametrize(("make", "says"), BAD_IMAGES)
+    @pytest.mark.parametrize("verb", ["match", "flow"])
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_bad_image(
+        self, pair: tuple[str, str], out: Path, tmp_path: Path, make: object, says: str, verb: str, place: int
+    ) -> None:
+        assert callable(make)
+        bad = tmp_path / "bad.jpg"
+        make(bad)
+        images = [*pair]
+        images[place] = str(bad)
+        expected = [f"cannot read image {bad}", says]
+        output = ("-o", out / "o.npz", "--draw", out / "o.png")
+        assert_refused(verb, *images, *output, says=expected, out=out)
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("x,y\n1,2\n80,3\n", "p.csv:3: point (80, 3) lies outside the image; the image is 80 × 64"),
+            ("1,nan\n", "p.csv:1: expected a finite number, got 'nan'"),
+            ("", "p.csv holds no points"),
+            ("x,y\n", "p.csv holds no points"),
+            ("1,two\n", "p.csv:1: expected a number, got 'two'"),
+            ("1,2,3\n", "p.csv:1: expected 2 columns"),
+        ],
+    )
+    def test_bad_points(self, pair: tuple[str, str], out: Path, tmp_path: Path, text: str, says: str) -> None:
+        points = tmp_path / "p.csv"
+        points.write_text(text)
+        assert_refused("match", *pair, "--points", points, "-o", out / "o.npz", says=[says], out=out)
+
+    def test_missing_points(self, pair: tuple[str, str], out: Path) -> None:
+        says = ["cannot read points no.csv: no such file"]
+        assert_refused("match", *pair, "--points", "no.csv", "-o", out / "o.npz", says=says, out=out)
+
+    def test_mask_of_another_size(self, pair: tuple[str, str], out: Path, tmp_path: Path) -> None:
+        PIL.Image.new("L", (10, 10)).save(tmp_path / "m.png")
+        says = ["must be as large as its image, 80 × 64, got 10 × 10"]
+        assert_refused("match", *pair, "--mask0", tmp_path / "m.png", "-o", out / "o.npz", says=says, out=out)
+
+    def test_both_kinds_of_mask(self, pair: tuple[str, str], out: Path) -> None:
+        arguments = ("match", *pair, "--mask", "m.png", "--mask1", "m.png", "-o", out / "o.npz")
+        assert_refused(*arguments, says=["not both kinds"], out=out, code=2)
+
+
+OUTPUTS = [
+    ("match", "-o", "o.npz"),
+    ("match", "--draw", "o.png"),
+    ("flow", "-o", "o.flo"),
+    ("flow", "--draw", "o.png"),
+]
+
+
+@pytest.mark.usefixtures("shift_matchers")
+class TestBadOutputs:
+    @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
+    def test_folder_missing(
+        self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str
+    ) -> None:
+        says = ["does not exist; create it first"]
+        assert_refused(verb, *pair, option, out / "no" / name, says=says, out=out)
+
+    @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
+    def test_folder_is_a_file(
+        self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str
+    ) -> None:
+        (out / "file").touch()
+        assert_refused(verb, *pair, option, out / "file" / name, says=["file is not a folder"], out=out)
+
+    @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
+    def test_folder_not_writable(
+        self,
+        pair: tuple[str, str],
+        out: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        verb: str,
+        option: str,
+        name: str,
+    ) -> None:
+        monkeypatch.setattr(os, "access", lambda *_: False)  # as root every folder is writable
+        assert_refused(verb, *pair, option, out / name, says=[f"folder {out} is not writable"], out=out)
+
+    @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
+    def test_existing_file_is_kept(
+        self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str
+    ) -> None:
+        (out / name).write_bytes(b"mine")
+        assert_refused(verb, *pair, option, out / name, says=["exists already", "--overwrite"], out=out)
+
+    def test_one_existing_output_stops_the_other(self, pair: tuple[str, str], out: Path) -> None:
+        (out / "o.png").write_bytes(b"mine")
+        outputs = ("-o", out / "o.npz", "--draw", out / "o.png")
+        assert_refused("match", *pair, *outputs, says=["o.png exists already"], out=out)
+
+    @pytest.mark.parametrize(
+        ("verb", "option", "name", "says"),
+        [
+            ("match", "-o", "o.txt", "must end in .npz, .csv, .h5"),
+            ("match", "-o", "o", "must end in .npz, .csv, .h5"),
+            ("match", "--draw", "o.svg", "must end in .png"),
+            ("flow", "-o", "o.csv", "must end in .flo, .npz"),
+            ("flow", "--draw", "o.gif", "must end in .png"),
+        ],
+    )
+    def test_unknown_format(
+        self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str, says: str
+    ) -> None:
+        assert_refused(verb, *pair, option, out / name, says=[says], out=out)
+
+    def test_output_is_an_input(self, pair: tuple[str, str], tmp_path: Path) -> None:
+        says = ["it is an input; give another name"]
+        assert_refused("match", *pair, "--draw", pair[0], "--overwrite", says=says, out=tmp_path)
+
+    def test_outputs_are_checked_before_the_work(self, pair: tuple[str, str], out: Path) -> None:
+        (out / "o.npz").touch()
+        says = ["o.npz exists already"]
+        assert_refused("match", "no.jpg", pair[1], "--weights", "no", "-o", out / "o.npz", says=says, out=out)
+
+    def test_disk_full_leaves_nothing(
+        self, pair: tuple[str, str], out: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(Path, "replace", fail)
+        assert_refused("match", *pair, "-o", out / "o.npz", says=["no space left on device"], out=out)
+
+
+class TestBadValues:
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            (["--max-side", "8"], "max_side must be at least 32, got 8"),
+            (["--ratio", "0"], "ratio must be in (0, 1], got 0"),
+            (["--min-score", "2"], "min_score must be in [0, 1], got 2"),
+            (["--max-keypoints", "0"], "max_keypoints must be at least 1"),
+            (["--device", "toaster"], "--device must be cpu, cuda, cuda:N or mps, got 'toaster'"),
+        ],
+    )
+    def test_values_out_of_range(
+        self, pair: tuple[str, str], out: Path, options: list[str], says: str
+    ) -> None:
+        assert_refused("match", *pair, *options, "-o", out / "o.npz", says=[says], out=out)
+
+    @pytest.mark.parametrize("options", [["--max-side", "-1"], ["--keypoints", "edges"], ["--ratio", "half"]])
+    def test_wrong_usage(self, pair: tuple[str, str], out: Path, options: list[str]) -> None:
+        assert_refused("match", *pair, *options, "-o", out / "o.npz", says=[options[0]], out=out, code=2)
+
+
+class TestBadWeights:
+    """With the real matcher."""
+
+    def test_unknown_name_lists_the_legal_ones(self, pair: tuple[str, str], out: Path) -> None:
+        says = ["no weights 'nonsense'", "geometric"]
+        assert_refused("match", *pair, "--weights", "nonsense", "-o", out / "o.npz", says=says, out=out)
+
+    def test_file_that_is_no_weights(self, pair: tuple[str, str], out: Path, tmp_path: Path) -> None:
+        path = tmp_path / "w.safetensors"
+        path.write_bytes(b"nonsense" * 9)
+        assert_refused(
+            "match", *pair, "--weights", path, "-o", out / "o.npz", says=["w.safetensors"], out=out
+        )
+
+    def test_wrong_hash(
+        self, pair: tuple[str, str], out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ucn.weights import store
+
+        damaged = tmp_path / "geometric.safetensors"
+        damaged.write_bytes(b"damaged")
+        monkeypatch.setattr(store, "shipped_path", lambda _: damaged)
+        says = ["weights 'geometric'", "hash", "expected"]
+        assert_refused("match", *pair, "-o", out / "o.npz", says=says, out=out)
+
+
+class TestSmallImages:
+    """With the real matcher."""
+
+    @pytest.mark.parametrize("side", [1, 8])
+    @pytest.mark.parametrize("verb", ["match", "flow"])
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_refused_with_the_limit_named(
+        self,
+        pair: tuple[str, str],
+        out: Path,
+        tmp_path: Path,
+        random_weights: Path,
+        side: int,
+        verb: str,
+        place: int,
+    ) -> None:
+        PIL.Image.new("RGB", (side, side)).save(tmp_path / "small.png")
+        images = [*pair]
+        images[place] = str(tmp_path / "small.png")
+        says = ["32", f"{side} × {side}"]
+        output = ("-o", out / "o.npz", "--weights", random_weights)
+        assert_refused(verb, *images, *output, says=says, out=out)
+
+
+class TestApi:
+    """The same at `ucn.Matcher`."""
+
+    def test_weights(self) -> None:
+        from ucn.predict import Matcher
+
+        with pytest.raises(WeightsError, match=r"no weights 'nonsense'.*geometric"):
+            Matcher.from_pretrained("nonsense")
+
+    def test_inputs(self, pair: tuple[str, str], random_weights: Path, tmp_path: Path) -> None:
+        from ucn.predict import Matcher
+
+        matcher = Matcher.from_pretrained(random_weights, device="cpu")
+        for make, says in BAD_IMAGES:
+            bad = tmp_path / f"{make.__name__}.jpg"
+            make(bad)
+            with pytest.raises(ValueError, match=says):
+                matcher.match(pair[0], bad)
+        with pytest.raises(ValueError, match="32"):
+            matcher.match(pair[0], torch.zeros(3, 8, 8))
+        with pytest.raises(ValueError, match=r"row 0: point \(80, 3\) lies outside the image"):
+            matcher.match(*pair, points=np.array([[80.0, 3.0]]))
+        with pytest.raises(ValueError, match=r"row 1: .* is not finite"):
+            matcher.match(*pair, points=np.array([[8.0, 3.0], [np.nan, 3.0]]))
+        with pytest.raises(ValueError, match=r"mask must be \(H, W\) = \(64, 80\)"):
+            matcher.match(*pair, mask0=np.ones((3, 3), bool))

@@ -1,0 +1,146 @@
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ucn.cli.app import app
+from ucn.data.io import read_image
+from ucn.data.points import read_flo, read_flow, read_matches
+
+runner = CliRunner()
+
+SHIFT = (5.0, -2.0)  # what the matcher of these tests adds to every point
+
+pytestmark = pytest.mark.usefixtures("shift_matchers")
+
+
+def run_ok(*arguments: str | Path) -> str:
+    result = runner.invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+class TestMatch:
+    def test_summary(self, pair: tuple[str, str]) -> None:
+        text = run_ok("match", *pair)
+        assert "matches     40" in text
+        assert "mutual      100.0 %" in text
+        assert "mean score  0.500" in text
+        assert "pair score  0.250" in text
+        assert "nothing (use -o or --draw)" in text
+
+    def test_json_is_one_object_and_nothing_else(self, pair: tuple[str, str], out: Path) -> None:
+        report = json.loads(run_ok("match", *pair, "--json", "-o", out / "m.npz"))
+        assert report["command"] == "match"
+        assert report["matches"] == 40
+        assert report["weights"] == {"name": "shift", "sha256": "ab" * 32}
+        assert report["config"]["max_side"] == 1024
+        assert report["image0_hw"] == [64, 80]
+        assert report["outputs"] == [str(out / "m.npz")]
+        assert {"loading weights", "encoding image 0", "total"} <= set(report["seconds"])
+        assert "ucn" in report
+        assert "torch" in report
+
+    def test_all_outputs(self, pair: tuple[str, str], out: Path) -> None:
+        run_ok("match", *pair, "-o", out / "m.npz", "--draw", out / "m.png")
+        matches, meta = read_matches(out / "m.npz")
+        assert len(matches) == 40
+        assert meta["weights"]["name"] == "shift"
+        assert meta["config"]["ratio"] == 1.0
+        assert meta["image0"] == pair[0]
+        assert read_image(out / "m.png").shape[2] == 1600
+        run_ok("match", *pair, "-o", out / "m.csv")
+        run_ok("match", *pair, "-o", out / "m.h5")
+        with h5py.File(out / "m.h5") as file:
+            assert file["a.png/b.png/points0"].shape == (40, 2)
+        assert sorted(p.name for p in out.iterdir()) == ["m.csv", "m.h5", "m.npz", "m.png"]
+
+    def test_points_come_back_in_order(self, pair: tuple[str, str], out: Path) -> None:
+        points = np.random.default_rng(0).uniform(0, 60, (20, 2)).round(2)
+        text = "\n".join(f"{x},{y}" for x, y in points)
+        (out / "p.csv").write_text(text)
+        rows = list(csv.DictReader(StringIO(run_ok("match", *pair, "--points", out / "p.csv"))))
+        found = np.array([[float(row[key]) for key in ("x0", "y0", "x1", "y1")] for row in rows])
+        np.testing.assert_allclose(found[:, :2], points, atol=1e-3)
+        np.testing.assert_allclose(found[:, 2:], points + SHIFT, atol=1e-3)
+
+        report = json.loads(run_ok("match", *pair, "--points", out / "p.csv", "--json"))
+        np.testing.assert_allclose([[row["x0"], row["y0"]] for row in report["points"]], points, atol=1e-3)
+
+        run_ok("match", *pair, "--points", out / "p.csv", "-o", out / "m.npz", "--draw", out / "m.png")
+        np.testing.assert_allclose(read_matches(out / "m.npz")[0].points0, points, atol=1e-3)
+
+    def test_options_reach_the_matcher(self, pair: tuple[str, str], shift_matchers: list[Any]) -> None:
+        sizes = ("--max-side", "0", "--keypoints", "grid", "--max-keypoints", "9")
+        run_ok("match", *pair, *sizes, "--ratio", "0.8", "--min-score", "0.2", "--no-mutual", "--no-refine")
+        config = shift_matchers[-1].config
+        assert (config.max_side, config.keypoints, config.max_keypoints) == (None, "grid", 9)
+        assert (config.ratio, config.min_score) == (0.8, 0.2)
+        assert (config.use_mutual, config.use_refinement) == (False, False)
+
+    def test_masks_reach_the_matcher(
+        self, pair: tuple[str, str], out: Path, shift_matchers: list[Any]
+    ) -> None:
+        values = np.zeros((64, 80), np.uint8)
+        values[:10] = 255
+        PIL.Image.fromarray(values).save(out / "mask.png")
+        run_ok("match", *pair, "--mask", out / "mask.png")
+        both = shift_matchers[-1].calls[-1]
+        assert torch.equal(both["mask0"], torch.from_numpy(values != 0))
+        assert torch.equal(both["mask1"], torch.from_numpy(values != 0))
+        run_ok("match", *pair, "--mask1", out / "mask.png")
+        assert sorted(shift_matchers[-1].calls[-1]) == ["mask1"]
+
+    def test_overwrite(self, pair: tuple[str, str], out: Path) -> None:
+        (out / "m.npz").write_bytes(b"old")
+        run_ok("match", *pair, "-o", out / "m.npz", "--overwrite")
+        assert len(read_matches(out / "m.npz")[0]) == 40
+
+    def test_nothing_is_left_beside_the_outputs(self, pair: tuple[str, str], out: Path) -> None:
+        run_ok("match", *pair, "-o", out / "m.npz")
+        assert [path.name for path in out.iterdir()] == ["m.npz"]
+
+
+class TestFlow:
+    def test_outputs(self, pair: tuple[str, str], out: Path) -> None:
+        text = run_ok("flow", *pair, "-o", out / "f.flo", "--draw", out / "f.png")
+        assert "80 × 64 vectors" in text
+        assert read_flo(out / "f.flo")[0, 0].tolist() == list(SHIFT)
+        assert read_image(out / "f.png").shape[2] == 1600
+
+    def test_json(self, pair: tuple[str, str], out: Path) -> None:
+        report = json.loads(run_ok("flow", *pair, "-o", out / "f.npz", "--json"))
+        assert report["flow_hw"] == [64, 80]
+        assert report["mean_confidence"] == 1.0
+        assert read_flow(out / "f.npz")[1]["weights"]["name"] == "shift"
+
+    def test_without_an_output_it_says_what_to_give(self, pair: tuple[str, str]) -> None:
+        result = runner.invoke(app, ["flow", *pair])
+        assert result.exit_code == 2
+        assert "nothing to write" in result.output
+
+
+class TestDemo:
+    def test_scores_and_pictures(self, out: Path) -> None:
+        text = run_ok("demo", "-o", out / "demo")
+        assert "known disparity" in text
+        assert "dense PCK@3" in text
+        assert "ab" * 32 in text
+        assert sorted(path.name for path in (out / "demo").iterdir()) == ["flow.png", "matches.png"]
+        run_ok("demo", "-o", out / "demo")  # its own pictures may be replaced
+
+    def test_json(self, out: Path) -> None:
+        report = json.loads(run_ok("demo", "-o", out / "demo", "--json"))
+        assert report["matches"] == 40
+        assert 0 <= report["known_disparity"] <= 40
+        assert set(report["share_within_px"]) == {"1", "3", "5"}
+        assert report["dense_known_disparity"] == 343_274
+        assert len(report["image0_sha256"]) == 64

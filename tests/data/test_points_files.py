@@ -1,0 +1,327 @@
+import contextlib
+import csv
+import json
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ucn.data import points as points_module
+from ucn.data.example import disparity_errors, example_pair, score_against_disparity
+from ucn.data.io import read_image
+from ucn.data.points import (
+    check_points,
+    read_flo,
+    read_flow,
+    read_matches,
+    read_points,
+    write_flow,
+    write_matches,
+)
+from ucn.errors import DataError, OutputError, PointsError
+from ucn.types import Flow, Matches
+
+META = {"weights": {"name": "w", "sha256": "00"}, "ucn": "1"}
+
+
+def make_matches(count: int = 3) -> Matches:
+    rng = np.random.default_rng(0)
+    points0, points1 = (rng.uniform(0, 40, (count, 2)).astype(np.float32) for _ in range(2))
+    if count > 1:
+        points1[1] = np.nan
+    scores = rng.uniform(0, 1, count).astype(np.float32)
+    return Matches(points0, points1, scores, np.arange(count) % 2 == 0, 0.75, (40, 50), (60, 70))
+
+
+def assert_same_matches(found: Matches, expected: Matches) -> None:
+    for name in ("points0", "points1", "scores", "is_mutual"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        assert getattr(found, name).dtype == getattr(expected, name).dtype
+    assert (found.pair_score, found.image0_hw, found.image1_hw) == (0.75, (40, 50), (60, 70))
+
+
+class TestCheckPoints:
+    def test_accepts_lists_arrays_and_tensors(self) -> None:
+        kinds: list[Any] = [[[1, 2.5]], np.array([[1, 2.5]]), torch.tensor([[1, 2.5]])]
+        for points in kinds:
+            result = check_points(points, (10, 10))
+            assert result.dtype == np.float32
+            assert result.tolist() == [[1, 2.5]]
+
+    def test_empty_is_normal(self) -> None:
+        assert check_points([], (10, 10)).shape == (0, 2)
+        assert check_points(np.zeros((0, 2)), (10, 10)).shape == (0, 2)
+
+    def test_convention_the_image_ends_half_a_pixel_beyond_its_centres(self) -> None:
+        check_points([[-0.5, -0.5], [19.5, 9.5]], (10, 20))
+
+    @pytest.mark.parametrize("point", [(-0.6, 0), (0, -0.6), (19.6, 0), (0, 9.6), (9.6, 19.5)])
+    def test_outside_names_row_and_size(self, point: tuple[float, float]) -> None:
+        with pytest.raises(
+            PointsError, match=r"row 1: point .* lies outside the image; the image is 20 × 10"
+        ):
+            check_points([(0, 0), point], (10, 20))
+
+    def test_counts_the_others(self) -> None:
+        with pytest.raises(PointsError, match=r"row 0: .*\(and 2 more\)"):
+            check_points([[99, 0], [99, 0], [0, 99]], (10, 20))
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_not_finite(self, value: float) -> None:
+        with pytest.raises(PointsError, match=r"row 2: point .* is not finite"):
+            check_points([[0, 0], [1, 1], [0, value]], (10, 20))
+
+    @pytest.mark.parametrize("points", [[1, 2], [[1, 2, 3]], np.zeros((1, 4, 2)), np.zeros((0, 3))])
+    def test_wrong_shape(self, points: Any) -> None:
+        with pytest.raises(PointsError, match=r"points must be \(N, 2\)"):
+            check_points(points, (10, 20))
+
+    @pytest.mark.parametrize("points", [[["a", "b"]], [[1, 2], [3]], "text"])
+    def test_not_numbers(self, points: Any) -> None:
+        with pytest.raises(PointsError, match=r"points must be \(N, 2\) numbers"):
+            check_points(points, (10, 20))
+
+
+class TestReadPoints:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "1,2\n3.5,4\n",
+            "x,y\n1,2\n3.5,4",
+            "\ufeffX, Y\r\n1, 2\r\n\r\n3.5,4\r\n",
+            "# mine\ny,name,x\n2,a,1\n4,b,3.5\n",
+            '"x","y"\n"1","2"\n3.5,4e0\n',
+        ],
+    )
+    def test_reads(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "p.csv").write_text(text, encoding="utf-8", newline="")
+        result = read_points(tmp_path / "p.csv")
+        assert result.dtype == np.float32
+        assert result.tolist() == [[1, 2], [3.5, 4]]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", r"p\.csv holds no points; expected one x,y per line"),
+            ("\n\n", "holds no points"),
+            ("x,y\n", "holds no points"),
+            ("1,2\n3,abc\n", r"p\.csv:2: expected a number, got 'abc'"),
+            ("abc,2\n", r"p\.csv:1: expected a number, got 'abc'"),
+            ("x,y\n\n1,nan\n", r"p\.csv:3: expected a finite number, got 'nan'"),
+            ("1,1e300\n", r"p\.csv:1: expected a finite number"),
+            ("1," + 200_000 * "2", r"p\.csv:1: expected short comma-separated cells"),
+            ("1,-inf\n", r"p\.csv:1: expected a finite number"),
+            ("1,2,3\n", r"p\.csv:1: expected 2 columns separated by commas, got 3"),
+            ("1;2\n", r"p\.csv:1: expected numbers, or a header that names x and y, got '1;2'"),
+            ("1 2\n", r"p\.csv:1: expected numbers, or a header"),
+            ("x,y\n1\n", r"p\.csv:2: expected 2 columns separated by commas, got 1"),
+            ("x,y,id\n1,2\n", r"p\.csv:2: expected 3 columns"),
+            ("x0,y0\n1,2\n", r"p\.csv:1: expected numbers, or a header that names x and y"),
+            ("1_0,2\n", r"p\.csv:1: expected a number, got '1_0'"),
+            ("1,\n", r"p\.csv:1: expected a number, got ''"),
+            ("x,y\nx,y\n", r"p\.csv:2: expected a number, got 'x'"),
+        ],
+    )
+    def test_wrong_lines(self, tmp_path: Path, text: str, message: str) -> None:
+        (tmp_path / "p.csv").write_text(text)
+        with pytest.raises(PointsError, match=message):
+            read_points(tmp_path / "p.csv")
+
+    def test_outside_the_image_names_the_line(self, tmp_path: Path) -> None:
+        (tmp_path / "p.csv").write_text("x,y\n1,2\n50,2\n")
+        with pytest.raises(PointsError, match=r"p\.csv:3: point \(50, 2\) lies outside.* 20 × 10"):
+            read_points(tmp_path / "p.csv", (10, 20))
+
+    def test_missing_binary_folder_and_large(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(PointsError, match=r"cannot read points .*no\.csv: no such file"):
+            read_points(tmp_path / "no.csv")
+        with pytest.raises(PointsError, match="is a directory"):
+            read_points(tmp_path)
+        (tmp_path / "p.csv").write_bytes(b"\xff\xfe\x80\x00" * 5)
+        with pytest.raises(PointsError, match="not UTF-8 text"):
+            read_points(tmp_path / "p.csv")
+        monkeypatch.setattr(points_module, "MAX_POINTS_BYTES", 10)
+        with pytest.raises(PointsError, match="the limit for point files is 10"):
+            read_points(tmp_path / "p.csv")
+
+    @given(st.text("0123456789.,-+exyinfa_#\"' \n\r\0", max_size=40))
+    def test_any_text_gives_points_or_a_points_error(self, text: str) -> None:
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(PointsError):
+            path = Path(folder) / "p.csv"
+            path.write_text(text, newline="")
+            points = read_points(path)
+            assert points.shape == (len(points), 2)
+            assert np.isfinite(points).all()
+
+
+class TestMatchesFiles:
+    @pytest.mark.parametrize("suffix", [".npz", ".h5"])
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_round_trip(self, tmp_path: Path, suffix: str, count: int) -> None:
+        path = tmp_path / f"m{suffix}"
+        write_matches(path, make_matches(count), META, ("a/1.jpg", "b.jpg"))
+        found, meta = read_matches(path)
+        assert_same_matches(found, make_matches(count))
+        assert meta == META
+
+    def test_npz_needs_no_pickle(self, tmp_path: Path) -> None:
+        write_matches(tmp_path / "m.npz", make_matches(), META)
+        with np.load(tmp_path / "m.npz", allow_pickle=False) as archive:
+            assert sorted(archive) == [
+                "image0_hw", "image1_hw", "is_mutual", "meta", "pair_score", "points0", "points1", "scores",
+            ]  # fmt: skip
+            assert json.loads(str(archive["meta"])) == META
+
+    def test_h5_group_is_named_as_hloc_names_pairs(self, tmp_path: Path) -> None:
+        write_matches(tmp_path / "m.h5", make_matches(), META, ("a/1.jpg", "b.jpg"))
+        with h5py.File(tmp_path / "m.h5") as file:
+            group = file["a-1.jpg"]["b.jpg"]
+            assert group["points0"].shape == (3, 2)
+            assert group.attrs["pair_score"] == 0.75
+
+    def test_csv(self, tmp_path: Path) -> None:
+        matches = make_matches()
+        write_matches(tmp_path / "m.csv", matches)
+        with (tmp_path / "m.csv").open(newline="") as file:
+            header, *rows = list(csv.reader(file))
+        assert header == ["x0", "y0", "x1", "y1", "score", "is_mutual"]
+        assert len(rows) == 3
+        values = np.array(rows, np.float64)
+        np.testing.assert_allclose(values[:, :2], matches.points0, atol=5e-4)
+        np.testing.assert_allclose(values[:, 2:4], matches.points1, atol=5e-4)
+        np.testing.assert_allclose(values[:, 4], matches.scores, atol=5e-5)
+        assert [row[5] for row in rows] == ["1", "0", "1"]
+
+    def test_unknown_suffix_and_existing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(OutputError, match=r"must end in \.npz, \.csv, \.h5"):
+            write_matches(tmp_path / "m.txt", make_matches())
+        (tmp_path / "m.csv").touch()
+        with pytest.raises(OutputError, match="exists already"):
+            write_matches(tmp_path / "m.csv", make_matches())
+        assert (tmp_path / "m.csv").read_bytes() == b""
+
+    @pytest.mark.parametrize("suffix", [".npz", ".h5"])
+    def test_damaged_file(self, tmp_path: Path, suffix: str) -> None:
+        path = tmp_path / f"m{suffix}"
+        with pytest.raises(DataError, match="cannot read"):
+            read_matches(path)
+        path.write_bytes(b"nonsense")
+        with pytest.raises(DataError, match="cannot read"):
+            read_matches(path)
+
+    def test_other_content(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "m.npz", other=1)
+        with pytest.raises(DataError, match="does not hold matches"):
+            read_matches(tmp_path / "m.npz")
+        with h5py.File(tmp_path / "m.h5", "w") as file:
+            file.create_group("empty")
+        with pytest.raises(DataError, match="does not hold matches"):
+            read_matches(tmp_path / "m.h5")
+
+
+class TestFlowFiles:
+    def make_flow(self) -> Flow:
+        vectors = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+        vectors[1, 2] = np.nan
+        return Flow(vectors, np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3))
+
+    def test_flo_bytes(self, tmp_path: Path) -> None:
+        write_flow(tmp_path / "f.flo", self.make_flow())
+        content = (tmp_path / "f.flo").read_bytes()
+        assert content[:4] == b"PIEH"
+        assert struct.unpack("<f", content[:4]) == (202021.25,)
+        assert struct.unpack("<ii", content[4:12]) == (3, 2)
+        values = struct.unpack("<12f", content[12:])
+        assert values[:10] == tuple(range(10))
+        assert min(values[10:]) > 1e9
+
+    def test_flo_round_trip(self, tmp_path: Path) -> None:
+        write_flow(tmp_path / "f.flo", self.make_flow())
+        np.testing.assert_array_equal(read_flo(tmp_path / "f.flo"), self.make_flow().flow_0to1)
+
+    def test_npz_round_trip(self, tmp_path: Path) -> None:
+        write_flow(tmp_path / "f.npz", self.make_flow(), META)
+        flow, meta = read_flow(tmp_path / "f.npz")
+        np.testing.assert_array_equal(flow.flow_0to1, self.make_flow().flow_0to1)
+        np.testing.assert_array_equal(flow.confidence, self.make_flow().confidence)
+        assert meta == META
+
+    def test_unknown_suffix(self, tmp_path: Path) -> None:
+        with pytest.raises(OutputError, match=r"must end in \.flo, \.npz"):
+            write_flow(tmp_path / "f.csv", self.make_flow())
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"PIEH", b"nope" + bytes(20), b"PIEH" + struct.pack("<ii", 3, 2) + bytes(5)]
+    )
+    def test_damaged_flo(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "f.flo").write_bytes(content)
+        with pytest.raises(DataError, match=r"f\.flo"):
+            read_flo(tmp_path / "f.flo")
+        with pytest.raises(DataError, match=r"no\.flo"):
+            read_flo(tmp_path / "no.flo")
+
+
+class TestExample:
+    def test_pair(self) -> None:
+        pair = example_pair()
+        assert read_image(pair.image0_path).shape == read_image(pair.image1_path).shape == (3, 500, 741)
+        assert pair.disparity.shape == (500, 741)
+        assert pair.disparity.dtype == np.float32
+        known = np.isfinite(pair.disparity)
+        assert not np.isinf(pair.disparity).any()
+        assert 0.92 < known.mean() < 0.93
+        assert 7 < pair.disparity[known].min() < pair.disparity[known].max() < 60
+
+    def test_disparity_aligns_the_views(self) -> None:
+        pair = example_pair()
+        left, right = (read_image(path).numpy() for path in (pair.image0_path, pair.image1_path))
+        rows, columns = np.nonzero(np.isfinite(pair.disparity))
+        shift = np.rint(pair.disparity[rows, columns]).astype(int)
+
+        def difference(sign: int) -> float:
+            target = columns - sign * shift
+            kept = (target >= 0) & (target < left.shape[2])
+            there = right[:, rows[kept], target[kept]]
+            return float(np.abs(left[:, rows[kept], columns[kept]] - there).mean())
+
+        assert difference(1) < 0.4 * difference(-1)
+
+    def test_errors_by_hand(self) -> None:
+        disparity = np.full((3, 10), 2.0, np.float32)
+        disparity[1, 5] = np.nan
+        points0 = np.array([[4, 0], [4, 0], [4, 0], [5.4, 1.4], [9.5, 2.5], [4, 2], [20, 2]], np.float32)
+        points1 = np.array(
+            [[2, 0], [2, 3], [5, 4], [0, 0], [7.5, 2.5], [np.nan, np.nan], [18, 2]], np.float32
+        )
+        errors = disparity_errors(points0, points1, disparity)
+        np.testing.assert_allclose(errors, [0, 3, 5, np.nan, 0, np.inf, np.nan])
+
+    def test_score_by_hand(self) -> None:
+        disparity = np.full((3, 10), 2.0, np.float32)
+        disparity[1] = np.nan
+        points0 = np.array([[4, 0], [4, 0], [4, 2], [4, 2], [4, 1]], np.float32)
+        points1 = np.array([[2, 0.5], [2, 3], [5, 6], [np.nan, np.nan], [2, 1]], np.float32)
+        score = score_against_disparity(points0, points1, disparity)
+        assert (score.count, score.known_count) == (5, 4)
+        assert score.share_within == {1.0: 0.25, 3.0: 0.5, 5.0: 0.75}
+        assert score.median_error == 4.0
+
+    def test_no_matches(self) -> None:
+        none = np.zeros((0, 2), np.float32)
+        score = score_against_disparity(none, none, np.ones((3, 3), np.float32))
+        assert (score.count, score.known_count) == (0, 0)
+        assert np.isnan(score.share_within[3.0])
+        assert np.isnan(score.median_error)
+
+    def test_wrong_shapes(self) -> None:
+        with pytest.raises(ValueError, match=r"must both be \(N, 2\), got \(1, 2\) and \(2, 2\)"):
+            disparity_errors(
+                np.zeros((1, 2), np.float32), np.zeros((2, 2), np.float32), np.ones((3, 3), np.float32)
+            )
