@@ -1,1 +1,78 @@
-"""Which point in one image is which point in another."""
+"""Which point in one image is which point in another.
+
+The public names below are resolved when they are first used (PEP 562), so that ``import ucn`` and
+``ucn --help`` come at once: neither imports torch or numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "FeatureMap",
+    "Features",
+    "Flow",
+    "MatchConfig",
+    "Matcher",
+    "Matches",
+    "ModelConfig",
+    "UcnError",
+    "__version__",
+    "build_model",
+    "list_weights",
+    "load_weights",
+    "mutual_nearest",
+    "nearest",
+]
+
+if TYPE_CHECKING:
+    from ucn.config import MatchConfig, ModelConfig
+    from ucn.errors import UcnError
+    from ucn.knn import mutual_nearest, nearest
+    from ucn.nn import build_model
+    from ucn.predict import Matcher
+    from ucn.types import FeatureMap, Features, Flow, Matches
+    from ucn.weights import list_weights, load_weights
+
+    __version__: str
+else:  # type checkers take the names from above, and so still find misspelt ones
+    _HOMES = {
+        "FeatureMap": "ucn.types",
+        "Features": "ucn.types",
+        "Flow": "ucn.types",
+        "MatchConfig": "ucn.config",
+        "Matcher": "ucn.predict",
+        "Matches": "ucn.types",
+        "ModelConfig": "ucn.config",
+        "UcnError": "ucn.errors",
+        "build_model": "ucn.nn",
+        "list_weights": "ucn.weights",
+        "load_weights": "ucn.weights",
+        "mutual_nearest": "ucn.knn",
+        "nearest": "ucn.knn",
+    }
+
+    def __getattr__(name):
+        """Imports a public name when it is first asked for, and remembers it."""
+        import importlib
+
+        if name == "__version__":
+            value = _find_version()
+        elif name in _HOMES:
+            value = getattr(importlib.import_module(_HOMES[name]), name)
+        else:
+            raise AttributeError(f"module 'ucn' has no attribute '{name}'")
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        """The public names, resolved or not."""
+        return sorted({*globals(), *__all__})
+
+    def _find_version():
+        import importlib.metadata
+
+        try:
+            return importlib.metadata.version("ucn")
+        except importlib.metadata.PackageNotFoundError:
+            return "unknown (not installed)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from dataclasses import dataclass
@@ -28,12 +29,14 @@ class Config:
             where: dotted path printed in errors.
 
         Raises:
-            ConfigError: a key is unknown (the closest legal one is named) or a value has the wrong type.
+            ConfigError: a key is unknown (the closest legal one is named) or missing, or a value is of the
+                wrong type or out of range.
         """
         if not isinstance(values, dict):
             raise ConfigError(f"{where or cls.__name__} must be a mapping, got {type(values).__name__}")
         hints = typing.get_type_hints(cls)
-        legal = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        legal = [field.name for field in fields]
         given: dict[str, Any] = {}
         for key, value in values.items():
             path = f"{where}.{key}" if where else str(key)
@@ -42,7 +45,13 @@ class Config:
                 hint = f"; did you mean '{close[0]}'?" if close else ""
                 raise ConfigError(f"unknown key '{path}'{hint} (legal: {', '.join(legal)})")
             given[key] = _read_value(hints[key], value, path)
-        return cls(**given)
+        for field in fields:
+            if field.name not in given and field.default is dataclasses.MISSING:
+                raise ConfigError(f"{where or cls.__name__} lacks the key '{field.name}'")
+        try:
+            return cls(**given)
+        except ConfigError as error:  # a message of `__post_init__` begins with the field's name
+            raise ConfigError(f"{where}.{error}" if where else str(error)) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested dictionaries that `from_dict` reads back to an equal config."""
@@ -81,7 +90,9 @@ def _read_value(hint: Any, value: Any, path: str) -> Any:
         )
     if isinstance(hint, type) and issubclass(hint, Config):
         return value if isinstance(value, hint) else hint.from_dict(value, path)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ConfigError(f"{path} must be a finite number, got {value}")
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ConfigError(f"{path} must be {hint.__name__}, got {value!r}")
@@ -118,18 +129,20 @@ class ModelConfig(Config):
 
 @dataclass(frozen=True)
 class Calibration(Config):
-    """Logistic curves, fitted on held-out pairs, that turn raw similarities into probabilities."""
+    """Logistic curves, fitted on held-out pairs, that turn similarities into probabilities."""
 
-    match_bias: float = -4.0
-    """Constant of the match score's logit."""
-    match_similarity: float = 4.0
+    match_bias: float = -2.0
+    """Constant of a match's logit."""
+    match_similarity: float = 3.0
     """Weight of the cosine similarity of the two points."""
-    match_margin: float = 8.0
-    """Weight of its lead over the best candidate elsewhere in image 1."""
+    match_margin: float = 6.0
+    """Weight of its lead over the best similarity elsewhere in image 1."""
+    match_miss: float = -4.0
+    """Weight of the pixels by which the way back misses the start, up to 16, divided by 16."""
     pair_bias: float = -4.0
-    """Constant of the pair score's logit."""
-    pair_weight: float = 8.0
-    """Weight of the mean score of mutual matches times their share."""
+    """Constant of a pair's logit."""
+    pair_support: float = 16.0
+    """Weight of the mean score over all queries, those without a mutual match counting 0."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +176,8 @@ class MatchConfig(Config):
 
     def __post_init__(self) -> None:
         """Checks ranges."""
-        _require(self.max_side is None or self.max_side >= 32, f"max_side must be at least 32, got {self.max_side}")
+        max_side = self.max_side
+        _require(max_side is None or max_side >= 32, f"max_side must be at least 32 or null, got {max_side}")
         _require(
             self.tile_side >= 256 and self.tile_side % 32 == 0,
             f"tile_side must be a multiple of 32 and at least 256, got {self.tile_side}",
@@ -172,11 +186,10 @@ class MatchConfig(Config):
         _require(self.grid_step >= 1, f"grid_step must be at least 1, got {self.grid_step}")
         _require(self.mutual_tolerance > 0, f"mutual_tolerance must be above 0, got {self.mutual_tolerance}")
         _require(0 < self.ratio <= 1, f"ratio must be in (0, 1], got {self.ratio}")
-        _require(self.elsewhere_radius >= 0, f"elsewhere_radius must be at least 0, got {self.elsewhere_radius}")
+        radius = self.elsewhere_radius
+        _require(radius >= 0, f"elsewhere_radius must be at least 0, got {radius}")
         _require(0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}")
         _require(self.memory_bytes >= 2**20, f"memory_bytes must be at least 1 MiB, got {self.memory_bytes}")
-
-
 
 
 @dataclass(frozen=True)
@@ -190,7 +203,7 @@ class SyntheticConfig(Config):
     upright_share: float = 0.5
     """Share of pairs turned only by up to `upright_degrees`; the rest by up to 180 degrees."""
     upright_degrees: float = 30.0
-    """Largest turn of the upright pairs."""
+    """Largest turn of the upright pairs, in [0, 180]."""
     max_scale: float = 2.0
     """Largest ratio of the scales of the two views, at least 1; drawn log-uniformly, either way round."""
     perspective: float = 0.2
@@ -202,12 +215,14 @@ class SyntheticConfig(Config):
 
     def __post_init__(self) -> None:
         """Checks ranges."""
-        _require(self.side >= 64 and self.side % 32 == 0, f"side must be a multiple of 32 from 64, got {self.side}")
+        side, degrees, zoom = self.side, self.upright_degrees, self.zoom
+        _require(side >= 64 and side % 32 == 0, f"side must be a multiple of 32 from 64, got {side}")
         _require(self.points >= 1, f"points must be at least 1, got {self.points}")
         _require(0 <= self.upright_share <= 1, f"upright_share must be in [0, 1], got {self.upright_share}")
+        _require(0 <= degrees <= 180, f"upright_degrees must be in [0, 180], got {degrees}")
         _require(self.max_scale >= 1, f"max_scale must be at least 1, got {self.max_scale}")
         _require(0 <= self.perspective <= 0.4, f"perspective must be in [0, 0.4], got {self.perspective}")
-        _require(0 < self.zoom[0] <= self.zoom[1], f"zoom must be two rising positive numbers, got {self.zoom}")
+        _require(0 < zoom[0] <= zoom[1], f"zoom must be two rising positive numbers, got {zoom}")
         _require(self.photometric >= 0, f"photometric must be at least 0, got {self.photometric}")
 
 
@@ -244,21 +259,21 @@ class TrainConfig(Config):
     steps: int
     """Optimiser steps."""
     seed: int = 0
-    """Seed of weights and of data."""
+    """Seed of weights and of data, at least 0."""
     batch: int = 16
     """Pairs per step."""
     init: str = "random"
     """'random', or the path of an .npz of BVLC GoogLeNet arrays for the trunk."""
     head_rate: float = 1e-3
-    """AdamW's peak learning rate of all that is not the trunk."""
+    """AdamW's peak learning rate of all that is not the trunk, at least 0."""
     trunk_rate: float = 1e-4
-    """AdamW's peak learning rate of the trunk."""
+    """AdamW's peak learning rate of the trunk, at least 0; 0 leaves the trunk as it is."""
     weight_decay: float = 1e-4
-    """AdamW's weight decay."""
+    """AdamW's weight decay, at least 0."""
     warmup_steps: int = 200
     """Steps over which the rates rise linearly, before they fall along a cosine."""
     clip_norm: float = 1.0
-    """Gradients longer than this are shortened to it."""
+    """Gradients longer than this are shortened to it; above 0."""
     average_decay: float = 0.999
     """Decay per step of the moving average of the weights that is kept, in [0, 1)."""
     use_compile: bool = False
@@ -266,7 +281,7 @@ class TrainConfig(Config):
     validate_every: int = 1000
     """Steps between validations."""
     validation_share: float = 0.05
-    """Share of the images held out for validation, in (0, 1)."""
+    """Share of the images held out for validation, in (0, 0.5]; at least one image is."""
     model: ModelConfig = ModelConfig()
     """The network."""
     loss: LossConfig = LossConfig()
@@ -276,10 +291,15 @@ class TrainConfig(Config):
 
     def __post_init__(self) -> None:
         """Checks ranges."""
+        _require(self.name.strip() != "", f"name must not be empty, got {self.name!r}")
         _require(self.steps >= 1, f"steps must be at least 1, got {self.steps}")
+        _require(0 <= self.seed < 2**63, f"seed must be in [0, 2^63), got {self.seed}")
         _require(self.batch >= 1, f"batch must be at least 1, got {self.batch}")
+        for name in ("head_rate", "trunk_rate", "weight_decay", "warmup_steps"):
+            value = getattr(self, name)
+            _require(value >= 0, f"{name} must be at least 0, got {value}")
+        _require(self.clip_norm > 0, f"clip_norm must be above 0, got {self.clip_norm}")
         _require(0 <= self.average_decay < 1, f"average_decay must be in [0, 1), got {self.average_decay}")
         _require(self.validate_every >= 1, f"validate_every must be at least 1, got {self.validate_every}")
-        _require(
-            0 < self.validation_share < 1, f"validation_share must be in (0, 1), got {self.validation_share}"
-        )
+        share = self.validation_share
+        _require(0 < share <= 0.5, f"validation_share must be in (0, 0.5], got {share}")

@@ -14,7 +14,20 @@ _MIN_DISTANCE = 3
 
 
 def detect_corners(image: Tensor, max_count: int) -> Tensor:
-    """Corners (K, 2) of an image (3, H, W), strongest first, at most `max_count`, at least 3 px apart."""
+    """Corners of an image, strongest first, at least 3 px apart.
+
+    Args:
+        image: (3, H, W) in [0, 1].
+        max_count: keep at most this many, at least 1.
+
+    Returns:
+        (K, 2) float32 pixels, on the CPU, where they are found.
+
+    Raises:
+        ValueError: `max_count` is below 1.
+    """
+    if max_count < 1:  # OpenCV would return all corners
+        raise ValueError(f"max_count must be at least 1, got {max_count}")
     grey = (image.mean(dim=0).clamp(0, 1) * 255).byte().cpu().numpy()
     grey = cv2.createCLAHE(clipLimit=2.0, tileGridSize=(8, 8)).apply(grey)
     corners = cv2.goodFeaturesToTrack(

@@ -1,4 +1,4 @@
-"""Feature maps to matches: nearest neighbour, sub-cell refinement, the way back, scores.
+"""Feature maps to matches: nearest cell, place between cells, rival elsewhere, the way back.
 
 Everything here is in pixels of the encoded images; `predict` moves results to the caller's pixels.
 """
@@ -10,18 +10,43 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucn.geometry.coords import cell_centres, cells_to_pixels
-from ucn.geometry.sampling import sample_descriptors
-from ucn.knn import nearest
+from ucn.geometry.coords import cell_centres, pixel_grid, pixels_to_cells, resize_points, resize_scale
+from ucn.geometry.sampling import sample_descriptors, sample_image
+from ucn.knn import Outside, nearest
 from ucn.types import FeatureMap
+
+_FINE_STEPS = 8
+"""Places per cell and axis at which a refined match is tried before the peak is fitted."""
 
 
 @dataclass(frozen=True)
 class CellMatches:
-    """For each query the best place in the other image: points (N, 2) and cosine similarities (N,)."""
+    """For each query the best place in the other image.
+
+    Attributes:
+        points1: (N, 2) pixels of image 1; NaN where no cell was allowed.
+        similarities: (N,) cosine similarity there, in [-1, 1]; -1 where no cell was allowed.
+    """
 
     points1: Tensor
     similarities: Tensor
+
+
+@dataclass(frozen=True)
+class CheckedMatches:
+    """Matches with what tells good from bad.
+
+    Attributes:
+        points1: (N, 2) pixels of image 1; NaN where no cell was allowed.
+        similarities: (N,) cosine similarity there.
+        rivals: (N,) the best similarity farther away than the given radius; -1 where nothing is that far.
+        misses: (N,) pixels of image 0 by which the match back from `points1` misses the query.
+    """
+
+    points1: Tensor
+    similarities: Tensor
+    rivals: Tensor
+    misses: Tensor
 
 
 def match_cells(
@@ -33,32 +58,185 @@ def match_cells(
     use_refinement: bool = True,
     memory_bytes: int = 256 * 2**20,
 ) -> CellMatches:
+    """Finds where points of image 0 lie in image 1.
+
+    Args:
+        map0: descriptors of image 0 (batch of 1).
+        map1: descriptors of image 1 (batch of 1).
+        points0: (N, 2) pixels of image 0.
+        is_allowed1: (h * w,) bool, which cells of image 1 may match; None allows all.
+        use_refinement: place matches between cells instead of on their centres.
+        memory_bytes: budget of the temporaries.
+    """
     descriptors0 = sample_descriptors(map0, points0[None])[0]  # (N, D)
-    cells1 = map1.features[0].flatten(1).t()  # (M, D)
+    return _match_descriptors(descriptors0, map1, is_allowed1, use_refinement, memory_bytes)
+
+
+def match_and_check(
+    map0: FeatureMap,
+    map1: FeatureMap,
+    points0: Tensor,
+    *,
+    elsewhere_radius: float,
+    is_allowed0: Tensor | None = None,
+    is_allowed1: Tensor | None = None,
+    use_refinement: bool = True,
+    memory_bytes: int = 256 * 2**20,
+) -> CheckedMatches:
+    """Matches as `match_cells` does, then looks for a rival elsewhere and matches back.
+
+    Args:
+        map0: descriptors of image 0 (batch of 1).
+        map1: descriptors of image 1 (batch of 1).
+        points0: (N, 2) pixels of image 0.
+        elsewhere_radius: pixels; only cells farther than this from a match can be its rival.
+        is_allowed0: (h * w,) bool, which cells of image 0 the way back may end on; None allows all.
+        is_allowed1: (h * w,) bool, which cells of image 1 may match; None allows all.
+        use_refinement: place matches between cells instead of on their centres.
+        memory_bytes: budget of the temporaries.
+    """
+    descriptors0 = sample_descriptors(map0, points0[None])[0]
+    there = _match_descriptors(descriptors0, map1, is_allowed1, use_refinement, memory_bytes)
+    starts1 = there.points1.nan_to_num(0.0)
+    cells1, positions1 = _candidates(map1, is_allowed1)
+    outside = Outside(starts1, positions1, elsewhere_radius)
+    rivals = nearest(descriptors0, cells1, outside=outside, memory_bytes=memory_bytes)
+    descriptors1 = sample_descriptors(map1, starts1[None])[0]
+    back = _match_descriptors(descriptors1, map0, is_allowed0, use_refinement, memory_bytes)
+    misses = (back.points1 - points0).norm(dim=-1) + 0 * there.points1[:, 0]  # NaN stays NaN
+    return CheckedMatches(
+        there.points1,
+        there.similarities,
+        _similarity(rivals.distances[:, 0]),
+        misses.nan_to_num(torch.inf),
+    )
+
+
+def spread_over_pixels(
+    values: Tensor, weights: Tensor, feature_map: FeatureMap, image_hw: tuple[int, int]
+) -> Tensor:
+    """Values known at cells, at every pixel of the caller's image, sure cells counting more.
+
+    Args:
+        values: (h * w, C) one row per cell.
+        weights: (h * w,) at least 0.
+        feature_map: whose cells they are.
+        image_hw: (H, W) of the caller's image, of which `feature_map` encodes a resized copy.
+
+    Returns:
+        (H, W, C) weighted bilinear means.
+    """
+    h, w = feature_map.grid_hw
+    layers = torch.cat([values, torch.ones_like(values[:, :1])], dim=1) * weights.clamp_min(1e-6)[:, None]
+    grid = layers.t().reshape(1, -1, h, w)
+    scale = resize_scale(image_hw, feature_map.image_hw)
+    pixels = resize_points(pixel_grid(image_hw, values.device), scale)
+    cells = pixels_to_cells(pixels, feature_map.stride, feature_map.offset)
+    spread = sample_image(grid, cells[None], "border")[0]  # (C + 1, H, W)
+    return (spread[:-1] / spread[-1:]).permute(1, 2, 0)
+
+
+def _match_descriptors(
+    descriptors0: Tensor,
+    map1: FeatureMap,
+    is_allowed1: Tensor | None,
+    use_refinement: bool,
+    memory_bytes: int,
+) -> CellMatches:
+    cells1, positions1 = _candidates(map1, is_allowed1)
+    if len(positions1) == 0:
+        count = len(descriptors0)
+        return CellMatches(descriptors0.new_full((count, 2), torch.nan), descriptors0.new_full((count,), -1.0))
     found = nearest(descriptors0, cells1, memory_bytes=memory_bytes)
-    best = found.indices[:, 0]
-    points1 = cell_centres(map1)[best]
-    if use_refinement:
-        points1 = points1 + map1.stride * peak_offset(neighbourhood(descriptors0, map1, best, 1))
-    return CellMatches(points1, 1 - found.distances[:, 0].square() / 2)
+    index = found.indices[:, 0]
+    if not use_refinement:
+        return CellMatches(positions1[index], _similarity(found.distances[:, 0]))
+    if is_allowed1 is not None:
+        index = is_allowed1.nonzero().flatten()[index]
+    neighbourhood_bytes = 12 * (descriptors0.shape[-1] + (2 * _FINE_STEPS + 1) ** 2) * 4
+    chunk = max(1, memory_bytes // neighbourhood_bytes)
+    parts = [
+        _refine(descriptors0[start : start + chunk], map1, index[start : start + chunk])
+        for start in range(0, len(index), chunk)
+    ]
+    if not parts:
+        return CellMatches(positions1[index], _similarity(found.distances[:, 0]))
+    return CellMatches(torch.cat([p for p, _ in parts]), torch.cat([s for _, s in parts]))
 
 
-def neighbourhood(descriptors0: Tensor, map1: FeatureMap, best: Tensor, radius: int) -> Tensor:
+def _candidates(feature_map: FeatureMap, is_allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Descriptors (M, D) and pixels (M, 2) of the cells that may match."""
+    cells, positions = feature_map.features[0].flatten(1).t(), cell_centres(feature_map)
+    return (cells, positions) if is_allowed is None else (cells[is_allowed], positions[is_allowed])
+
+
+def _similarity(distances: Tensor) -> Tensor:
+    """Cosine of the angle between unit vectors at a Euclidean distance; -1 at an infinite one."""
+    return (1 - distances.square() / 2).clamp_min(-1)
+
+
+def _refine(descriptors0: Tensor, map1: FeatureMap, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Moves matches from cell centres to where the interpolated descriptor is most similar.
+
+    The descriptor at a place between cells is, as everywhere in this package, the normalised bilinear mixture
+    of the cells round it. With weights w over the 3×3 cells f round the best one, its similarity to a query q
+    is w·(f q) / √(wᵀ (f fᵀ) w), so all places of a fine grid are tried by two small products. A parabola
+    through the best place and its neighbours then gives the peak.
+
+    Args:
+        descriptors0: (N, D) queries.
+        map1: the other image.
+        index: (N,) the best cell of each query.
+
+    Returns:
+        (N, 2) pixels and (N,) similarities.
+    """
     h, w = map1.grid_hw
-    rows, columns = best // w, best % w
-    steps = torch.arange(-radius, radius + 1, device=best.device)
-    near_rows, near_columns = rows[:, None, None] + steps[:, None], columns[:, None, None] + steps[None]
+    rows, columns = index // w, index % w
+    steps = torch.arange(-1, 2, device=index.device)
+    near_rows = (rows[:, None, None] + steps[:, None]).expand(-1, 3, 3).flatten(1)  # (N, 9)
+    near_columns = (columns[:, None, None] + steps).expand(-1, 3, 3).flatten(1)
     is_on_map = (near_rows >= 0) & (near_rows < h) & (near_columns >= 0) & (near_columns < w)
-    index = near_rows.clamp(0, h - 1) * w + near_columns.clamp(0, w - 1)
-    cells1 = map1.features[0].flatten(1).t()
-    values = torch.einsum("nd,nijd->nij", descriptors0, cells1[index])
-    return values.masked_fill(~is_on_map, torch.nan)
+    neighbours = near_rows.clamp(0, h - 1) * w + near_columns.clamp(0, w - 1)
+    cells = map1.features[0].flatten(1).t()[neighbours].to(descriptors0.dtype)  # (N, 9, D)
+    offsets, weights = _fine_grid(descriptors0)  # (Q,), (Q * Q, 9)
+
+    inner = torch.einsum("nd,nkd->nk", descriptors0, cells) @ weights.t()  # (N, Q * Q)
+    gram = (cells @ cells.transpose(1, 2)).flatten(1)  # (N, 81)
+    pair_weights = (weights[:, :, None] * weights[:, None, :]).flatten(1)  # (Q * Q, 81)
+    lengths = (gram @ pair_weights.t()).clamp_min(1e-12).sqrt()
+    leaves_map = (~is_on_map).to(weights.dtype) @ (weights > 0).to(weights.dtype).t() > 0
+    surface = (inner / lengths).masked_fill(leaves_map, -2.0)
+
+    size = len(offsets)
+    best = surface.argmax(dim=1)
+    shift = torch.stack(
+        [
+            offsets[best % size] + _peak(surface, best, best % size, 1, size),
+            offsets[best // size] + _peak(surface, best, best // size, size, size),
+        ],
+        dim=-1,
+    )
+    similarities = surface.gather(1, best[:, None])[:, 0].clamp(-1, 1)
+    return cell_centres(map1)[index] + map1.stride * shift, similarities
 
 
-def peak_offset(values: Tensor) -> Tensor:
-    c = values.shape[-1] // 2
-    def axis(low, mid, high):
-        curvature = low - 2 * mid + high
-        d = 0.5 * (low - high) / curvature
-        return torch.where(curvature < -1e-12, d, torch.zeros_like(d)).nan_to_num(0).clamp(-0.5, 0.5)
-    return torch.stack([axis(values[:, c, c-1], values[:, c, c], values[:, c, c+1]), axis(values[:, c-1, c], values[:, c, c], values[:, c+1, c])], -1)
+def _fine_grid(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Offsets (Q,) in cells along one axis, and the bilinear weights (Q * Q, 9) of each place, row by row."""
+    offsets = torch.arange(-_FINE_STEPS, _FINE_STEPS + 1, device=like.device, dtype=like.dtype) / _FINE_STEPS
+    cells = torch.arange(-1, 2, device=like.device, dtype=like.dtype)
+    along = (1 - (offsets[:, None] - cells).abs()).clamp_min(0)  # (Q, 3)
+    weights = along[:, None, :, None] * along[None, :, None, :]  # (Qy, Qx, 3, 3)
+    return offsets, weights.reshape(-1, 9)
+
+
+def _peak(surface: Tensor, best: Tensor, position: Tensor, stride: int, size: int) -> Tensor:
+    """Offset, in cells, of the top of a parabola through a fine place and its two neighbours on an axis."""
+    has_both = (position > 0) & (position < size - 1)
+    low = surface.gather(1, (best - stride).clamp_min(0)[:, None])[:, 0]
+    high = surface.gather(1, (best + stride).clamp_max(surface.shape[1] - 1)[:, None])[:, 0]
+    middle = surface.gather(1, best[:, None])[:, 0]
+    curvature = low - 2 * middle + high
+    is_peak = has_both & (curvature < -1e-9) & (low > -1.5) & (high > -1.5)
+    top = 0.5 * (low - high) / torch.where(is_peak, curvature, -1.0)
+    return torch.where(is_peak, top, 0.0).clamp(-0.5, 0.5) / _FINE_STEPS

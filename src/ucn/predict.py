@@ -1,4 +1,312 @@
-"""stub"""
+"""`Matcher`: images in, matches out, in the pixels of the images the caller gave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 import torch
-def choose_device(name):
-    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+import torch.nn.functional as F
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from ucn.config import Calibration, MatchConfig
+from ucn.data.io import MaskLike, to_mask, to_tensor
+from ucn.data.points import check_points
+from ucn.errors import ImageReadError
+from ucn.geometry.coords import cell_centres, resize_points, resize_scale
+from ucn.keypoints import detect_corners, grid_points
+from ucn.matching import CheckedMatches, match_and_check, spread_over_pixels
+from ucn.nn import MIN_SIDE, CorrespondenceNetwork
+from ucn.nn.tiling import encode_in_tiles
+from ucn.types import Features, Flow, ImageLike, Matches
+from ucn.weights import LoadedWeights, WeightsInfo, load_weights
+
+Report = Callable[[str], None]
+"""Called with a short phrase at the beginning of each stage."""
+
+
+class Matcher:
+    """Finds which point in one image is which point in another.
+
+    Attributes:
+        config: how images are matched.
+        weights: which weights are in use.
+        device: where the network runs.
+    """
+
+    def __init__(
+        self, loaded: LoadedWeights, *, config: MatchConfig | None = None, device: str | None = None
+    ) -> None:
+        self.config = config or MatchConfig()
+        self.weights: WeightsInfo = loaded.info
+        self.device = choose_device(device)
+        self._calibration = loaded.calibration
+        self._model: CorrespondenceNetwork = loaded.model.to(
+            self.device, memory_format=torch.channels_last
+        ).eval()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | Path = "geometric",
+        *,
+        config: MatchConfig | None = None,
+        device: str | None = None,
+    ) -> Matcher:
+        """Loads shipped weights by name, or a weights file by path.
+
+        Args:
+            name_or_path: such as "geometric", or a .safetensors file that `ucn train` wrote.
+            config: how images are matched; the defaults when None.
+            device: "cpu", "cuda", "cuda:1", "mps"; CUDA where there is one, else the CPU, when None.
+
+        Raises:
+            WeightsError: the name is unknown or the file is damaged.
+            ValueError: there is no such device.
+        """
+        return cls(load_weights(name_or_path), config=config, device=device)
+
+    def extract(self, image: ImageLike, *, progress: Report | None = None) -> Features:
+        """Encodes one image; the result can be matched with many others.
+
+        Args:
+            image: path, `PIL.Image`, numpy uint8 (H, W, 3) RGB or (H, W), or torch (3, H, W) in [0, 1].
+            progress: called at each stage.
+
+        Raises:
+            ImageReadError: the file cannot be read, or a side is shorter than 32 px.
+        """
+        return self._extract(image, "image", progress)
+
+    def match(
+        self,
+        image0: ImageLike,
+        image1: ImageLike,
+        *,
+        points: ArrayLike | Tensor | None = None,
+        mask0: MaskLike | None = None,
+        mask1: MaskLike | None = None,
+        progress: Report | None = None,
+    ) -> Matches:
+        """Matches two images.
+
+        Args:
+            image0: as `extract` takes it.
+            image1: as `extract` takes it.
+            points: (N, 2) points of image 0 to look up: one answer per row, in order. None lets the library
+                choose points and keep only the matches that hold.
+            mask0: (H, W) of image 0, non-zero where points may be chosen.
+            mask1: (H, W) of image 1, non-zero where matches may lie.
+            progress: called at each stage.
+
+        Raises:
+            ImageReadError: an image cannot be read or is too small.
+            PointsError: a point is not finite or lies outside image 0.
+            ValueError: a mask does not fit its image.
+        """
+        features0 = self._extract(image0, "image 0", progress)
+        features1 = self._extract(image1, "image 1", progress)
+        return self.match_features(
+            features0, features1, points=points, mask0=mask0, mask1=mask1, progress=progress
+        )
+
+    @torch.no_grad()
+    def match_features(
+        self,
+        features0: Features,
+        features1: Features,
+        *,
+        points: ArrayLike | Tensor | None = None,
+        mask0: MaskLike | None = None,
+        mask1: MaskLike | None = None,
+        progress: Report | None = None,
+    ) -> Matches:
+        """Matches what `extract` found in two images; arguments as in `match`."""
+        use0 = None if mask0 is None else to_mask(mask0, features0.image_hw).to(self.device)
+        use1 = None if mask1 is None else to_mask(mask1, features1.image_hw).to(self.device)
+        if points is None:
+            points0 = self._choose_points(features0, use0)
+        else:
+            points0 = torch.from_numpy(check_points(points, features0.image_hw)).to(self.device)
+        if progress is not None:
+            progress("matching")
+        found = self._match_points(features0, features1, points0, use0, use1)
+        scores = score_matches(found, self._calibration)
+        is_mutual = found.misses <= self.config.mutual_tolerance
+        matches = Matches(
+            points0=_to_numpy(points0),
+            points1=_to_numpy(_to_caller(found.points1, features1)),
+            scores=_to_numpy(scores),
+            is_mutual=is_mutual.cpu().numpy(),
+            pair_score=_score_pair(scores, is_mutual, self._calibration),
+            image0_hw=features0.image_hw,
+            image1_hw=features1.image_hw,
+        )
+        return matches if points is not None else self._keep_good(matches, found)
+
+    @torch.no_grad()
+    def flow(self, image0: ImageLike, image1: ImageLike, *, progress: Report | None = None) -> Flow:
+        """Finds where every pixel of image 0 lies in image 1; images as `extract` takes them."""
+        features0 = self._extract(image0, "image 0", progress)
+        features1 = self._extract(image1, "image 1", progress)
+        if progress is not None:
+            progress("matching every cell")
+        starts = _to_caller(cell_centres(features0.map), features0)
+        found = self._match_points(features0, features1, starts, None, None)
+        displacements = _to_caller(found.points1, features1) - starts
+        scores = score_matches(found, self._calibration)
+        layers = torch.cat([displacements, scores[:, None]], dim=1)
+        spread = spread_over_pixels(layers, scores.square(), features0.map, features0.image_hw)
+        return Flow(_to_numpy(spread[..., :2]), _to_numpy(spread[..., 2]))
+
+    @torch.no_grad()
+    def _extract(self, image: ImageLike, name: str, progress: Report | None) -> Features:
+        pixels = to_tensor(image)
+        image_hw = (pixels.shape[-2], pixels.shape[-1])
+        if min(image_hw) < MIN_SIDE:
+            raise ImageReadError(
+                f"{name} must be at least {MIN_SIDE} px a side, got {image_hw[1]} × {image_hw[0]} "
+                "(width × height); enlarge it first"
+            )
+        if progress is not None:
+            progress(f"encoding {name}")
+        pixels = _limit_side(pixels.to(self.device), self.config.max_side)
+
+        def report_tile(tile: str) -> None:
+            if progress is not None:
+                progress(f"encoding {name}, {tile}")
+
+        batch = pixels[None].contiguous(memory_format=torch.channels_last)
+        feature_map = encode_in_tiles(self._model, batch, self.config.tile_side, report_tile)
+        keypoints = self._detect(pixels)
+        scale = resize_scale(feature_map.image_hw, image_hw)
+        return Features(feature_map, image_hw, resize_points(keypoints, scale))
+
+    def _detect(self, pixels: Tensor) -> Tensor:
+        if self.config.keypoints == "corners":
+            return detect_corners(pixels, self.config.max_keypoints).to(self.device)
+        grid = grid_points((pixels.shape[-2], pixels.shape[-1]), self.config.grid_step)
+        if len(grid) > self.config.max_keypoints:  # evenly thinned, so that the whole image stays covered
+            chosen = torch.linspace(0, len(grid) - 1, self.config.max_keypoints).round().long()
+            grid = grid[chosen]
+        return grid.to(self.device)
+
+    def _choose_points(self, features: Features, use: Tensor | None) -> Tensor:
+        points = features.keypoints.to(self.device)
+        return points if use is None else points[_look_up(use, points)]
+
+    def _match_points(
+        self, features0: Features, features1: Features, points0: Tensor, use0: Tensor | None, use1: Tensor | None
+    ) -> CheckedMatches:
+        encoded0 = resize_points(points0, resize_scale(features0.image_hw, features0.map.image_hw))
+        return match_and_check(
+            features0.map,
+            features1.map,
+            encoded0,
+            elsewhere_radius=self.config.elsewhere_radius,
+            is_allowed0=_cells_in_mask(features0, use0),
+            is_allowed1=_cells_in_mask(features1, use1),
+            use_refinement=self.config.use_refinement,
+            memory_bytes=self.config.memory_bytes,
+        )
+
+    def _keep_good(self, matches: Matches, found: CheckedMatches) -> Matches:
+        """The matches that pass the configured checks, best first."""
+        keep = np.isfinite(matches.points1).all(axis=1) & (matches.scores >= self.config.min_score)
+        if self.config.use_mutual:
+            keep &= matches.is_mutual
+        if self.config.ratio < 1:
+            best, rival = (torch.sqrt((2 - 2 * s).clamp_min(0)) for s in (found.similarities, found.rivals))
+            keep &= (best <= self.config.ratio * rival).cpu().numpy()
+        order = np.flatnonzero(keep)
+        return matches.select(order[np.argsort(-matches.scores[order], kind="stable")])
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The named device, or CUDA where there is one, or the CPU.
+
+    Raises:
+        ValueError: the name is not a device's, or this machine has no such device.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"--device must be cpu, cuda, cuda:N or mps, got '{name}'") from error
+    available = {
+        "cpu": lambda: True,
+        "cuda": lambda: (device.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available,
+    }
+    if device.type not in available:
+        raise ValueError(f"--device must be cpu, cuda, cuda:N or mps, got '{name}'")
+    if not available[device.type]():
+        raise ValueError(f"--device {name}: this torch finds no {device.type.upper()} device there; use --device cpu")
+    return device
+
+
+def _limit_side(pixels: Tensor, max_side: int | None) -> Tensor:
+    """Reduces (3, H, W) to a longest side, though never below the network's shortest."""
+    height, width = pixels.shape[-2:]
+    if max_side is None or max(height, width) <= max_side:
+        return pixels
+    scale = max(max_side / max(height, width), MIN_SIDE / min(height, width))
+    if scale >= 1:
+        return pixels
+    size = (round(height * scale), round(width * scale))
+    return F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)[0].clamp(0, 1)
+
+
+def _to_caller(points: Tensor, features: Features) -> Tensor:
+    """Points of the encoded image in the caller's pixels, kept on the image; NaN stays."""
+    moved = resize_points(points, resize_scale(features.map.image_hw, features.image_hw))
+    height, width = features.image_hw
+    limit = moved.new_tensor([width - 0.5, height - 0.5])
+    return torch.minimum(moved.clamp_min(-0.5), limit)
+
+
+def _look_up(mask: Tensor, points: Tensor) -> Tensor:
+    """Values (N,) of a mask (H, W) at the nearest pixels of points (N, 2)."""
+    height, width = mask.shape
+    column = points[:, 0].round().long().clamp(0, width - 1)
+    row = points[:, 1].round().long().clamp(0, height - 1)
+    return mask[row, column]
+
+
+def _cells_in_mask(features: Features, use: Tensor | None) -> Tensor | None:
+    return None if use is None else _look_up(use, _to_caller(cell_centres(features.map), features))
+
+
+def score_features(found: CheckedMatches) -> Tensor:
+    """What a match's score is computed from: (N, 3) similarity, lead over the rival, miss of the way back."""
+    lead = found.similarities - found.rivals
+    return torch.stack([found.similarities, lead, found.misses.clamp_max(16) / 16], dim=1)
+
+
+def pair_support(scores: Tensor, is_mutual: Tensor) -> float:
+    """What a pair's score is computed from: the mean score, queries without a mutual match counting 0."""
+    return torch.where(is_mutual, scores, 0.0).mean().item() if len(scores) else 0.0
+
+
+def score_matches(found: CheckedMatches, calibration: Calibration) -> Tensor:
+    """Estimated probabilities (N,) that matches are right; 0 where there is none."""
+    features = score_features(found)
+    weights = (calibration.match_similarity, calibration.match_margin, calibration.match_miss)
+    logits = features @ features.new_tensor(weights) + calibration.match_bias
+    return torch.where(found.points1[:, 0].isnan(), 0.0, torch.sigmoid(logits))
+
+
+def _score_pair(scores: Tensor, is_mutual: Tensor, calibration: Calibration) -> float:
+    """Estimated probability that two images show the same thing; 0 when nothing was asked."""
+    if len(scores) == 0:
+        return 0.0
+    logit = calibration.pair_bias + calibration.pair_support * pair_support(scores, is_mutual)
+    return 1 / (1 + math.exp(-logit))
+
+
+def _to_numpy(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.ascontiguousarray(values.detach().float().cpu().numpy())

@@ -6,8 +6,9 @@ and end in ``_hw``. `geometry.coords` owns those conventions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,8 +50,8 @@ class FeatureMap:
         return self.features.shape[-2], self.features.shape[-1]
 
     def __getitem__(self, index: int) -> FeatureMap:
-        """One image of the batch, still with a batch axis of 1."""
-        return replace(self, features=self.features[index : index + 1])
+        """One image of the batch, still with a batch axis of 1; negative indices count from the end."""
+        return replace(self, features=self.features[index][None])
 
 
 @dataclass(frozen=True)
@@ -142,20 +143,25 @@ class PairBatch:
 
     def to(self, device: torch.device | str) -> PairBatch:
         """The same batch on another device."""
-        moved = {
-            name: value.to(device, non_blocking=True)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor)
-        }
-        return replace(self, **moved)
+        return self._change(lambda tensor: tensor.to(device, non_blocking=True), self.names)
 
     def __iter__(self) -> Iterator[PairBatch]:
         """The pairs one by one, each still with a batch axis of 1."""
         for b in range(len(self.names)):
-            sliced = {
-                name: value[b : b + 1] for name, value in vars(self).items() if isinstance(value, Tensor)
-            }
-            yield replace(self, names=self.names[b : b + 1], **sliced)
+            rows = slice(b, b + 1)
+            yield self._change(itemgetter(rows), self.names[rows])
+
+    def _change(self, change: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> PairBatch:
+        """The batch with every tensor changed in the same way."""
+        return PairBatch(
+            image0=change(self.image0),
+            image1=change(self.image1),
+            points0=change(self.points0),
+            points1=change(self.points1),
+            is_valid=change(self.is_valid),
+            names=names,
+            pck_length=None if self.pck_length is None else change(self.pck_length),
+        )
 
 
 Direction = Literal["0to1", "1to0", "both"]

@@ -276,9 +276,8 @@ class TestSmallImages:
         PIL.Image.new("RGB", (side, side)).save(tmp_path / "small.png")
         images = [*pair]
         images[place] = str(tmp_path / "small.png")
-        says = ["32", f"{side} × {side}"]
         output = ("-o", out / "o.npz", "--weights", random_weights)
-        assert_refused(verb, *images, *output, says=says, out=out)
+        assert_refused(verb, *images, *output, says=["32"], out=out)
 
 
 class TestApi:

@@ -76,7 +76,7 @@ class TestCheckPoints:
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_not_finite(self, value: float) -> None:
         with pytest.raises(PointsError, match=r"row 2: point .* is not finite"):
-            check_points([[0, 0], [1, 1], [0, value]], (10, 20))
+            check_points([(0, 0), (1, 1), (0, value)], (10, 20))
 
     @pytest.mark.parametrize("points", [[1, 2], [[1, 2, 3]], np.zeros((1, 4, 2)), np.zeros((0, 3))])
     def test_wrong_shape(self, points: Any) -> None:

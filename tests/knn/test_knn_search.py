@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -50,8 +51,9 @@ def random_sets(
     generator = torch.Generator().manual_seed(seed)
     queries = torch.randn(N, D, generator=generator, dtype=torch.float64)
     database = torch.randn(M, D, generator=generator, dtype=torch.float64)
-    unit = torch.nn.functional.normalize
-    return (queries, database) if D == 1 else (unit(queries).to(dtype), unit(database).to(dtype))
+    if D == 1:
+        return queries, database
+    return F.normalize(queries).to(dtype), F.normalize(database).to(dtype)
 
 
 def test_hand_computed_case() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import Tensor
 
+from loss_cases import Pair, make_pair, views_that_differ
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import (
     IGNORE,
@@ -21,11 +21,6 @@ from ucn.losses import (
     mined_contrastive_loss,
     one_correspondence_contrastive_loss,
 )
-
-if TYPE_CHECKING:  # mypy names modules from the first folder without __init__.py, pytest from tests/
-    from loss_cases import Pair, make_pair, views_that_differ
-else:
-    from losses.loss_cases import Pair, make_pair, views_that_differ
 
 NOTHING = MinedNegatives(None, None, None, None)
 

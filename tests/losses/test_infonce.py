@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import Tensor
 
+from loss_cases import Pair, make_map, make_pair, views_that_differ
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import infonce_loss
 from ucn.types import Direction
-
-if TYPE_CHECKING:  # mypy names modules from the first folder without __init__.py, pytest from tests/
-    from loss_cases import Pair, make_map, make_pair, views_that_differ
-else:
-    from losses.loss_cases import Pair, make_map, make_pair, views_that_differ
 
 
 def full_matrix_loss(pair: Pair, temperature: float, radius: float, direction: Direction) -> Tensor:

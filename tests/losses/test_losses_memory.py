@@ -11,15 +11,15 @@ import pytest
 # The similarities of both pairs would take 2 x 3000 x 22000 x 4 bytes = 528 MB.
 SCRIPT = """
 import resource, sys, torch
+import torch.nn.functional as F
 from ucn.losses import infonce_loss, mine_negatives
 from ucn.types import FeatureMap
 
 def make(h, w, N):
     generator = torch.Generator().manual_seed(0)
-    unit = torch.nn.functional.normalize
     sizes = ((6, 6), (h, w))
-    maps = [FeatureMap(unit(torch.randn(2, 32, *s, generator=generator), dim=1).requires_grad_(), 4, 2.0, s)
-            for s in sizes]
+    features = [F.normalize(torch.randn(2, 32, *s, generator=generator), dim=1) for s in sizes]
+    maps = [FeatureMap(f.requires_grad_(), 4, 2.0, s) for f, s in zip(features, sizes)]
     points = [torch.rand(2, N, 2, generator=generator) * 4 * torch.tensor([s[1], s[0]]) for s in sizes]
     return *maps, *points, torch.ones(2, N, dtype=torch.bool)
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor
 
+from loss_cases import Pair, make_map, make_pair, views_that_differ
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import MinedNegatives, MiningMethod, mine_negatives
 from ucn.types import Direction, FeatureMap
-
-if TYPE_CHECKING:  # mypy names modules from the first folder without __init__.py, pytest from tests/
-    from loss_cases import Pair, make_map, make_pair, views_that_differ
-else:
-    from losses.loss_cases import Pair, make_map, make_pair, views_that_differ
 
 METHODS: tuple[MiningMethod, ...] = ("random", "nearest", "hardest")
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 
+from loss_cases import make_pair, views_that_differ
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import MinedNegatives, mine_negatives, mined_triplet_loss, triplet_loss
-
-if TYPE_CHECKING:  # mypy names modules from the first folder without __init__.py, pytest from tests/
-    from loss_cases import make_pair, views_that_differ
-else:
-    from losses.loss_cases import make_pair, views_that_differ
 
 
 def test_by_hand() -> None:

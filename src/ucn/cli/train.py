@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -13,7 +13,7 @@ from ucn.cli._options import Debug, Device, Json, Overwrite
 from ucn.cli._report import find_version, print_json, print_lines
 
 if TYPE_CHECKING:
-    from ucn.train.loop import Progress
+    from ucn.train.loop import Progress, Trained
 
 
 def run(
@@ -33,40 +33,47 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train a network on pairs made from photographs."""
-    from ucn.train.recipe import read_recipe
-
-    config = read_recipe(recipe, overrides or ())
-    from ucn.data.io import check_output
-    from ucn.data.points import check_suffix
-
-    check_suffix(output, (".safetensors",), "weights")
-    check_output(output, overwrite)
-    from ucn.predict import choose_device
-    from ucn.train.loop import train
-    from ucn.weights import save_weights
-
     import torch
 
+    from ucn.data.io import check_output
+    from ucn.data.points import check_suffix
+    from ucn.predict import choose_device
+    from ucn.train.loop import train
+    from ucn.train.recipe import read_recipe
+    from ucn.weights import save_weights
+
+    config = read_recipe(recipe, overrides or ())
+    check_suffix(output, (".safetensors",), "weights")
+    check_output(output, overwrite)
     torch.set_float32_matmul_precision("high")  # TF32 where the GPU has it: the forward pass is bf16 anyway
+    sha256 = ""
+
+    def keep(trained: Trained) -> None:
+        nonlocal sha256
+        record = config.to_dict() | {"best_step": trained.step}
+        sha256 = save_weights(
+            output, trained.model, calibration=trained.calibration, training=record, overwrite=True
+        )
+
     started = time.perf_counter()
     with _TrainingBar(config.steps, is_quiet=json) as bar:
-        model, pck = train(config, images, choose_device(device), bar)
+        trained = train(config, images, choose_device(device), bar, keep)
     seconds = time.perf_counter() - started
-    sha256 = save_weights(output, model, training=config.to_dict(), overwrite=overwrite)
     if json:
         print_json(
             {
                 "command": "train",
                 "ucn": find_version(),
                 "config": config.to_dict(),
-                "validation": pck,
+                "validation": trained.pck,
+                "best_step": trained.step,
                 "seconds": round(seconds, 1),
                 "output": str(output),
                 "sha256": sha256,
             }
         )
         return
-    lines = {name: f"{100 * value:.1f} %" for name, value in pck.items()}
+    lines = {name: f"{100 * value:.1f} %" for name, value in trained.pck.items()}
     print_lines(lines | {"time": f"{seconds:.0f} s", "written": str(output), "sha256": sha256})
 
 
@@ -95,15 +102,13 @@ class _TrainingBar:
         if progress.pck is not None:
             self._pck = ", ".join(f"{name} {100 * value:.1f} %" for name, value in progress.pck.items())
         text = f"loss {progress.loss:.3f}, {progress.pairs_per_second:.0f} pairs/s"
-        self._bar.update(self._task, completed=progress.step, description=f"{text}, {self._pck}")
-        if (
-            not self._is_terminal
-            and not self._is_quiet
-            and (progress.pck is not None or progress.step % 500 == 0)
-        ):
-            typer.echo(f"step {progress.step}: {text}{', ' + self._pck if progress.pck else ''}", err=True)
+        with_pck = f"{text}, {self._pck}" if self._pck else text
+        self._bar.update(self._task, completed=progress.step, description=with_pck)
+        is_worth_a_line = progress.pck is not None or progress.step % 500 == 0
+        if is_worth_a_line and not self._is_terminal and not self._is_quiet:
+            typer.echo(f"step {progress.step}: {text if progress.pck is None else with_pck}", err=True)
 
-    def __enter__(self) -> _TrainingBar:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 

@@ -61,14 +61,25 @@ def list_images(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise DataError(f"no folder {folder}: expected one that holds images")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not paths:
         raise DataError(f"{folder} holds no images (looked for {', '.join(sorted(IMAGE_SUFFIXES))})")
     return paths
 
 
 def make_pairs(bank: ImageBank, batch: int, config: SyntheticConfig, generator: torch.Generator) -> PairBatch:
-    """A batch of pairs; `generator` must live on the bank's device."""
+    """A batch of pairs.
+
+    Args:
+        bank: the photographs; each pair is made from one of them, drawn at random.
+        batch: how many pairs.
+        config: how the views differ.
+        generator: source of all draws, on the bank's device.
+
+    Returns:
+        The pairs on the bank's device, with ``config.points`` rows of points each. Where fewer candidates lie
+        in both views and on the photograph, the rest of the rows is not valid and may hold NaN in `points1`.
+    """
     device = bank.canvases.device
     chosen = torch.randint(len(bank), (batch,), generator=generator, device=device)
     view0_to_source, view1_to_view0 = _draw_homographies(bank.sizes[chosen], config, generator)
@@ -82,7 +93,8 @@ def make_pairs(bank: ImageBank, batch: int, config: SyntheticConfig, generator: 
     candidates0 = _uniform((batch, 4 * config.points, 2), -0.5, config.side - 0.5, generator)
     candidates1 = warp_points(candidates0, H_0to1)
     in_source = warp_points(candidates0, view0_to_source)
-    is_seen = is_inside(candidates1, size_hw) & ((in_source >= 0) & (in_source <= bank.sizes[chosen, None] - 1)).all(-1)
+    is_in_source = ((in_source >= 0) & (in_source <= bank.sizes[chosen, None] - 1)).all(-1)
+    is_seen = is_inside(candidates1, size_hw) & is_in_source
     # A stable sort brings the visible ones to the front and keeps their random order.
     order = is_seen.int().argsort(dim=1, descending=True, stable=True)[:, : config.points]
     take = order[..., None].expand(-1, -1, 2)
@@ -102,7 +114,8 @@ def _shrink(image: Tensor, side: int) -> Tensor:
     if scale >= 1:
         return image
     size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    return F.interpolate(image[None], size=size, mode="bilinear", antialias=True, align_corners=False)[0].clamp(0, 1)
+    shrunk = F.interpolate(image[None], size=size, mode="bilinear", antialias=True, align_corners=False)
+    return shrunk[0].clamp(0, 1)
 
 
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
@@ -134,7 +147,8 @@ def _draw_homographies(
     bent = corners + _uniform((batch, 4, 2), -1, 1, generator) * config.perspective * side
     moved = bent @ turning.transpose(1, 2)
     # A larger view may look further afield; a smaller one stays inside view 0.
-    shift = _uniform((batch, 1, 2), -0.5, 0.5, generator) * side * (1 - scale).abs().clamp_min(0.3)[:, None, None]
+    reach = (1 - scale).abs().clamp_min(0.3)[:, None, None]
+    shift = _uniform((batch, 1, 2), -0.5, 0.5, generator) * side * reach
     centre = (side - 1) / 2
     return view0_to_source, homography_from_corners(corners + centre, moved + shift + centre)
 
@@ -146,7 +160,8 @@ def _render(canvases: Tensor, sizes: Tensor, view_to_source: Tensor, size_hw: tu
     span = sizes[:, None] - 1
     # Behind the horizon of a steep view coordinates explode; the mirror needs finite ones.
     points = points.nan_to_num(0.0).clamp(-1e5, 1e5)
-    folded = span - (points.remainder(2 * span) - span).abs()
+    # A photograph one pixel wide has no span to mirror at; its only pixel is then read from any remainder.
+    folded = span - (points.remainder((2 * span).clamp_min(1)) - span).abs()
     return sample_image(canvases, folded.view(len(canvases), *size_hw, 2), "border")
 
 

@@ -1,4 +1,4 @@
-"""Bilinear reading of images and feature maps at real-valued points: the only place that calls `grid_sample`."""
+"""Bilinear reading of images and feature maps at real-valued points; only here is `grid_sample` called."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def sample_descriptors(feature_map: FeatureMap, points: Tensor) -> Tensor:
         points: (B, N, 2) pixels of the encoded images.
 
     Returns:
-        (B, N, D), re-normalised, since an average of unit vectors is shorter than one.
+        (B, N, D), re-normalised, since an average of unit vectors is shorter than one; tied to the graph of
+        the map even for N = 0.
 
     Raises:
         ValueError: the shapes do not fit.
@@ -50,6 +51,6 @@ def sample_descriptors(feature_map: FeatureMap, points: Tensor) -> Tensor:
         raise ValueError(f"points must be ({batch}, N, 2), got {tuple(points.shape)}")
     cells = pixels_to_cells(points, feature_map.stride, feature_map.offset)
     if cells.shape[1] == 0:  # grid_sample refuses an empty grid on some devices
-        return feature_map.features.new_zeros(batch, 0, feature_map.features.shape[1])
+        return feature_map.features.flatten(2)[:, :, :0].transpose(1, 2)
     sampled = sample_image(feature_map.features, cells[:, :, None], "border")  # (B, D, N, 1)
     return F.normalize(sampled[..., 0], dim=1).transpose(1, 2)

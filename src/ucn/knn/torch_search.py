@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.knn.exclusion import Outside, squared_distances, squared_distances_bytes
@@ -115,7 +116,7 @@ def _rank_by_products(
     is_settled = _is_settled(best, query_norms, largest_norm, queries.shape[-1], dtype)
     indices = indices.masked_fill_(best == -torch.inf, -1)[..., :k]
     if k > M:
-        indices = torch.nn.functional.pad(indices, (0, k - M), value=-1)
+        indices = F.pad(indices, (0, k - M), value=-1)
     return indices, is_settled
 
 

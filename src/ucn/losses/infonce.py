@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import softplus
 
 from ucn.geometry.coords import cell_centres
 from ucn.knn.exclusion import squared_distances, squared_distances_bytes
@@ -91,7 +91,7 @@ def _compare(
         memory_bytes,
     )
     # log(1 + exp(x)); the threshold is where the two branches agree to the last digit of float64.
-    losses = softplus(rivals - true_logits, threshold=40.0)
+    losses = F.softplus(rivals - true_logits, threshold=40.0)
     return torch.where(way.is_valid, losses, 0.0).sum()
 
 

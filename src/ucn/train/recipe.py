@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,26 +22,49 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
     ``${NAME}`` in `init` is replaced by the environment variable.
 
     Raises:
-        ConfigError: the file is missing, too large, not YAML, or has unknown keys or values out of range.
+        ConfigError: the file is missing, too large or not YAML, has unknown keys or values out of range, or
+            names an environment variable that is not set.
     """
     if not path.is_file():
         raise ConfigError(f"no recipe at {path}: expected a .yaml file")
     if path.stat().st_size > _MAX_BYTES:
         raise ConfigError(f"{path} has {path.stat().st_size} bytes; recipes have at most {_MAX_BYTES}")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        values = _parse(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:  # PyYAML lets a ValueError of a bad date through
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold keys and values, got {type(values).__name__}")
     for override in overrides:
         _apply(values, override)
-    missing = {"name", "steps"} - values.keys()
-    if missing:
-        raise ConfigError(f"{path} lacks the key '{sorted(missing)[0]}'")
     if isinstance(values.get("init"), str):
-        values["init"] = os.path.expandvars(values["init"])
-    return TrainConfig.from_dict(values)
+        values["init"] = _fill_in_variables(values["init"])
+    try:
+        return TrainConfig.from_dict(values)
+    except ConfigError as error:
+        where = f"{path} with {', '.join(overrides)}" if overrides else path
+        raise ConfigError(f"{where}: {error}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1, but 1e-3 is a number, as in YAML 1.2 and everywhere else."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _parse(text: str) -> Any:
+    return yaml.load(text, _Loader)
+
+
+def _fill_in_variables(text: str) -> str:
+    filled = os.path.expandvars(text)
+    unset = re.search(r"\$\{(\w+)\}", filled)
+    if unset:
+        raise ConfigError(f"init is {text}, but the environment variable {unset[1]} is not set")
+    return filled
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -53,6 +77,6 @@ def _apply(values: dict[str, Any], override: str) -> None:
         if not isinstance(values, dict):
             raise ConfigError(f"'{parent}' in '{key}' has no keys of its own")
     try:
-        values[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        values[last] = _parse(text)
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"the value of '{override}' is not YAML: {error}") from error

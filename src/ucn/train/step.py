@@ -31,7 +31,16 @@ def training_step(
     clip_norm: float,
     generator: torch.Generator,
 ) -> StepResult:
-    """Updates the model once on one batch of pairs."""
+    """Updates the model once on one batch of pairs.
+
+    Args:
+        model: in training mode, on the device of the batch.
+        batch: pairs with their true correspondences.
+        loss: which loss.
+        optimiser: of the model's parameters.
+        clip_norm: a longer gradient is shortened to this length.
+        generator: source of the draws of random mining.
+    """
     map0, map1 = encode_pair(model, batch)
     value = compute_loss(map0, map1, batch, loss, generator)
     optimiser.zero_grad(set_to_none=True)
@@ -42,7 +51,7 @@ def training_step(
 
 
 def encode_pair(model: CorrespondenceNetwork, batch: PairBatch) -> tuple[FeatureMap, FeatureMap]:
-    """Both views in one forward pass; bf16 on a GPU, where it is faster, float32 on a CPU, where it is not."""
+    """Both views in one forward pass; bf16 on a GPU, where that is faster, and float32 on a CPU."""
     device = batch.image0.device
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         both = model.encode(torch.cat([batch.image0, batch.image1]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from ucn.types import FeatureMap
 
@@ -47,7 +47,7 @@ def make_pair(
     generator = torch.Generator().manual_seed(seed)
     maps, points = [], []
     for h, w in (grid0_hw, grid1_hw):
-        features = normalize(torch.randn(B, D, h, w, generator=generator, dtype=torch.float64), dim=1)
+        features = F.normalize(torch.randn(B, D, h, w, generator=generator, dtype=torch.float64), dim=1)
         maps.append(make_map(features.to(dtype).requires_grad_()))
         size = torch.tensor([4.0 * w, 4.0 * h], dtype=torch.float64)
         points.append((torch.rand(B, N, 2, generator=generator, dtype=torch.float64) * size - 0.5).to(dtype))

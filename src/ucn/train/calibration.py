@@ -1,0 +1,103 @@
+"""Fits the curves that turn similarities into probabilities, on pairs of held-out photographs.
+
+Half of the image pairs show one photograph under a random warp; the other half show two photographs. A match
+counts as right when it lies within 3 px of the truth.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.config import Calibration, MatchConfig, SyntheticConfig
+from ucn.data.synthetic import ImageBank, make_pairs
+from ucn.geometry.coords import is_inside
+from ucn.geometry.warp import homography_from_points, warp_points
+from ucn.keypoints import detect_corners
+from ucn.matching import CheckedMatches, match_and_check
+from ucn.nn import CorrespondenceNetwork
+from ucn.predict import pair_support, score_features, score_matches
+from ucn.types import PairBatch
+
+RIGHT_WITHIN = 3.0
+"""Pixels within which a match counts as right."""
+_CORNERS = 500
+
+
+@torch.no_grad()
+def fit_calibration(
+    model: CorrespondenceNetwork, bank: ImageBank, synthetic: SyntheticConfig, pairs: int, seed: int
+) -> Calibration:
+    """The calibration of a network.
+
+    Args:
+        model: the network, in evaluation mode, on the bank's device.
+        bank: photographs that were not trained on.
+        synthetic: how their pairs are made.
+        pairs: how many pairs of one photograph, and as many of two, are matched.
+        seed: of the pairs.
+    """
+    generator = torch.Generator(bank.canvases.device).manual_seed(seed)
+    batch = make_pairs(bank, pairs, synthetic, generator)
+    singles = list(batch)
+    related, features, labels = [], [], []
+    for pair in singles:
+        found, is_right = _match_pair(model, pair)
+        related.append(found)
+        features.append(score_features(found))
+        labels.append(is_right)
+    bias, *weights = _fit_logistic(torch.cat(features), torch.cat(labels))
+    matching = Calibration(
+        match_bias=bias, match_similarity=weights[0], match_margin=weights[1], match_miss=weights[2]
+    )
+    unrelated = [
+        _match_corners(model, first, second)
+        for first, second in zip(singles, singles[1:] + singles[:1], strict=True)
+        if first.names != second.names
+    ]
+    support = torch.tensor([[_support(found, matching)] for found in related + unrelated])
+    is_related = torch.tensor([True] * len(related) + [False] * len(unrelated))
+    pair_bias, pair_weight = _fit_logistic(support, is_related)
+    return Calibration(
+        **{**matching.to_dict(), "pair_bias": pair_bias, "pair_support": pair_weight},
+    )
+
+
+def _match_pair(model: CorrespondenceNetwork, pair: PairBatch) -> tuple[CheckedMatches, Tensor]:
+    """Matches of the corners of image 0, and which of them are right."""
+    found = _match_corners(model, pair, pair)
+    corners = detect_corners(pair.image0[0], _CORNERS).to(pair.image0.device)
+    is_valid = pair.is_valid[0]
+    H_0to1 = homography_from_points(pair.points0[0][is_valid], pair.points1[0][is_valid])
+    truth = warp_points(corners[None], H_0to1[None])[0]
+    is_seen = is_inside(truth, (pair.image1.shape[-2], pair.image1.shape[-1]))
+    return found, is_seen & ((found.points1 - truth).norm(dim=-1) <= RIGHT_WITHIN)
+
+
+def _match_corners(model: CorrespondenceNetwork, first: PairBatch, second: PairBatch) -> CheckedMatches:
+    """Matches from image 0 of one pair to image 1 of another."""
+    corners = detect_corners(first.image0[0], _CORNERS).to(first.image0.device)
+    map0, map1 = model.encode(first.image0), model.encode(second.image1)
+    return match_and_check(map0, map1, corners, elsewhere_radius=MatchConfig().elsewhere_radius)
+
+
+def _support(found: CheckedMatches, calibration: Calibration) -> float:
+    return pair_support(score_matches(found, calibration), found.misses <= MatchConfig().mutual_tolerance)
+
+
+def _fit_logistic(features: Tensor, labels: Tensor) -> list[float]:
+    """Bias and weights of a logistic regression, by Newton's method with a little ridge."""
+    inputs = torch.cat([torch.ones_like(features[:, :1]), features], dim=1).double()
+    targets = labels.double()
+    ridge = 1e-3 * torch.eye(inputs.shape[1], dtype=inputs.dtype, device=inputs.device)
+    weights = inputs.new_zeros(inputs.shape[1])
+    for _ in range(50):
+        chance = torch.sigmoid(inputs @ weights)
+        gradient = inputs.t() @ (chance - targets) + ridge @ weights
+        curvature = (inputs * (chance * (1 - chance))[:, None]).t() @ inputs + ridge
+        step = torch.linalg.solve(curvature, gradient)
+        weights = weights - step * min(1.0, 4.0 / step.norm().item()) if step.norm() > 0 else weights
+        if F.mse_loss(step, torch.zeros_like(step)) < 1e-16:
+            break
+    return [round(value, 4) for value in weights.tolist()]

@@ -1,0 +1,35 @@
+import pytest
+import torch
+
+from ucn.config import ModelConfig
+from ucn.nn import build_model
+from ucn.nn.tiling import encode_in_tiles
+
+
+@pytest.mark.parametrize("transformer", ["none", "after_trunk", "in_branch"])
+@pytest.mark.parametrize("size_hw", [(64, 64), (137, 333), (259, 90)])
+def test_tiles_equal_the_whole_image(transformer: str, size_hw: tuple[int, int]) -> None:
+    model = build_model(ModelConfig.from_dict({"dim": 16, "transformer": transformer})).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "localiser.2" in name:  # windows that turn and stretch, as after training
+                parameter.normal_(std=0.05, generator=torch.Generator().manual_seed(1))
+        image = torch.rand(1, 3, *size_hw, generator=torch.Generator().manual_seed(0))
+        whole = model.encode(image)
+        phrases: list[str] = []
+        tiled = encode_in_tiles(model, image, 64, phrases.append)
+    assert tiled.image_hw == whole.image_hw
+    assert (tiled.stride, tiled.offset) == (whole.stride, whole.offset)
+    torch.testing.assert_close(tiled.features, whole.features, atol=1e-4, rtol=0)
+    if size_hw == (64, 64):
+        assert phrases == []
+    else:
+        count = len(phrases)
+        assert phrases == [f"tile {i + 1}/{count}" for i in range(count)] and count > 1
+
+
+def test_no_tile_is_a_sliver() -> None:
+    model = build_model(ModelConfig(dim=8, transformer="none")).eval()
+    with torch.no_grad():
+        tiled = encode_in_tiles(model, torch.rand(1, 3, 40, 129), 64)
+        assert tiled.features.shape == model.encode(torch.rand(1, 3, 40, 129)).features.shape

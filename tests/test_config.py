@@ -1,0 +1,204 @@
+"""Settings are read strictly, and every error names the key and the value."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+
+from ucn.config import (
+    Calibration,
+    Config,
+    LossConfig,
+    MatchConfig,
+    ModelConfig,
+    SyntheticConfig,
+    TrainConfig,
+)
+from ucn.errors import ConfigError
+
+RUN: dict[str, Any] = {"name": "a", "steps": 1}
+
+
+def changed_everywhere() -> TrainConfig:
+    """A run in which no field, nested ones included, has its default."""
+    return TrainConfig(
+        name="run",
+        steps=7,
+        seed=3,
+        batch=2,
+        init="trunk.npz",
+        head_rate=0.5,
+        trunk_rate=0.25,
+        weight_decay=0.125,
+        warmup_steps=1,
+        clip_norm=2.0,
+        average_decay=0.5,
+        use_compile=True,
+        validate_every=4,
+        validation_share=0.5,
+        model=ModelConfig((1, 2, 2, 1), None, "none", "in_branch", 5),
+        loss=LossConfig("triplet", 3.0, 0.5, 2.0, "nearest", "1to0"),
+        synthetic=SyntheticConfig(64, 9, 0.25, 10.0, 1.5, 0.125, (0.5, 0.75), 0.5),
+    )
+
+
+def test_round_trip_of_nested_settings_tuples_and_none() -> None:
+    config = changed_everywhere()
+    for field in dataclasses.fields(config):
+        assert getattr(config, field.name) != field.default
+    plain = config.to_dict()
+    assert plain["model"]["strides"] == [1, 2, 2, 1]
+    assert plain["model"]["dim"] is None
+    assert plain["synthetic"]["zoom"] == [0.5, 0.75]
+    again = TrainConfig.from_dict(json.loads(json.dumps(plain)))
+    assert again == config
+    assert again.synthetic.zoom == (0.5, 0.75)
+    assert isinstance(again.model, ModelConfig)
+
+
+@pytest.mark.parametrize("kind", [ModelConfig, Calibration, MatchConfig, SyntheticConfig, LossConfig])
+def test_round_trip_of_defaults(kind: type[Config]) -> None:
+    assert kind.from_dict({}) == kind()
+    assert kind.from_dict(kind().to_dict()) == kind()
+
+
+def test_nested_configs_are_accepted_as_they_are() -> None:
+    loss = LossConfig(radius=5)
+    assert TrainConfig.from_dict(RUN | {"loss": loss}).loss is loss
+
+
+def test_values_keep_or_gain_the_type_of_their_field() -> None:
+    config = TrainConfig.from_dict(RUN | {"clip_norm": 2, "model": {"dim": None, "strides": (2, 2, 2, 2)}})
+    assert config.clip_norm == 2.0 and isinstance(config.clip_norm, float)
+    assert config.model.dim is None
+    assert config.model.strides == (2, 2, 2, 2)
+    assert MatchConfig.from_dict({"max_side": None, "use_mutual": False}) == MatchConfig(
+        max_side=None, use_mutual=False
+    )
+
+
+def test_configs_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ModelConfig().dim = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (ModelConfig, {"dims": 3}, r"unknown key 'dims'; did you mean 'dim'\? \(legal: strides, dim, "),
+        (ModelConfig, {"zzzz": 3}, r"unknown key 'zzzz' \(legal: strides, "),
+        (ModelConfig, {3: 3}, r"unknown key '3' \(legal"),
+        (TrainConfig, RUN | {"loss": {"temprature": 1}}, "unknown key 'loss.temprature'; .*'temperature'"),
+        (TrainConfig, {"name": "a"}, "TrainConfig lacks the key 'steps'"),
+        (TrainConfig, {}, "TrainConfig lacks the key 'name'"),
+        # A wrong spelling of a needed key is the more helpful thing to say.
+        (TrainConfig, {"name": "a", "stesp": 1}, "unknown key 'stesp'; did you mean 'steps'"),
+        (TrainConfig, RUN | {"model": 3}, "model must be a mapping, got int"),
+        (TrainConfig, [], "TrainConfig must be a mapping, got list"),
+    ],
+)
+def test_wrong_keys(kind: type[Config], values: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        kind.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (ModelConfig, {"dim": "128"}, "^dim must be int, got '128'"),
+        (ModelConfig, {"dim": 128.0}, "^dim must be int, got 128.0"),
+        (ModelConfig, {"dim": True}, "^dim must be int, got True"),
+        (MatchConfig, {"use_mutual": 1}, "^use_mutual must be bool, got 1"),
+        (MatchConfig, {"ratio": True}, "^ratio must be float, got True"),
+        (MatchConfig, {"ratio": "0.8"}, "^ratio must be float, got '0.8'"),
+        (MatchConfig, {"ratio": None}, "^ratio must be float, got None"),
+        (Calibration, {"match_bias": math.nan}, "^match_bias must be a finite number, got nan"),
+        (SyntheticConfig, {"max_scale": math.inf}, "^max_scale must be a finite number, got inf"),
+        (ModelConfig, {"strides": 2}, "^strides must be a list, got 2"),
+        (ModelConfig, {"strides": [2, 2, 1]}, "^strides must have 4 values, got 3"),
+        (ModelConfig, {"strides": [2, 2, 1, "1"]}, r"^strides\[3\] must be int, got '1'"),
+        (ModelConfig, {"head_norm": "layer"}, "^head_norm must be one of none, batch, channel, got 'layer'"),
+        (LossConfig, {"direction": ["both"]}, r"^direction must be one of 0to1, 1to0, both, got \['both'\]"),
+        (TrainConfig, RUN | {"name": 3}, "^name must be str, got 3"),
+        (TrainConfig, RUN | {"model": {"dim": "x"}}, "^model.dim must be int, got 'x'"),
+    ],
+)
+def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        kind.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values"),
+    [
+        (ModelConfig, "strides", [(2, 2, 1, 3), (0, 2, 1, 1)]),
+        (ModelConfig, "dim", [0, 4097]),
+        (ModelConfig, "transformer_kernel", [2, -1, 17]),
+        (MatchConfig, "max_side", [31, 0]),
+        (MatchConfig, "tile_side", [224, 260]),
+        (MatchConfig, "max_keypoints", [0]),
+        (MatchConfig, "grid_step", [0]),
+        (MatchConfig, "mutual_tolerance", [0.0]),
+        (MatchConfig, "ratio", [0.0, 1.01]),
+        (MatchConfig, "elsewhere_radius", [-1.0]),
+        (MatchConfig, "min_score", [-0.1, 1.1]),
+        (MatchConfig, "memory_bytes", [2**20 - 1]),
+        (SyntheticConfig, "side", [32, 100]),
+        (SyntheticConfig, "points", [0]),
+        (SyntheticConfig, "upright_share", [-0.1, 1.1]),
+        (SyntheticConfig, "upright_degrees", [-1.0, 181.0]),
+        (SyntheticConfig, "max_scale", [0.9]),
+        (SyntheticConfig, "perspective", [-0.1, 0.41]),
+        (SyntheticConfig, "zoom", [(0.0, 1.0), (2.0, 1.0)]),
+        (SyntheticConfig, "photometric", [-0.1]),
+        (LossConfig, "radius", [-1.0]),
+        (LossConfig, "temperature", [0.0]),
+        (LossConfig, "margin", [0.0]),
+        (TrainConfig, "name", ["", " "]),
+        (TrainConfig, "steps", [0]),
+        (TrainConfig, "seed", [-1, 2**63]),
+        (TrainConfig, "batch", [0]),
+        (TrainConfig, "head_rate", [-1.0]),
+        (TrainConfig, "trunk_rate", [-1.0]),
+        (TrainConfig, "weight_decay", [-1.0]),
+        (TrainConfig, "warmup_steps", [-1]),
+        (TrainConfig, "clip_norm", [0.0]),
+        (TrainConfig, "average_decay", [-0.1, 1.0]),
+        (TrainConfig, "validate_every", [0]),
+        (TrainConfig, "validation_share", [0.0, 0.51]),
+    ],
+)
+def test_values_out_of_range_are_named(kind: type[Config], name: str, values: list[Any]) -> None:
+    needed = RUN if kind is TrainConfig else {}
+    for value in values:
+        with pytest.raises(ConfigError) as caught:
+            kind(**{**needed, name: value})
+        message = str(caught.value)
+        assert message.startswith(f"{name} must ")
+        assert message.endswith(f"got {value!r}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (ModelConfig, {"dim": 1, "transformer_kernel": 15}),
+        (ModelConfig, {"dim": 4096, "transformer_kernel": 1}),
+        (MatchConfig, {"max_side": 32, "tile_side": 256, "ratio": 1.0, "min_score": 1.0}),
+        (SyntheticConfig, {"side": 64, "max_scale": 1.0, "perspective": 0.4, "zoom": (1.0, 1.0)}),
+        (SyntheticConfig, {"upright_share": 1.0, "upright_degrees": 180.0, "photometric": 0.0}),
+        (LossConfig, {"radius": 0.0}),
+        (TrainConfig, RUN | {"warmup_steps": 0, "average_decay": 0.0, "trunk_rate": 0.0, "seed": 0}),
+        (TrainConfig, RUN | {"validation_share": 0.5, "seed": 2**63 - 1}),
+    ],
+)
+def test_the_ends_of_the_ranges_are_legal(kind: type[Config], values: dict[str, Any]) -> None:
+    config = kind.from_dict(values)
+    for name, value in values.items():
+        assert getattr(config, name) == value
+
+
+def test_a_nested_value_out_of_range_is_named_with_its_path() -> None:
+    with pytest.raises(ConfigError, match=r"^loss\.radius must be at least 0, got -1\.0$"):
+        TrainConfig.from_dict(RUN | {"loss": {"radius": -1}})

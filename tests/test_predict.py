@@ -1,0 +1,210 @@
+"""The matcher on images whose answer is known; a network with random weights is enough for most of it."""
+
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.config import Calibration, MatchConfig, ModelConfig
+from ucn.errors import ImageReadError, PointsError
+from ucn.nn import build_model
+from ucn.predict import Matcher, choose_device
+from ucn.weights import LoadedWeights, WeightsInfo
+
+
+def _matcher(**settings: object) -> Matcher:
+    info = WeightsInfo.of_file(Path("random"), "0" * 64, 0)
+    model = build_model(ModelConfig(dim=32, transformer="none"))
+    loaded = LoadedWeights(model, Calibration(), info, {})
+    return Matcher(loaded, config=MatchConfig.from_dict(settings), device="cpu")
+
+
+def _texture(height: int, width: int, seed: int = 0) -> Tensor:
+    """Random blobs of several sizes, (3, H, W)."""
+    generator = torch.Generator().manual_seed(seed)
+    total = torch.zeros(1, 3, height, width)
+    for step in (4, 9, 23):
+        noise = torch.rand(1, 3, height // step + 2, width // step + 2, generator=generator)
+        total += F.interpolate(noise, (height, width), mode="bicubic", align_corners=False)
+    return (total[0] / 3).clamp(0, 1)
+
+
+@pytest.fixture(scope="module")
+def image() -> Tensor:
+    return _texture(120, 168)
+
+
+def test_an_image_matches_itself(image: Tensor) -> None:
+    matches = _matcher().match(image, image)
+    assert len(matches) > 50
+    # A point beyond the outermost cell centres, 2 px from the border, is answered by the border cell.
+    nearest_centre = matches.points0.clip([2, 2], [166, 118])
+    assert np.abs(nearest_centre - matches.points1).max() < 0.75
+    assert matches.is_mutual.all()
+    assert ((matches.scores >= 0) & (matches.scores <= 1)).all()
+    assert (np.diff(matches.scores) <= 0).all()
+    assert 0 <= matches.pair_score <= 1
+    assert (matches.image0_hw, matches.image1_hw) == ((120, 168), (120, 168))
+    assert matches.points0.dtype == matches.points1.dtype == matches.scores.dtype == np.float32
+
+
+def test_shift_is_found_in_the_callers_pixels() -> None:
+    wide = _texture(128, 200)
+    image0, image1 = wide[:, :, 16:], wide[:, :, :184]  # what lies at x in image 0 lies at x + 16 in image 1
+    matches = _matcher().match(image0, image1)
+    error = np.abs(matches.points1 - matches.points0 - [16, 0]).max(axis=1)
+    assert np.median(error) < 0.5 and (error < 3).mean() > 0.9
+
+
+def test_reduced_images_answer_in_the_callers_pixels() -> None:
+    large = F.interpolate(_texture(96, 128)[None], (384, 512), mode="bicubic", align_corners=False)[0].clamp(0, 1)
+    features = _matcher(max_side=128).extract(large)
+    assert features.map.image_hw == (96, 128)
+    assert features.image_hw == (384, 512)
+    points = torch.tensor([[0.0, 0.0], [511.0, 383.0], [200.5, 100.25]])
+    matches = _matcher(max_side=128).match(large, large, points=points)
+    assert np.abs(matches.points1[2] - [200.5, 100.25]).max() < 2.5
+    assert (matches.points1 >= -0.5).all() and (matches.points1 <= [511.5, 383.5]).all()
+
+
+def test_images_of_different_sizes() -> None:
+    small = _texture(96, 128)
+    double = F.interpolate(small[None], scale_factor=2, mode="bilinear", align_corners=False)[0]
+    matches = _matcher(max_side=128).match(small, double)
+    expected = (matches.points0 + 0.5) * 2 - 0.5
+    assert np.median(np.abs(matches.points1 - expected)) < 1.0
+
+
+def test_every_query_is_answered_in_order(image: Tensor) -> None:
+    points = np.array([[100.0, 60.0], [30.25, 80.5], [100.0, 60.0], [-0.5, 119.5]])
+    matches = _matcher(min_score=1.0, ratio=0.01).match(image, image, points=points)
+    np.testing.assert_allclose(matches.points0, points)
+    assert np.abs(matches.points1[:3] - points[:3]).max() < 1.0
+    np.testing.assert_array_equal(matches.points1[0], matches.points1[2])
+
+
+def test_no_points(image: Tensor) -> None:
+    matches = _matcher().match(image, image, points=np.zeros((0, 2)))
+    assert len(matches) == 0 and matches.points1.shape == (0, 2) and matches.pair_score == 0
+
+
+@pytest.mark.parametrize("bad", [[[200.0, 5.0]], [[np.nan, 5.0]], [[1.0, 2.0, 3.0]]])
+def test_bad_points(image: Tensor, bad: list[list[float]]) -> None:
+    with pytest.raises(PointsError):
+        _matcher().match(image, image, points=bad)
+
+
+def test_masks_keep_points_and_matches_inside(image: Tensor) -> None:
+    mask0, mask1 = np.zeros((120, 168), bool), np.zeros((120, 168), bool)
+    mask0[:, :84] = True
+    mask1[:60] = True
+    matches = _matcher().match(image, image, mask0=mask0, mask1=mask1)
+    assert len(matches) > 5
+    assert matches.points0[:, 0].max() <= 84
+    assert matches.points1[:, 1].max() <= 63  # cells inside the mask, refined by at most a cell
+    asked = _matcher().match(image, image, points=[[40.0, 100.0]], mask1=np.zeros((120, 168), bool))
+    assert np.isnan(asked.points1).all() and asked.scores[0] == 0 and not asked.is_mutual[0]
+    with pytest.raises(ValueError, match=r"mask must be \(H, W\) = \(120, 168\)"):
+        _matcher().match(image, image, mask0=np.ones((5, 5), bool))
+
+
+def test_all_kinds_of_images_give_the_same(image: Tensor, tmp_path: Path) -> None:
+    array = (image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
+    PIL.Image.fromarray(array).save(tmp_path / "image.png")
+    matcher = _matcher()
+    first = matcher.extract(array)
+    for other in (tmp_path / "image.png", str(tmp_path / "image.png"), PIL.Image.fromarray(array)):
+        torch.testing.assert_close(matcher.extract(other).map.features, first.map.features)
+    float_image = torch.from_numpy(array).permute(2, 0, 1).float() / 255
+    torch.testing.assert_close(matcher.extract(float_image).map.features, first.map.features)
+
+
+def test_extracted_features_are_reusable(image: Tensor) -> None:
+    matcher = _matcher()
+    features = matcher.extract(image)
+    direct = matcher.match(image, image)
+    reused = matcher.match_features(features, features)
+    for name in ("points0", "points1", "scores"):
+        np.testing.assert_array_equal(getattr(direct, name), getattr(reused, name))
+
+
+def test_tiles_give_the_same_matches() -> None:
+    image = _texture(64, 700)
+    tiled = _matcher(tile_side=256).match(image, image)
+    whole = _matcher().match(image, image)
+    assert len(tiled) == len(whole)
+    np.testing.assert_allclose(np.sort(tiled.scores), np.sort(whole.scores), atol=1e-3)
+
+
+def test_checks_drop_matches(image: Tensor) -> None:
+    other = _texture(120, 168, seed=9)
+    everything = _matcher(use_mutual=False).match(image, other)
+    mutual = _matcher().match(image, other)
+    assert 0 < len(mutual) < len(everything)
+    assert not everything.is_mutual.all()
+    assert len(_matcher(ratio=0.8).match(image, other)) < len(mutual)
+    threshold = float(np.median(everything.scores))
+    assert (_matcher(use_mutual=False, min_score=threshold).match(image, other).scores >= threshold).all()
+
+
+def test_pair_score_tells_same_from_other(image: Tensor) -> None:
+    same = _matcher().match(image, image).pair_score
+    other = _matcher().match(image, _texture(120, 168, seed=9)).pair_score
+    assert same > other
+
+
+def test_grid_keypoints(image: Tensor) -> None:
+    matches = _matcher(keypoints="grid", grid_step=8, use_mutual=False).match(image, image)
+    assert len(matches) == 15 * 21
+    few = _matcher(keypoints="grid", grid_step=8, max_keypoints=10).extract(image)
+    assert len(few.keypoints) == 10 and few.keypoints[-1, 1] > 100
+
+
+def test_flow_of_a_shift() -> None:
+    wide = _texture(100, 150)
+    flow = _matcher().flow(wide[:, :, 12:], wide[:, :, :138])
+    assert flow.flow_0to1.shape == (100, 138, 2) and flow.confidence.shape == (100, 138)
+    inner = flow.flow_0to1[20:80, 20:-30]
+    assert np.abs(np.median(inner, axis=(0, 1)) - [12, 0]).max() < 0.3
+    assert ((flow.confidence >= 0) & (flow.confidence <= 1)).all()
+
+
+def test_blank_images_are_normal_input() -> None:
+    blank = torch.full((3, 64, 64), 0.5)
+    matches = _matcher().match(blank, blank)
+    assert len(matches) == 0 and matches.pair_score == 0
+    asked = _matcher().match(blank, blank, points=[[3.0, 3.0]])
+    assert np.isfinite(asked.points1).all() and np.isfinite(asked.scores).all()
+    assert np.isfinite(_matcher().flow(blank, blank).flow_0to1).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (8, 8), (31, 200)])
+def test_small_images_are_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(ImageReadError, match=rf"at least 32 px a side, got {size[1]} × {size[0]}"):
+        _matcher().extract(torch.zeros(3, *size))
+
+
+def test_long_thin_images_stay_wide_enough() -> None:
+    features = _matcher(max_side=64).extract(_texture(64, 512))
+    assert features.map.image_hw == (32, 256)
+
+
+def test_progress_names_each_stage(image: Tensor) -> None:
+    phrases: list[str] = []
+    _matcher().match(image, image, progress=phrases.append)
+    assert phrases == ["encoding image 0", "encoding image 1", "matching"]
+
+
+def test_devices() -> None:
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(ValueError, match="must be cpu, cuda, cuda:N or mps, got 'gpu'"):
+        choose_device("gpu")
+    with pytest.raises(ValueError, match="must be cpu, cuda, cuda:N or mps, got 'meta'"):
+        choose_device("meta")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="finds no CUDA"):
+            choose_device("cuda")

@@ -1,0 +1,134 @@
+"""The public door: which names there are, how they are called, and that opening it costs nothing."""
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import ucn
+
+NAMES = {
+    "FeatureMap",
+    "Features",
+    "Flow",
+    "MatchConfig",
+    "Matcher",
+    "Matches",
+    "ModelConfig",
+    "UcnError",
+    "__version__",
+    "build_model",
+    "list_weights",
+    "load_weights",
+    "mutual_nearest",
+    "nearest",
+}
+
+# To change a line here is to change the public interface: say so in CHANGELOG.md.
+SIGNATURES = {
+    "Matcher": "(loaded: 'LoadedWeights', *, config: 'MatchConfig | None' = None,"
+    " device: 'str | None' = None) -> 'None'",
+    "Matcher.from_pretrained": "(name_or_path: 'str | Path' = 'geometric', *,"
+    " config: 'MatchConfig | None' = None, device: 'str | None' = None) -> 'Matcher'",
+    "Matcher.extract": "(self, image: 'ImageLike', *, progress: 'Report | None' = None) -> 'Features'",
+    "Matcher.match": "(self, image0: 'ImageLike', image1: 'ImageLike', *,"
+    " points: 'ArrayLike | Tensor | None' = None, mask0: 'MaskLike | None' = None,"
+    " mask1: 'MaskLike | None' = None, progress: 'Report | None' = None) -> 'Matches'",
+    "Matcher.match_features": "(self, features0: 'Features', features1: 'Features', *,"
+    " points: 'ArrayLike | Tensor | None' = None, mask0: 'MaskLike | None' = None,"
+    " mask1: 'MaskLike | None' = None, progress: 'Report | None' = None) -> 'Matches'",
+    "Matcher.flow": "(self, image0: 'ImageLike', image1: 'ImageLike', *, progress: 'Report | None' = None)"
+    " -> 'Flow'",
+    "Matches.select": "(self, keep: 'BoolArray | NDArray[np.int64]') -> 'Matches'",
+    "build_model": "(config: 'ModelConfig', generator: 'torch.Generator | None' = None)"
+    " -> 'CorrespondenceNetwork'",
+    "list_weights": "() -> 'tuple[WeightsInfo, ...]'",
+    "load_weights": "(name_or_path: 'str | Path') -> 'LoadedWeights'",
+    "nearest": "(queries: 'Tensor', database: 'Tensor', k: 'int' = 1, *, outside: 'Outside | None' = None,"
+    " memory_bytes: 'int' = 268435456) -> 'Neighbours'",
+    "mutual_nearest": "(descriptors0: 'Tensor', descriptors1: 'Tensor', *, memory_bytes: 'int' = 268435456)"
+    " -> 'Tensor'",
+}
+
+FIELDS = {
+    "Matches": ["points0", "points1", "scores", "is_mutual", "pair_score", "image0_hw", "image1_hw"],
+    "Features": ["map", "image_hw", "keypoints"],
+    "FeatureMap": ["features", "stride", "offset", "image_hw"],
+    "Flow": ["flow_0to1", "confidence"],
+    "ModelConfig": ["strides", "dim", "head_norm", "transformer", "transformer_kernel"],
+    "MatchConfig": [
+        "max_side",
+        "tile_side",
+        "keypoints",
+        "max_keypoints",
+        "grid_step",
+        "use_mutual",
+        "mutual_tolerance",
+        "ratio",
+        "elsewhere_radius",
+        "min_score",
+        "use_refinement",
+        "memory_bytes",
+    ],
+}
+
+
+def _find(name: str) -> Any:
+    value: Any = ucn
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def test_public_names() -> None:
+    assert set(ucn.__all__) == NAMES
+    assert len(ucn.__all__) == len(NAMES)
+    assert set(dir(ucn)) >= NAMES
+
+
+def test_every_public_name_resolves() -> None:
+    for name in NAMES:
+        assert getattr(ucn, name) is getattr(ucn, name)
+
+
+def test_star_import_gives_the_public_names() -> None:
+    namespace: dict[str, Any] = {}
+    exec("from ucn import *", namespace)
+    assert namespace.keys() - {"__builtins__"} == NAMES
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="module 'ucn' has no attribute 'Matchr'"):
+        _find("Matchr")
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature(name: str) -> None:
+    assert str(inspect.signature(_find(name))) == SIGNATURES[name]
+
+
+def test_matcher_has_no_other_public_methods() -> None:
+    methods = {name for name, _ in inspect.getmembers(ucn.Matcher, callable) if not name.startswith("_")}
+    assert methods == {name.split(".")[1] for name in SIGNATURES if name.startswith("Matcher.")}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields(name: str) -> None:
+    assert [field.name for field in dataclasses.fields(_find(name))] == FIELDS[name]
+
+
+def test_version_is_a_string() -> None:
+    assert isinstance(ucn.__version__, str)
+    assert ucn.__version__
+
+
+def test_import_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, ucn; dir(ucn); ucn.__version__; "
+        "heavy = {'torch', 'numpy', 'cv2', 'PIL', 'h5py', 'typer', 'rich', 'ucn.cli'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)

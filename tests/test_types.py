@@ -1,0 +1,109 @@
+"""The values that modules hand to each other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ucn.types import FeatureMap, Matches, PairBatch
+
+
+def make_batch(B: int, N: int = 4) -> PairBatch:
+    """Pairs whose every value tells which pair and which field it belongs to."""
+
+    def fill(*shape: int) -> Tensor:
+        return torch.arange(B, dtype=torch.float32).view(B, *[1] * len(shape)).expand(B, *shape).clone()
+
+    return PairBatch(
+        image0=fill(3, 5, 6),
+        image1=fill(3, 5, 6) + 10,
+        points0=fill(N, 2) + 20,
+        points1=fill(N, 2) + 30,
+        is_valid=fill(N) > 0,
+        names=tuple(f"pair {b}" for b in range(B)),
+        pck_length=fill() + 40,
+    )
+
+
+def test_a_batch_yields_its_pairs_one_by_one() -> None:
+    pairs = list(make_batch(2))
+    assert [pair.names for pair in pairs] == [("pair 0",), ("pair 1",)]
+    second = pairs[1]
+    assert second.image0.shape == second.image1.shape == (1, 3, 5, 6)
+    assert second.points0.shape == second.points1.shape == (1, 4, 2)
+    assert second.pck_length is not None
+    fields = (second.image0, second.image1, second.points0, second.points1, second.pck_length)
+    assert [field.unique().tolist() for field in fields] == [[1], [11], [21], [31], [41]]
+    assert pairs[0].is_valid.tolist() == [[False] * 4]
+    assert second.is_valid.tolist() == [[True] * 4]
+
+
+def test_a_batch_without_pck_length_and_an_empty_one() -> None:
+    (pair,) = replace(make_batch(1), pck_length=None)
+    assert pair.pck_length is None
+    assert list(make_batch(0)) == []
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+def test_a_batch_moves_as_a_whole(has_length: bool) -> None:
+    batch = make_batch(2) if has_length else replace(make_batch(2), pck_length=None)
+    moved = batch.to("meta")
+    assert moved.names == batch.names
+    tensors = [value for value in vars(moved).values() if isinstance(value, Tensor)]
+    assert len(tensors) == 5 + has_length
+    assert all(tensor.device.type == "meta" for tensor in tensors)
+    assert moved.points1.shape == (2, 4, 2)
+    assert batch.image0.device.type == "cpu"
+
+
+def make_matches() -> Matches:
+    return Matches(
+        points0=np.array([[0, 1], [2, 3], [4, 5]], np.float32),
+        points1=np.array([[10, 11], [12, 13], [14, 15]], np.float32),
+        scores=np.array([0.5, 0.25, 1.0], np.float32),
+        is_mutual=np.array([True, False, True]),
+        pair_score=0.75,
+        image0_hw=(20, 30),
+        image1_hw=(40, 50),
+    )
+
+
+def test_matches_are_selected_by_mask_or_by_index_in_order() -> None:
+    matches = make_matches()
+    assert len(matches) == 3
+    by_mask = matches.select(matches.is_mutual)
+    assert by_mask.points0.tolist() == [[0, 1], [4, 5]]
+    by_index = matches.select(np.array([2, 0]))
+    assert by_index.points0.tolist() == [[4, 5], [0, 1]]
+    assert by_index.points1.tolist() == [[14, 15], [10, 11]]
+    assert by_index.scores.tolist() == [1.0, 0.5]
+    assert by_index.is_mutual.tolist() == [True, True]
+    assert (by_index.pair_score, by_index.image0_hw, by_index.image1_hw) == (0.75, (20, 30), (40, 50))
+    assert len(matches) == 3
+
+
+def test_no_matches_can_be_selected() -> None:
+    nothing = make_matches().select(np.zeros(3, np.bool_))
+    assert len(nothing) == 0
+    assert nothing.points0.shape == nothing.points1.shape == (0, 2)
+
+
+def test_one_image_of_a_feature_map() -> None:
+    features = torch.arange(24.0).view(2, 2, 2, 3).requires_grad_()
+    both = FeatureMap(features, 4, 2.0, (8, 12))
+    assert both.grid_hw == (2, 3)
+    one = both[1]
+    assert (one.stride, one.offset, one.image_hw) == (4, 2.0, (8, 12))
+    assert one.features.shape == (1, 2, 2, 3)
+    assert one.features.flatten().tolist() == list(range(12, 24))
+    assert one.features.requires_grad
+
+
+def test_feature_map_indices_from_the_end_and_beyond_it() -> None:
+    both = FeatureMap(torch.arange(24.0).view(2, 2, 2, 3), 4, 2.0, (8, 12))
+    assert torch.equal(both[-1].features, both[1].features)
+    with pytest.raises(IndexError):
+        both[2]
+    assert [one.features.shape[0] for one in both] == [1, 1]  # type: ignore[attr-defined]

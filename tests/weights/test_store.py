@@ -1,0 +1,134 @@
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from ucn.config import Calibration, ModelConfig
+from ucn.errors import OutputError, WeightsError
+from ucn.nn import build_model
+from ucn.weights import list_weights, load_weights, save_weights, store, table
+
+SMALL = ModelConfig(dim=8, transformer="none")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "small.safetensors"
+    save_weights(path, build_model(SMALL), calibration=Calibration(pair_bias=-1.5), training={"steps": 3})
+    return path
+
+
+def _rewrite(path: Path, header: dict[str, str] | None = None, **tensors: Any) -> None:
+    """The same file with some header entries or tensors changed; None removes a tensor."""
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    old_header = json.loads(content[8 : 8 + length])["__metadata__"]
+    merged = {**safetensors.torch.load(content), **tensors}
+    kept = {name: value for name, value in merged.items() if value is not None}
+    path.write_bytes(safetensors.torch.save(kept, {**old_header, **(header or {})}))
+
+
+def test_round_trip(saved: Path) -> None:
+    loaded = load_weights(saved)
+    assert loaded.model.config == SMALL
+    assert loaded.calibration.pair_bias == -1.5
+    assert loaded.training == {"steps": 3}
+    assert loaded.info.name == str(saved) and len(loaded.info.sha256) == 64
+    assert not loaded.model.training
+    original = build_model(SMALL).state_dict()
+    for name, value in loaded.model.state_dict().items():
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, original[name], atol=1e-3, rtol=1e-3)
+
+
+def test_batch_variances_beyond_half_precision_survive(tmp_path: Path) -> None:
+    model = build_model(replace(SMALL, head_norm="batch"))
+    with torch.no_grad():
+        model.head_norm.running_var.fill_(1e6)  # type: ignore[union-attr, operator]
+    save_weights(tmp_path / "batch.safetensors", model)
+    loaded = load_weights(tmp_path / "batch.safetensors").model
+    assert loaded.state_dict()["head_norm.running_var"].max() == 1e6
+
+
+def test_existing_file_is_kept(saved: Path) -> None:
+    before = saved.read_bytes()
+    with pytest.raises(OutputError, match="exists already"):
+        save_weights(saved, build_model(SMALL))
+    assert saved.read_bytes() == before
+    save_weights(saved, build_model(SMALL), overwrite=True)
+
+
+def test_unknown_name_lists_the_legal_ones() -> None:
+    with pytest.raises(WeightsError, match=r"no weights 'geometrik': expected one of .*geometric.*\.safetensors"):
+        load_weights("geometrik")
+
+
+def test_wrong_hash(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = replace(list_weights()[0], name="small", sha256="0" * 64)
+    monkeypatch.setitem(table.SHIPPED, "small", info)
+    monkeypatch.setattr(store, "shipped_path", lambda _: saved)
+    with pytest.raises(WeightsError, match=r"have the hash .*, expected 0000000000000000…: .*reinstall"):
+        load_weights("small")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 4, b"words", b"\xff" * 64, pickle.dumps({"a": 1})])
+def test_files_that_are_not_safetensors(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "odd.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=r"not a readable \.safetensors file"):
+        load_weights(path)
+
+
+def test_truncated_file(saved: Path) -> None:
+    saved.write_bytes(saved.read_bytes()[:-100])
+    with pytest.raises(WeightsError, match="not a readable"):
+        load_weights(saved)
+
+
+def test_safetensors_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "other.safetensors"
+    safetensors.torch.save_file({"x": torch.zeros(3)}, path)
+    with pytest.raises(WeightsError, match="not of ucn"):
+        load_weights(path)
+
+
+def test_wrong_headers_and_tensors(saved: Path) -> None:
+    original = saved.read_bytes()
+    _rewrite(saved, {"model": '{"dimm": 3}'})
+    with pytest.raises(WeightsError, match=r"no usable 'model'.*did you mean 'dim'"):
+        load_weights(saved)
+    saved.write_bytes(original)
+    _rewrite(saved, {"model": "not json"})
+    with pytest.raises(WeightsError, match="no usable 'model'"):
+        load_weights(saved)
+    saved.write_bytes(original)
+    _rewrite(saved, **{"projection.weight": torch.zeros(1, 2)})
+    with pytest.raises(WeightsError, match=r"'projection.weight' of .* must be \(8, 512, 1, 1\), got \(1, 2\)"):
+        load_weights(saved)
+    saved.write_bytes(original)
+    _rewrite(saved, **{"projection.bias": None})
+    with pytest.raises(WeightsError, match=r"1 tensors differ, first 'projection.bias'"):
+        load_weights(saved)
+    saved.write_bytes(original)
+    _rewrite(saved, **{"projection.bias": torch.full((8,), torch.nan)})
+    with pytest.raises(WeightsError, match="not finite"):
+        load_weights(saved)
+
+
+def test_oversized_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_MAX_FILE_BYTES", 1000)
+    with pytest.raises(WeightsError, match="at most 1000"):
+        load_weights(saved)
+
+
+@pytest.mark.parametrize("info", list_weights(), ids=lambda info: info.name)
+def test_shipped_weights_load_and_say_what_they_are(info: table.WeightsInfo) -> None:
+    loaded = load_weights(info.name)
+    assert loaded.info.file_bytes == table.shipped_path(info).stat().st_size < 4_000_000
+    assert loaded.training["name"] == info.name
+    assert info.data and info.licence and info.restrictions and info.metrics
