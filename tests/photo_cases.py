@@ -11,7 +11,7 @@ from ucn.data.io import write_image
 
 
 def make_photo(height: int, width: int, seed: int = 0, grain: int = 12) -> Tensor:
-    """(3, H, W) in [0, 1]: smooth random colours that change over about `grain` pixels, without repetition."""
+    """(3, H, W) in [0, 1]: smooth random colours that change over about `grain` pixels."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(1, 3, height // grain + 2, width // grain + 2, generator=generator)
     image = F.interpolate(coarse, (height, width), mode="bicubic", align_corners=False)[0]
@@ -25,6 +25,6 @@ def write_photos(folder: Path, sizes_hw: Sequence[tuple[int, int]], grain: int =
     for index, (height, width) in enumerate(sizes_hw):
         path = folder / f"{index:02}.png"
         pixels = (make_photo(height, width, seed=index, grain=grain) * 255).round().byte()
-        write_image(path, pixels.permute(1, 2, 0).contiguous().numpy())
+        write_image(path, pixels.permute(1, 2, 0).contiguous().numpy(), overwrite=True)
         paths.append(path)
     return paths

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from test_layers import LEVELS
-from ucn.weights import list_weights
+from ucn.train.recipe import read_recipe
+from ucn.weights import list_weights, load_weights
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ucn"
@@ -123,3 +124,16 @@ def test_every_shipped_weight_has_a_card_with_its_hash() -> None:
         card = ROOT / "docs" / "models" / f"{info.name}.md"
         assert card.is_file(), f"weights '{info.name}' have no card {_name(card)}"
         assert info.sha256 in card.read_text(encoding="utf-8"), f"{_name(card)} lacks {info.sha256}"
+
+
+def test_shipped_weights_are_those_of_their_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCN_DATA", "data")  # where the trunk lay is nobody's business
+    for info in list_weights():
+        recipe = read_recipe(ROOT / "recipes" / f"{info.name}.yaml").to_dict()
+        trained = load_weights(info.name).training
+        assert not Path(trained["init"]).is_absolute(), "a path of the machine it was trained on"
+        del recipe["init"]
+        assert {key: trained.get(key) for key in recipe} == recipe
+        card = (ROOT / "docs" / "models" / f"{info.name}.md").read_text(encoding="utf-8")
+        assert f"recipes/{info.name}.yaml" in card
+        assert f"{recipe['steps']:,} steps" in card

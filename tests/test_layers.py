@@ -14,7 +14,7 @@ LEVELS: list[set[str]] = [
     {"errors", "types", "config"},
     {"geometry"},
     {"knn"},
-    {"nn", "losses", "matching", "data"},
+    {"nn", "losses", "matching", "data", "keypoints"},
     {"weights"},
     {"predict", "baselines"},
     {"viz"},
@@ -44,14 +44,20 @@ def _imported_rooms(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute here"
-            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "ucn" else [node.module or ""]
+            names = (
+                [f"{node.module}.{alias.name}" for alias in node.names]
+                if node.module == "ucn"
+                else [node.module or ""]
+            )
         else:
             continue
         rooms |= {name.split(".")[1] for name in names if name.startswith("ucn.")}
     return rooms
 
 
-MODULES = sorted(p for p in SOURCE.rglob("*.py") if p.name not in ("__main__.py",) and p != SOURCE / "__init__.py")
+MODULES = sorted(
+    p for p in SOURCE.rglob("*.py") if p.name not in ("__main__.py",) and p != SOURCE / "__init__.py"
+)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))

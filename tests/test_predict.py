@@ -61,7 +61,9 @@ def test_shift_is_found_in_the_callers_pixels() -> None:
 
 
 def test_reduced_images_answer_in_the_callers_pixels() -> None:
-    large = F.interpolate(_texture(96, 128)[None], (384, 512), mode="bicubic", align_corners=False)[0].clamp(0, 1)
+    large = F.interpolate(_texture(96, 128)[None], (384, 512), mode="bicubic", align_corners=False)[0].clamp(
+        0, 1
+    )
     features = _matcher(max_side=128).extract(large)
     assert features.map.image_hw == (96, 128)
     assert features.image_hw == (384, 512)

@@ -167,8 +167,8 @@ class MatchConfig(Config):
     """Largest distance ratio of the best match to the best one elsewhere, in (0, 1]; 1 switches it off."""
     elsewhere_radius: float = 16.0
     """Pixels round a match within which other candidates count as the same match."""
-    min_score: float = 0.0
-    """Matches with a smaller score, in [0, 1], are dropped."""
+    min_score: float = 0.5
+    """Matches with a smaller score, in [0, 1], are dropped; 0.5 keeps those likelier right than wrong."""
     use_refinement: bool = True
     """Place matches between cells by the shape of the similarity peak."""
     memory_bytes: int = 256 * 2**20

@@ -1,4 +1,4 @@
-"""Errors a caller can cause and may want to catch; each message says what was expected, what came, what to do."""
+"""Errors a caller can cause and may catch; each message says what was expected, what came, what to do."""
 
 
 class UcnError(Exception):
@@ -18,7 +18,7 @@ class WeightsError(UcnError, ValueError):
 
 
 class OutputError(UcnError, OSError):
-    """An output cannot be written: its folder is missing or locked, its format unknown, or it exists already."""
+    """An output cannot be written: its folder is missing or locked, its format unknown, or it exists."""
 
 
 class ConfigError(UcnError, ValueError):

@@ -146,7 +146,9 @@ def _match_descriptors(
     cells1, positions1 = _candidates(map1, is_allowed1)
     if len(positions1) == 0:
         count = len(descriptors0)
-        return CellMatches(descriptors0.new_full((count, 2), torch.nan), descriptors0.new_full((count,), -1.0))
+        return CellMatches(
+            descriptors0.new_full((count, 2), torch.nan), descriptors0.new_full((count,), -1.0)
+        )
     found = nearest(descriptors0, cells1, memory_bytes=memory_bytes)
     index = found.indices[:, 0]
     if not use_refinement:

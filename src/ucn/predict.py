@@ -44,7 +44,8 @@ class Matcher:
         self.weights: WeightsInfo = loaded.info
         self.device = choose_device(device)
         self._calibration = loaded.calibration
-        self._model: CorrespondenceNetwork = loaded.model.to(
+        # torch's annotations do not know memory_format.
+        self._model: CorrespondenceNetwork = loaded.model.to(  # type: ignore[call-overload]
             self.device, memory_format=torch.channels_last
         ).eval()
 
@@ -199,7 +200,12 @@ class Matcher:
         return points if use is None else points[_look_up(use, points)]
 
     def _match_points(
-        self, features0: Features, features1: Features, points0: Tensor, use0: Tensor | None, use1: Tensor | None
+        self,
+        features0: Features,
+        features1: Features,
+        points0: Tensor,
+        use0: Tensor | None,
+        use1: Tensor | None,
     ) -> CheckedMatches:
         encoded0 = resize_points(points0, resize_scale(features0.image_hw, features0.map.image_hw))
         return match_and_check(
@@ -237,7 +243,7 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"--device must be cpu, cuda, cuda:N or mps, got '{name}'") from error
-    available = {
+    available: dict[str, Callable[[], bool]] = {
         "cpu": lambda: True,
         "cuda": lambda: (device.index or 0) < torch.cuda.device_count(),
         "mps": torch.backends.mps.is_available,
@@ -245,7 +251,9 @@ def choose_device(name: str | None) -> torch.device:
     if device.type not in available:
         raise ValueError(f"--device must be cpu, cuda, cuda:N or mps, got '{name}'")
     if not available[device.type]():
-        raise ValueError(f"--device {name}: this torch finds no {device.type.upper()} device there; use --device cpu")
+        raise ValueError(
+            f"--device {name}: this torch finds no {device.type.upper()} device there; use --device cpu"
+        )
     return device
 
 
@@ -258,7 +266,9 @@ def _limit_side(pixels: Tensor, max_side: int | None) -> Tensor:
     if scale >= 1:
         return pixels
     size = (round(height * scale), round(width * scale))
-    return F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)[0].clamp(0, 1)
+    return F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)[0].clamp(
+        0, 1
+    )
 
 
 def _to_caller(points: Tensor, features: Features) -> Tensor:

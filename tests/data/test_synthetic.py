@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from photo_cases import make_photo, write_photos
+import torch.nn.functional as F
 from torch import Tensor
 
+from photo_cases import make_photo, write_photos
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, _blur, _change_photometrically, list_images, make_pairs
 from ucn.errors import DataError, ImageReadError
@@ -199,6 +200,21 @@ def test_view_0_is_a_zoomed_crop(tmp_path: Path) -> None:
     torch.testing.assert_close(batch.image0, source.expand(2, -1, -1, -1), atol=1e-4, rtol=0)
 
 
+def test_view_0_at_half_size_averages_two_by_two_pixels(tmp_path: Path) -> None:
+    bank = ImageBank(write_photos(tmp_path / "photos", [(128, 128)]), 128, "cpu")
+    batch = draw(bank, replace(PLAIN, zoom=(2.0, 2.0)), batch=1)
+    torch.testing.assert_close(batch.image0, F.avg_pool2d(bank.canvases.float() / 255, 2), atol=1e-4, rtol=0)
+
+
+def test_points_lie_on_the_photograph_not_on_its_mirror_image(tmp_path: Path) -> None:
+    # View 0 begins where the photograph does and reaches 4 px beyond its last pixels, 59.
+    bank = ImageBank(write_photos(tmp_path / "photos", [(60, 60)]), 64, "cpu")
+    batch = draw(bank, replace(PLAIN, zoom=(1.0, 1.0)))
+    valid = batch.points0[batch.is_valid]
+    assert 0 <= valid.min().item() < 1
+    assert 58 < valid.max().item() <= 59.001
+
+
 @pytest.mark.parametrize("size_hw", [(20, 30), (33, 200), (1, 40), (1, 1)])
 def test_photographs_smaller_than_the_view(tmp_path: Path, size_hw: tuple[int, int]) -> None:
     bank = ImageBank(write_photos(tmp_path / "photos", [size_hw], grain=5), 192, "cpu")
@@ -206,7 +222,7 @@ def test_photographs_smaller_than_the_view(tmp_path: Path, size_hw: tuple[int, i
     assert batch.names == ("00.png",) * 4
     for image in (batch.image0, batch.image1):
         assert image.isfinite().all()
-        assert 0 <= image.min() and image.max() <= 1
+        assert image.min() >= 0 and image.max() <= 1
     assert batch.points1[batch.is_valid].isfinite().all()
     if min(size_hw) > 1:
         assert batch.is_valid.any(dim=1).all()
@@ -217,7 +233,7 @@ def test_photometric_changes_keep_colours_in_range(bank: ImageBank, strength: fl
     plain, changed = draw(bank), draw(bank, replace(PLAIN, photometric=strength))
     for before, after in ((plain.image0, changed.image0), (plain.image1, changed.image1)):
         assert after.isfinite().all()
-        assert 0 <= after.min() and after.max() <= 1
+        assert after.min() >= 0 and after.max() <= 1
         assert (after - before).abs().mean() > 0.01
     # The geometry is drawn before, so it stays.
     torch.testing.assert_close(plain.points1, changed.points1, rtol=0, atol=0, equal_nan=True)

@@ -21,7 +21,9 @@ def test_convention_centre_of_first_pixel_is_origin() -> None:
     grid = coords.pixel_grid((2, 3))
     assert grid[0, 0].tolist() == [0, 0]
     assert grid[1, 2].tolist() == [2, 1]
-    inside = coords.is_inside(torch.tensor([[-0.5, -0.5], [2.5, 1.5], [-0.51, 0], [0, 1.51], [torch.nan, 0]]), (2, 3))
+    inside = coords.is_inside(
+        torch.tensor([[-0.5, -0.5], [2.5, 1.5], [-0.51, 0], [0, 1.51], [torch.nan, 0]]), (2, 3)
+    )
     assert inside.tolist() == [True, True, False, False, False]
 
 
@@ -76,7 +78,11 @@ def test_convention_sampling_is_exact_on_a_ramp_and_clamped_outside(stride: int)
     centres = coords.cell_centres(FeatureMap(torch.zeros(1, 1, h, w), stride, offset, (1, 1)))
     ramp = centres.view(h, w, 2).permute(2, 0, 1)[None]  # each cell holds the pixel it is centred on
     first, last = centres[0], centres[-1]
-    points = torch.rand(200, 2, generator=torch.Generator().manual_seed(1)) * (last - first + 6 * stride) + first - 3 * stride
+    points = (
+        torch.rand(200, 2, generator=torch.Generator().manual_seed(1)) * (last - first + 6 * stride)
+        + first
+        - 3 * stride
+    )
     cells = coords.pixels_to_cells(points, stride, offset)
     values = sample_image(ramp, cells[None, :, None], "border")[0, :, :, 0].t()
     expected = torch.minimum(torch.maximum(points, first), last)
@@ -106,7 +112,7 @@ def test_convention_corner_origin_is_half_a_pixel_away() -> None:
 def test_convention_measured_receptive_field_centre_is_the_declared_one(
     strides: tuple[int, int, int, int], declared: tuple[int, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A max-pool passes its gradient to one input only; an average over the same windows shows the whole field.
+    # A max-pool passes its gradient to one input; an average over the same windows shows the whole field.
     monkeypatch.setattr(F, "max_pool2d", F.avg_pool2d)
     trunk = build_model(ModelConfig(strides=strides)).trunk
     assert (trunk.stride, trunk.offset) == declared
@@ -126,7 +132,9 @@ def test_convention_measured_receptive_field_centre_is_the_declared_one(
 
 
 def test_sampled_descriptors_are_unit_and_keep_gradients() -> None:
-    features = F.normalize(torch.randn(2, 5, 4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=1)
+    features = F.normalize(
+        torch.randn(2, 5, 4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=1
+    )
     features.requires_grad_(True)
     points = torch.tensor([[[3.3, 7.1], [100.0, -5.0]], [[2.0, 2.0], [9.9, 0.0]]], dtype=torch.float64)
     found = sample_descriptors(FeatureMap(features, 4, 2.0, (16, 24)), points)
@@ -134,7 +142,9 @@ def test_sampled_descriptors_are_unit_and_keep_gradients() -> None:
     torch.testing.assert_close(found.norm(dim=-1), torch.ones(2, 2, dtype=torch.float64))
     torch.testing.assert_close(found[1, 0], features[1, :, 0, 0])
     torch.testing.assert_close(found[0, 1], features[0, :, 0, 5])  # outside: the border cell
-    assert torch.autograd.gradcheck(lambda f: sample_descriptors(FeatureMap(f, 4, 2.0, (16, 24)), points), features)
+    assert torch.autograd.gradcheck(
+        lambda f: sample_descriptors(FeatureMap(f, 4, 2.0, (16, 24)), points), features
+    )
 
 
 def test_sampling_no_points_and_wrong_shapes() -> None:

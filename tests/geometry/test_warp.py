@@ -38,8 +38,8 @@ def test_points_on_and_behind_the_horizon_are_nan() -> None:
 
 
 def test_the_corners_by_hand() -> None:
-    # Moved by (5, -3); doubled and quadrupled; and a trapezium: from x' = x / (1 + y / 2), y' = 2 y / (1 + y / 2)
-    # the upper corners (0, 2), (2, 2), of depth 2, go to (0, 2), (1, 2).
+    # Moved by (5, -3); stretched by 2 and 4; and a trapezium: where the depth is 1 + y / 2 and y is doubled,
+    # the corners (0, 2), (2, 2), of depth 2, go to (0, 2), (1, 2).
     moved = SQUARE + torch.tensor([5.0, -3.0])
     scaled = SQUARE * torch.tensor([2.0, 4.0])
     trapezium = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 2.0], [0.0, 2.0]])
@@ -83,7 +83,9 @@ def test_there_and_back() -> None:
 
 def test_one_after_the_other_equals_the_product() -> None:
     first, second, points = random_homographies(2), random_homographies(2, seed=5), random_points(2, 50)
-    torch.testing.assert_close(warp_points(warp_points(points, first), second), warp_points(points, second @ first))
+    torch.testing.assert_close(
+        warp_points(warp_points(points, first), second), warp_points(points, second @ first)
+    )
 
 
 def test_batched_equals_unbatched() -> None:

@@ -47,7 +47,9 @@ def test_local_response_norm_equals_torch() -> None:
 
 def test_local_response_norm_by_hand() -> None:
     # One channel of value 100: s = 1 + 1e-4 / 5 * 10000 = 1.2.
-    assert local_response_norm(torch.full((1, 1, 1, 1), 100.0)).item() == pytest.approx(100 / 1.2**0.75, rel=1e-6)
+    assert local_response_norm(torch.full((1, 1, 1, 1), 100.0)).item() == pytest.approx(
+        100 / 1.2**0.75, rel=1e-6
+    )
 
 
 def test_damaged_trunk_files_are_refused(tmp_path: Path) -> None:

@@ -74,9 +74,11 @@ def test_l2_normalise_by_hand_and_at_zero() -> None:
     vectors = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64, requires_grad=True)
     unit = l2_normalise(vectors, dim=1)
     assert unit.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0]]
-    unit.sum().backward()
+    unit.sum().backward()  # type: ignore[no-untyped-call]
     assert vectors.grad is not None and vectors.grad.isfinite().all()
-    x = torch.randn(2, 4, 3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    x = torch.randn(
+        2, 4, 3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True
+    )
     assert torch.autograd.gradcheck(l2_normalise, x)
     assert l2_normalise(torch.full((1, 300, 1, 1), 300.0).half()).norm().item() == pytest.approx(1, abs=1e-3)
 

@@ -53,7 +53,7 @@ def test_equals_a_loop_over_the_papers_equations(kernel: int, size: tuple[int, i
 
 
 def test_quarter_turn_by_hand() -> None:
-    # θ turns offsets by 90°: (x, y) reads at (-y, x). A kernel with one tap at offset (1, 0) then reads at (0, 1).
+    # θ turns offsets by 90°: (x, y) reads at (-y, x). A kernel's only tap, at (1, 0), then reads at (0, 1).
     x = torch.arange(9.0).view(1, 1, 3, 3)
     theta = torch.tensor([0.0, -1, 1, 0]).view(1, 4, 1, 1).expand(1, 4, 3, 3)
     weight = torch.zeros(1, 1, 3, 3)
@@ -72,7 +72,12 @@ def test_starts_as_an_ordinary_convolution_borders_included(kernel: int) -> None
 
 
 def test_gradients_away_from_the_identity() -> None:
-    inputs = [_random(2, 2, 4, 5), _away_from_identity(2, 4, 5), _random(3, 2, 3, 3, seed=2), _random(3, seed=3)]
+    inputs = [
+        _random(2, 2, 4, 5),
+        _away_from_identity(2, 4, 5),
+        _random(3, 2, 3, 3, seed=2),
+        _random(3, seed=3),
+    ]
     for tensor in inputs:
         tensor.requires_grad_(True)
     assert torch.autograd.gradcheck(transform_and_convolve, inputs)

@@ -2,7 +2,6 @@ import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import safetensors.torch
@@ -23,14 +22,14 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-def _rewrite(path: Path, header: dict[str, str] | None = None, **tensors: Any) -> None:
+def _rewrite(path: Path, header: dict[str, str], tensors: dict[str, torch.Tensor | None]) -> None:
     """The same file with some header entries or tensors changed; None removes a tensor."""
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     old_header = json.loads(content[8 : 8 + length])["__metadata__"]
     merged = {**safetensors.torch.load(content), **tensors}
     kept = {name: value for name, value in merged.items() if value is not None}
-    path.write_bytes(safetensors.torch.save(kept, {**old_header, **(header or {})}))
+    path.write_bytes(safetensors.torch.save(kept, {**old_header, **header}))
 
 
 def test_round_trip(saved: Path) -> None:
@@ -46,10 +45,15 @@ def test_round_trip(saved: Path) -> None:
         torch.testing.assert_close(value, original[name], atol=1e-3, rtol=1e-3)
 
 
+def test_equal_weights_have_equal_hashes(tmp_path: Path) -> None:
+    model = build_model(SMALL)
+    hashes = {save_weights(tmp_path / f"{i}.safetensors", model, training={"b": 1, "a": 2}) for i in range(4)}
+    assert len(hashes) == 1
+
+
 def test_batch_variances_beyond_half_precision_survive(tmp_path: Path) -> None:
     model = build_model(replace(SMALL, head_norm="batch"))
-    with torch.no_grad():
-        model.head_norm.running_var.fill_(1e6)  # type: ignore[union-attr, operator]
+    model.get_buffer("head_norm.running_var").fill_(1e6)
     save_weights(tmp_path / "batch.safetensors", model)
     loaded = load_weights(tmp_path / "batch.safetensors").model
     assert loaded.state_dict()["head_norm.running_var"].max() == 1e6
@@ -64,7 +68,9 @@ def test_existing_file_is_kept(saved: Path) -> None:
 
 
 def test_unknown_name_lists_the_legal_ones() -> None:
-    with pytest.raises(WeightsError, match=r"no weights 'geometrik': expected one of .*geometric.*\.safetensors"):
+    with pytest.raises(
+        WeightsError, match=r"no weights 'geometrik': expected one of .*geometric.*\.safetensors"
+    ):
         load_weights("geometrik")
 
 
@@ -99,23 +105,25 @@ def test_safetensors_of_others(tmp_path: Path) -> None:
 
 def test_wrong_headers_and_tensors(saved: Path) -> None:
     original = saved.read_bytes()
-    _rewrite(saved, {"model": '{"dimm": 3}'})
+    _rewrite(saved, {"model": '{"dimm": 3}'}, {})
     with pytest.raises(WeightsError, match=r"no usable 'model'.*did you mean 'dim'"):
         load_weights(saved)
     saved.write_bytes(original)
-    _rewrite(saved, {"model": "not json"})
+    _rewrite(saved, {"model": "not json"}, {})
     with pytest.raises(WeightsError, match="no usable 'model'"):
         load_weights(saved)
     saved.write_bytes(original)
-    _rewrite(saved, **{"projection.weight": torch.zeros(1, 2)})
-    with pytest.raises(WeightsError, match=r"'projection.weight' of .* must be \(8, 512, 1, 1\), got \(1, 2\)"):
+    _rewrite(saved, {}, {"projection.weight": torch.zeros(1, 2)})
+    with pytest.raises(
+        WeightsError, match=r"'projection.weight' of .* must be \(8, 512, 1, 1\), got \(1, 2\)"
+    ):
         load_weights(saved)
     saved.write_bytes(original)
-    _rewrite(saved, **{"projection.bias": None})
+    _rewrite(saved, {}, {"projection.bias": None})
     with pytest.raises(WeightsError, match=r"1 tensors differ, first 'projection.bias'"):
         load_weights(saved)
     saved.write_bytes(original)
-    _rewrite(saved, **{"projection.bias": torch.full((8,), torch.nan)})
+    _rewrite(saved, {}, {"projection.bias": torch.full((8,), torch.nan)})
     with pytest.raises(WeightsError, match="not finite"):
         load_weights(saved)
 

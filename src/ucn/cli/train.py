@@ -33,8 +33,6 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train a network on pairs made from photographs."""
-    import torch
-
     from ucn.data.io import check_output
     from ucn.data.points import check_suffix
     from ucn.predict import choose_device
@@ -45,12 +43,12 @@ def run(
     config = read_recipe(recipe, overrides or ())
     check_suffix(output, (".safetensors",), "weights")
     check_output(output, overwrite)
-    torch.set_float32_matmul_precision("high")  # TF32 where the GPU has it: the forward pass is bf16 anyway
     sha256 = ""
 
     def keep(trained: Trained) -> None:
         nonlocal sha256
-        record = config.to_dict() | {"best_step": trained.step}
+        # The trunk's file name without its folder: where it lay on one machine tells nobody anything.
+        record = config.to_dict() | {"init": Path(config.init).name, "best_step": trained.step}
         sha256 = save_weights(
             output, trained.model, calibration=trained.calibration, training=record, overwrite=True
         )

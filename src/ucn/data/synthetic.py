@@ -160,8 +160,8 @@ def _render(canvases: Tensor, sizes: Tensor, view_to_source: Tensor, size_hw: tu
     span = sizes[:, None] - 1
     # Behind the horizon of a steep view coordinates explode; the mirror needs finite ones.
     points = points.nan_to_num(0.0).clamp(-1e5, 1e5)
-    # A photograph one pixel wide has no span to mirror at; its only pixel is then read from any remainder.
-    folded = span - (points.remainder((2 * span).clamp_min(1)) - span).abs()
+    # A photograph one pixel wide has no span to mirror at; `grid_sample` reads its NaN at the border.
+    folded = span - (points.remainder(2 * span) - span).abs()
     return sample_image(canvases, folded.view(len(canvases), *size_hw, 2), "border")
 
 

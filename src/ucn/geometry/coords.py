@@ -29,7 +29,7 @@ def flip_points(points: Tensor, width: int) -> Tensor:
 
 
 def cells_to_pixels(cells: Tensor, stride: int, offset: float) -> Tensor:
-    """Pixel coordinates of feature cells: cell c of a backbone declaring (stride, offset) is centred there."""
+    """Pixel coordinates of feature cells: where cell c of a backbone declaring (stride, offset) is centred."""
     return cells * stride + offset
 
 
@@ -43,7 +43,9 @@ def cell_centres(feature_map: FeatureMap) -> Tensor:
     h, w = feature_map.grid_hw
     device, dtype = feature_map.features.device, torch.float32
     y, x = torch.meshgrid(
-        torch.arange(h, device=device, dtype=dtype), torch.arange(w, device=device, dtype=dtype), indexing="ij"
+        torch.arange(h, device=device, dtype=dtype),
+        torch.arange(w, device=device, dtype=dtype),
+        indexing="ij",
     )
     cells = torch.stack([x.flatten(), y.flatten()], dim=-1)
     return cells_to_pixels(cells, feature_map.stride, feature_map.offset)

@@ -1,8 +1,10 @@
 """Exact nearest neighbours in plain torch, by three methods of rising cost and accuracy.
 
 Ranking by ``q·b - |b|²/2`` needs one matrix product. Where the best scores of a query stand further apart
-than rounding can explain, that settles the query. The others, few in ordinary images and all of them in
-blank ones, are ranked by the same product in float64, and true ties at last by differences.
+than rounding can explain, that settles the query. Products that round their factors first (TF32, bfloat16, if
+the caller switched them on) settle little so; there, some more of the best rows are measured by differences.
+What is left, few queries in ordinary images and all of them in blank ones, is ranked by the same product in
+float64, and true ties at last by differences.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from ucn.knn.exclusion import Outside, squared_distances, squared_distances_byte
 
 # Distances that differ by less than this share are equal: summing in another order explains it.
 _TIE_TOLERANCE = 1e-12
+
+# Rows beyond the wanted ones that are measured where products round their factors.
+_SPARE_CANDIDATES = 16
 
 # Larger blocks of scores are slower on a processor, whose caches they leave (measured).
 _CPU_BLOCK_BYTES = 32 * 2**20
@@ -89,7 +94,8 @@ def _rank_by_products(
 ) -> tuple[Tensor, Tensor]:
     """Indices (B, N, k) by products in the given type, and which queries (B, N) those settle."""
     (B, N, _), M = queries.shape, database.shape[1]
-    count = min(k + 1, M)
+    is_coarse = _factor_roundoff(dtype) > 0
+    count = min(k + 1 + (_SPARE_CANDIDATES if is_coarse else 0), M)
     best = queries.new_full((B, N, count), -torch.inf, dtype=dtype)
     indices = torch.full((B, N, count), -1, dtype=torch.int64, device=queries.device)
     query_norms = queries.new_zeros((B, N), dtype=torch.float64)
@@ -113,8 +119,15 @@ def _rank_by_products(
                 if column_step < M:
                     values, places = _merge(best[items, rows], indices[items, rows], values, places)
                 best[items, rows], indices[items, rows] = values, places
-    is_settled = _is_settled(best, query_norms, largest_norm, queries.shape[-1], dtype)
-    indices = indices.masked_fill_(best == -torch.inf, -1)[..., :k]
+    bound = _rounding_bound(query_norms, largest_norm, queries.shape[-1], dtype)
+    indices.masked_fill_(best == -torch.inf, -1)
+    if is_coarse:
+        indices, is_settled = _rerank(queries, database, best, indices, k, query_norms, bound, memory_bytes)
+    else:
+        better, worse = best[..., :-1].double(), best[..., 1:].double()
+        is_settled = ((better - worse > 2 * bound[..., None]) | (better == -torch.inf)).all(dim=-1)
+    is_settled &= bound.isfinite()
+    indices = indices[..., :k]
     if k > M:
         indices = F.pad(indices, (0, k - M), value=-1)
     return indices, is_settled
@@ -172,10 +185,8 @@ def _merge(best: Tensor, indices: Tensor, values: Tensor, places: Tensor) -> tup
     return merged, torch.cat([indices, places], dim=-1).gather(-1, order)
 
 
-def _is_settled(
-    best: Tensor, query_norms: Tensor, largest_norm: Tensor, D: int, dtype: torch.dtype
-) -> Tensor:
-    """Which queries (B, N) have scores so far apart that rounding cannot have changed their order."""
+def _rounding_bound(query_norms: Tensor, largest_norm: Tensor, D: int, dtype: torch.dtype) -> Tensor:
+    """By how much rounding may have changed the scores of each query (B, N); infinite where they overflow."""
     products = query_norms * largest_norm
     scale = products + 0.5 * largest_norm.square()
     unit = 2.0 ** (-53 if dtype == torch.float64 else -24)
@@ -184,9 +195,37 @@ def _is_settled(
     bound = 1.05 * (D + 8) * unit * scale
     bound += 2.1 * _factor_roundoff(dtype) * products + D * torch.finfo(dtype).tiny
     bound += _TIE_TOLERANCE * (query_norms + largest_norm).square()
-    better, worse = best[..., :-1].double(), best[..., 1:].double()
-    is_apart = (better - worse > 2 * bound[..., None]) | (better == -torch.inf)
-    return is_apart.all(dim=-1) & (scale < torch.finfo(dtype).max / 8)
+    return bound.masked_fill_(scale >= torch.finfo(dtype).max / 8, torch.inf)
+
+
+def _rerank(
+    queries: Tensor,
+    database: Tensor,
+    best: Tensor,
+    indices: Tensor,
+    k: int,
+    query_norms: Tensor,
+    bound: Tensor,
+    memory_bytes: int,
+) -> tuple[Tensor, Tensor]:
+    """Puts the best rows (B, N, C) of a coarse product in true order, and says which queries that settles.
+
+    A query is settled when no row that was left out can be as near as its k-th, and no two of those in
+    question are so near to a tie that only the slowest method tells.
+    """
+    indices = indices.sort(dim=-1).values  # so that a stable sort by distance leaves ties in this order
+    distances = _measure(queries.double(), database.double(), indices, memory_bytes, in_order=False)
+    distances, order = distances.sort(dim=-1, stable=True)
+    wanted = distances[..., : k + 1]
+    gaps = wanted[..., 1:] - wanted[..., :-1]
+    is_clear = (gaps > _TIE_TOLERANCE * wanted[..., 1:]) | (gaps == 0) | gaps.isnan()
+    kth = distances[..., min(k, distances.shape[-1]) - 1]
+    score = 0.5 * (query_norms.square() - kth.square())
+    rest = best[..., -1].double() + bound  # the best score a row that was left out can have
+    is_complete = (score - bound > rest) | (best[..., -1] == -torch.inf)
+    if best.shape[-1] == database.shape[1]:  # no row was left out
+        is_complete = torch.ones_like(is_complete)
+    return indices.gather(-1, order), is_clear.all(dim=-1) & is_complete
 
 
 def _factor_roundoff(dtype: torch.dtype) -> float:
@@ -257,7 +296,9 @@ def _hide(distances: Tensor, start: int, picks: list[Tensor]) -> None:
         distances[rows, pick[rows] - start] = torch.inf
 
 
-def _measure(queries: Tensor, database: Tensor, indices: Tensor, memory_bytes: int) -> Tensor:
+def _measure(
+    queries: Tensor, database: Tensor, indices: Tensor, memory_bytes: int, in_order: bool = True
+) -> Tensor:
     """Distances (B, N, k) to the chosen rows, by differences, so that equal vectors are exactly 0 apart."""
     B, N, k = indices.shape
     D = queries.shape[-1]
@@ -270,5 +311,6 @@ def _measure(queries: Tensor, database: Tensor, indices: Tensor, memory_bytes: i
             chosen = database[item, indices[item, rows].clamp(min=0)].double()  # (n, k, D)
             chosen -= queries[item, rows, None]
             distances[item, rows] = torch.linalg.vector_norm(chosen, dim=-1).to(dtype)
+    distances.masked_fill_(indices < 0, torch.inf)
     # Ties within the tolerance stand in the order of their indices; their distances must not decrease.
-    return distances.masked_fill_(indices < 0, torch.inf).cummax(dim=-1).values
+    return distances.cummax(dim=-1).values if in_order else distances

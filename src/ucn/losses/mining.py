@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from ucn.geometry.coords import cell_centres
+from ucn.geometry.sampling import sample_descriptors
 from ucn.knn import Outside, nearest
 from ucn.knn.exclusion import squared_distances, squared_distances_bytes
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
 from ucn.losses.drawing import draw_true, draw_uniform
-from ucn.losses.pairs import OneWay, check_direction, prepare_pair, read_cells, sample_points
+from ucn.losses.pairs import OneWay, check_direction, prepare_pair, read_cells
 from ucn.types import Direction, FeatureMap
 
 MiningMethod = Literal["random", "nearest", "hardest"]
@@ -210,5 +211,5 @@ def find_hardest_cells(
 
 def _descriptors(way: OneWay) -> tuple[Tensor, Tensor]:
     """Query descriptors (B, N, D) and candidate descriptors (B, h * w, D)."""
-    queries = sample_points(way.map_from, way.points_from)
+    queries = sample_descriptors(way.map_from, way.points_from)
     return queries, way.map_to.features.flatten(2).transpose(1, 2)

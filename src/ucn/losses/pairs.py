@@ -82,16 +82,9 @@ def check_direction(direction: Direction) -> None:
         raise ValueError(f"direction must be one of {', '.join(get_args(Direction))}, got {direction!r}")
 
 
-def sample_points(feature_map: FeatureMap, points: Tensor) -> Tensor:
-    """Unit descriptors (B, N, D) at points (B, N, 2); tied to the graph even for N = 0."""
-    if points.shape[1] == 0:
-        return feature_map.features.flatten(2)[:, :, :0].transpose(1, 2)
-    return sample_descriptors(feature_map, points)
-
-
 def sample_pair(way: OneWay) -> tuple[Tensor, Tensor]:
     """Descriptors (B, N, D) at the points of both views."""
-    return sample_points(way.map_from, way.points_from), sample_points(way.map_to, way.points_to)
+    return sample_descriptors(way.map_from, way.points_from), sample_descriptors(way.map_to, way.points_to)
 
 
 def read_cells(feature_map: FeatureMap, cells: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The trunk: ImageNet GoogLeNet (BVLC) from conv1 to inception_4a, fully convolutional, strides as arguments."""
+"""The trunk: ImageNet GoogLeNet (BVLC), conv1 to inception_4a, fully convolutional, strides as arguments."""
 
 from __future__ import annotations
 
@@ -166,7 +166,9 @@ def load_imagenet_trunk(trunk: GoogLeNetTrunk, path: str | Path) -> None:
     if not path.is_file():
         raise WeightsError(f"no trunk weights at {path}: expected the .npz of BVLC GoogLeNet arrays")
     if path.stat().st_size > _TRUNK_FILE_BYTES:
-        raise WeightsError(f"{path} has {path.stat().st_size} bytes; trunk weights have under {_TRUNK_FILE_BYTES}")
+        raise WeightsError(
+            f"{path} has {path.stat().st_size} bytes; trunk weights have under {_TRUNK_FILE_BYTES}"
+        )
     parameters = dict(trunk.named_parameters())
     try:
         with np.load(path, allow_pickle=False) as arrays, torch.no_grad():
@@ -175,9 +177,8 @@ def load_imagenet_trunk(trunk: GoogLeNetTrunk, path: str | Path) -> None:
                     array = torch.from_numpy(arrays[f"{caffe}_{suffix}"])
                     parameter = parameters[f"{ours}.{kind}"]
                     if array.shape != parameter.shape:
-                        raise WeightsError(
-                            f"{caffe}_{suffix} in {path} must be {tuple(parameter.shape)}, got {tuple(array.shape)}"
-                        )
+                        expected, came = tuple(parameter.shape), tuple(array.shape)
+                        raise WeightsError(f"{caffe}_{suffix} in {path} must be {expected}, got {came}")
                     parameter.copy_(array)
     except (KeyError, OSError, ValueError) as error:
         if isinstance(error, WeightsError):

@@ -42,7 +42,7 @@ class CorrespondenceNetwork(nn.Module):
             else nn.Identity()
         )
         self.stride, self.offset = self.trunk.stride, self.trunk.offset
-        # The transformer's windows may stretch; half as far again as they reach in a map covers what was seen.
+        # The transformer's windows may turn and stretch: by 12 cells, several times a kernel, is far enough.
         stretch = 0 if config.transformer == "none" else 12 * self.stride
         self.reach = self.trunk.reach + stretch
 

@@ -1,4 +1,4 @@
-"""The convolutional spatial transformer: a convolution whose k×k window is turned and scaled at each location.
+"""The convolutional spatial transformer: a convolution whose k×k window turns and scales at each location.
 
 At every location an own 2×2 matrix θ, itself predicted by convolution, moves the k×k grid round that
 location; the map is read there bilinearly, the k×k readings are laid side by side without overlap, and a k×k

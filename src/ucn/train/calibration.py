@@ -23,6 +23,7 @@ from ucn.types import PairBatch
 RIGHT_WITHIN = 3.0
 """Pixels within which a match counts as right."""
 _CORNERS = 500
+_POINTS_OF_A_HOMOGRAPHY = 4
 
 
 @torch.no_grad()
@@ -37,10 +38,16 @@ def fit_calibration(
         synthetic: how their pairs are made.
         pairs: how many pairs of one photograph, and as many of two, are matched.
         seed: of the pairs.
+
+    Returns:
+        The fitted curves. Where there is nothing to fit one on, it is the default: the curve of pairs for a
+        single photograph, both for photographs too small to show the same points in two views.
     """
     generator = torch.Generator(bank.canvases.device).manual_seed(seed)
     batch = make_pairs(bank, pairs, synthetic, generator)
-    singles = list(batch)
+    singles = [pair for pair in batch if int(pair.is_valid.sum()) >= _POINTS_OF_A_HOMOGRAPHY]
+    if not singles:
+        return Calibration()
     related, features, labels = [], [], []
     for pair in singles:
         found, is_right = _match_pair(model, pair)
@@ -56,6 +63,8 @@ def fit_calibration(
         for first, second in zip(singles, singles[1:] + singles[:1], strict=True)
         if first.names != second.names
     ]
+    if not unrelated:  # a fit to related pairs alone would call every pair related
+        return matching
     support = torch.tensor([[_support(found, matching)] for found in related + unrelated])
     is_related = torch.tensor([True] * len(related) + [False] * len(unrelated))
     pair_bias, pair_weight = _fit_logistic(support, is_related)

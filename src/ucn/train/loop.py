@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -59,7 +60,7 @@ class Trained:
     model: CorrespondenceNetwork
     pck: dict[str, float]
     step: int
-    calibration: Calibration = Calibration()
+    calibration: Calibration = field(default_factory=Calibration)
 
 
 def train(
@@ -103,7 +104,8 @@ def train(
     started = time.monotonic()
     for step in range(1, config.steps + 1):
         batch = make_pairs(training, config.batch, config.synthetic, generator)
-        result = training_step(model, batch, config.loss, optimiser, config.clip_norm, generator)
+        with _fast_products(device):
+            result = training_step(model, batch, config.loss, optimiser, config.clip_norm, generator)
         schedule.step()
         _update_average(average, model, min(config.average_decay, step / (step + 10)))
         losses.append(result.loss)
@@ -121,7 +123,9 @@ def train(
             losses, names, started = [], [], time.monotonic()
     if best is None:
         raise ValueError(f"steps must be at least 1, got {config.steps}")
-    calibration = fit_calibration(best.model, validation, config.synthetic, _CALIBRATION_PAIRS, config.seed + 2)
+    calibration = fit_calibration(
+        best.model, validation, config.synthetic, _CALIBRATION_PAIRS, config.seed + 2
+    )
     best = replace(best, calibration=calibration)
     keep(best)
     return best
@@ -180,6 +184,20 @@ def _rate_factor(step: int, config: TrainConfig) -> float:
         return (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+@contextmanager
+def _fast_products(device: torch.device) -> Iterator[None]:
+    """Lets a GPU take TF32 for the float32 products of the loss; the forward pass is in bf16 anyway."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @torch.no_grad()

@@ -64,7 +64,7 @@ def save_weights(
         "calibration": json.dumps((calibration or Calibration()).to_dict(), sort_keys=True),
         "training": json.dumps(training or {}, sort_keys=True),
     }
-    content = safetensors.torch.save(tensors, header)
+    content = _sort_header(safetensors.torch.save(tensors, header))
     write_bytes_atomically(path, content, overwrite=overwrite)
     return hashlib.sha256(content).hexdigest()
 
@@ -95,7 +95,9 @@ def load_weights(name_or_path: str | Path) -> LoadedWeights:
 def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
     if not path.is_file():
         names = ", ".join(sorted(SHIPPED))
-        raise WeightsError(f"no weights '{given}': expected one of {names}, or the path of a .safetensors file")
+        raise WeightsError(
+            f"no weights '{given}': expected one of {names}, or the path of a .safetensors file"
+        )
     size = path.stat().st_size
     if size > _MAX_FILE_BYTES:
         raise WeightsError(f"{path} has {size} bytes; weights have at most {_MAX_FILE_BYTES}")
@@ -111,6 +113,18 @@ def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
                 "the file was changed or damaged; reinstall ucn"
             )
     return content
+
+
+def _sort_header(content: bytes) -> bytes:
+    """The same file with its header in a fixed order, so that equal weights have equal hashes.
+
+    The format (8 bytes of length, JSON padded with blanks to a multiple of 8, then data at offsets that count
+    from the header's end) leaves the order open, and the library writes a new one each time.
+    """
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def _parse(content: bytes, path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -139,7 +153,9 @@ def _fill(model: CorrespondenceNetwork, tensors: dict[str, Tensor], path: Path) 
     wanted = model.state_dict()
     if tensors.keys() != wanted.keys():
         odd = sorted(tensors.keys() ^ wanted.keys())
-        raise WeightsError(f"{path} does not fit its own configuration: {len(odd)} tensors differ, first '{odd[0]}'")
+        raise WeightsError(
+            f"{path} does not fit its own configuration: {len(odd)} tensors differ, first '{odd[0]}'"
+        )
     for name, value in tensors.items():
         if value.shape != wanted[name].shape:
             raise WeightsError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -40,7 +40,23 @@ class WeightsInfo:
         return cls(str(path), sha256, unknown, unknown, unknown, unknown, unknown, {}, file_bytes)
 
 
-SHIPPED: dict[str, WeightsInfo] = {}
+_GEOMETRIC = WeightsInfo(
+    name="geometric",
+    sha256="c0c98c949d669c4f8bc1f7e5e0c1974b1063dba69deb29eeb833626e29f05cb1",
+    task="geometric",
+    data="homography warps of 2,128 photographs; trunk from BVLC GoogLeNet (ImageNet)",
+    licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
+    restrictions="same scene only, not semantic; trained on planar warps; scale changes up to 2",
+    description="Finds the same point of one scene in two photographs of it.",
+    metrics={
+        "validation pck@1": 20.5,
+        "validation pck@3": 61.5,
+        "validation pck@5": 74.6,
+        "validation pck@10": 82.3,
+    },
+)
+
+SHIPPED: dict[str, WeightsInfo] = {info.name: info for info in (_GEOMETRIC,)}
 
 
 def shipped_path(info: WeightsInfo) -> Path:
@@ -50,4 +66,4 @@ def shipped_path(info: WeightsInfo) -> Path:
 
 def list_weights() -> tuple[WeightsInfo, ...]:
     """All weights that ship with this installation."""
-    return tuple(SHIPPED.values())
+    return tuple(replace(info, file_bytes=shipped_path(info).stat().st_size) for info in SHIPPED.values())

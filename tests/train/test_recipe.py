@@ -1,0 +1,149 @@
+"""Recipe files become configurations, or one clear error."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ucn.config import TrainConfig
+from ucn.errors import ConfigError
+from ucn.train.recipe import read_recipe
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.y*ml"))
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a recipe and returns its path."""
+
+    def write_text(text: str) -> Path:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_text
+
+
+def test_there_are_recipes() -> None:
+    assert "geometric.yaml" in [path.name for path in RECIPES]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_every_recipe_parses(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCN_DATA", "some/folder")
+    config = read_recipe(path)
+    assert config.name == path.stem
+    assert TrainConfig.from_dict(config.to_dict()) == config
+
+
+def test_the_geometric_recipe_finds_the_trunk_in_the_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCN_DATA", "some/folder")
+    (path,) = [path for path in RECIPES if path.name == "geometric.yaml"]
+    config = read_recipe(path)
+    assert config.init == "some/folder/googlenet/bvlc_googlenet_conv1_to_inception_4a.npz"
+    assert config.loss.kind == "infonce"
+
+
+def test_values_come_from_defaults_then_file_then_overrides(write: Write) -> None:
+    path = write("name: a\nsteps: 10\nbatch: 4\nloss:\n  radius: 3\n")
+    config = read_recipe(path, ["steps=20", "loss.margin=0.5", "model.dim=null", "synthetic.zoom=[0.5, 2]"])
+    assert config == TrainConfig.from_dict(
+        {
+            "name": "a",
+            "steps": 20,
+            "batch": 4,
+            "loss": {"radius": 3, "margin": 0.5},
+            "model": {"dim": None},
+            "synthetic": {"zoom": [0.5, 2.0]},
+        }
+    )
+    assert config.seed == TrainConfig.seed
+
+
+def test_a_later_override_wins_and_may_hold_an_equals_sign(write: Write) -> None:
+    path = write("steps: 10\n")
+    assert read_recipe(path, ["name=a", "name=b=c"]).name == "b=c"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-3", 1e-3), ("2E+2", 200.0), ("-0", 0.0), ("5", 5.0), (".5e1", 5.0), ("1.0e-3", 1e-3)],
+)
+def test_numbers_as_people_write_them(write: Write, text: str, value: float) -> None:
+    # YAML 1.1 takes 1e-3 for text.
+    assert read_recipe(write(f"name: a\nsteps: 1\nhead_rate: {text}\n")).head_rate == value
+    assert read_recipe(write("name: a\nsteps: 1\n"), [f"head_rate={text}"]).head_rate == value
+
+
+def test_words_that_begin_like_numbers_stay_words(write: Write) -> None:
+    assert read_recipe(write("name: 1e-3b\nsteps: 1\n")).name == "1e-3b"
+
+
+def test_environment_variables_in_init(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("name: ${UCN_TEST_FOLDER}\nsteps: 1\ninit: ${UCN_TEST_FOLDER}/a.npz\n")
+    monkeypatch.setenv("UCN_TEST_FOLDER", "/some/where")
+    config = read_recipe(path)
+    assert config.init == "/some/where/a.npz"
+    assert config.name == "${UCN_TEST_FOLDER}"  # nowhere else
+    monkeypatch.delenv("UCN_TEST_FOLDER")
+    with pytest.raises(ConfigError, match="the environment variable UCN_TEST_FOLDER is not set"):
+        read_recipe(path)
+    assert read_recipe(path, ["init=random"]).init == "random"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\nstesp: 1\n", r"recipe\.yaml: unknown key 'stesp'; did you mean 'steps'\?"),
+        ("name: a\nsteps: 1\nloss: {raduis: 1}\n", "unknown key 'loss.raduis'; did you mean 'radius'"),
+        ("name: a\n", r"recipe\.yaml: TrainConfig lacks the key 'steps'"),
+        ("steps: 1\n", r"recipe\.yaml: TrainConfig lacks the key 'name'"),
+        ("name: a\nsteps: 0\n", r"recipe\.yaml: steps must be at least 1, got 0"),
+        ("name: a\nsteps: 1\nloss:\n  radius: -1\n", r"loss\.radius must be at least 0, got -1\.0"),
+        ("name: a\nsteps: many\n", "steps must be int, got 'many'"),
+        ("name: a\nsteps: 1\nhead_rate: .inf\n", "head_rate must be a finite number, got inf"),
+        ("name: 2020-99-99\nsteps: 1\n", r"recipe\.yaml is not YAML: month must be"),
+        ("name: [a\n", r"recipe\.yaml is not YAML: "),
+        ("name: !!python/object:os.system a\n", r"recipe\.yaml is not YAML: "),
+        ("- name\n", r"recipe\.yaml must hold keys and values, got list"),
+        ("", r"recipe\.yaml must hold keys and values, got NoneType"),
+    ],
+)
+def test_wrong_recipes(write: Write, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(write(text))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("steps", "an override must be key=value, got 'steps'"),
+        ("=3", "an override must be key=value, got '=3'"),
+        ("steps=[1", r"the value of 'steps=\[1' is not YAML"),
+        ("steps.x=1", "'steps' in 'steps.x' has no keys of its own"),
+        ("stesp=1", r"recipe\.yaml with stesp=1: unknown key 'stesp'; did you mean 'steps'"),
+        ("model.dmi=1", "unknown key 'model.dmi'; did you mean 'dim'"),
+        ("batch=0", "batch must be at least 1, got 0"),
+        ("name=3", "name must be str, got 3"),
+    ],
+)
+def test_wrong_overrides(write: Write, override: str, message: str) -> None:
+    path = write("name: a\nsteps: 1\n")
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(path, [override])
+
+
+def test_files_that_are_no_recipes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no recipe at .*missing\.yaml: expected a \.yaml file"):
+        read_recipe(tmp_path / "missing.yaml")
+    with pytest.raises(ConfigError, match="no recipe at"):
+        read_recipe(tmp_path)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(bytes(range(256)))
+    with pytest.raises(ConfigError, match=r"binary\.yaml is not YAML: "):
+        read_recipe(binary)
+    large = tmp_path / "large.yaml"
+    large.write_text("#" * (2**20 + 1))
+    with pytest.raises(ConfigError, match=r"large\.yaml has 1048577 bytes; recipes have at most 1048576"):
+        read_recipe(large)

@@ -1,0 +1,161 @@
+"""The training step, called with pairs made by hand."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import SGD, AdamW
+
+from photo_cases import write_photos
+from ucn.config import LossConfig, ModelConfig, SyntheticConfig
+from ucn.data.synthetic import ImageBank, make_pairs
+from ucn.errors import NonFiniteLossError
+from ucn.losses import infonce_loss, mine_negatives, mined_contrastive_loss, mined_triplet_loss
+from ucn.matching import match_cells
+from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.train.step import check_finite, compute_loss, encode_pair, training_step
+from ucn.types import PairBatch
+
+LOSSES = [
+    LossConfig("infonce", radius=6),
+    LossConfig("infonce", radius=6, direction="0to1"),
+    LossConfig("contrastive", radius=6),
+    LossConfig("contrastive", radius=6, mining="random"),
+    LossConfig("triplet", radius=6, mining="nearest", direction="1to0"),
+]
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> PairBatch:
+    """Two pairs of 64 px views."""
+    paths = write_photos(tmp_path_factory.mktemp("photos"), [(128, 128)], grain=8)
+    config = SyntheticConfig(side=64, points=100, photometric=0.0, max_scale=1.2, upright_share=1.0)
+    return make_pairs(ImageBank(paths, 128, "cpu"), 2, config, torch.Generator().manual_seed(0))
+
+
+def make_model(dim: int = 16) -> CorrespondenceNetwork:
+    return build_model(ModelConfig(dim=dim)).train()
+
+
+def copy_parameters(model: CorrespondenceNetwork) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def share_matched(model: CorrespondenceNetwork, batch: PairBatch, within: float) -> float:
+    errors = []
+    with torch.no_grad():
+        for pair in batch:
+            is_valid = pair.is_valid[0]
+            found = match_cells(*encode_pair(model, pair), pair.points0[0][is_valid])
+            errors.append((found.points1 - pair.points1[0][is_valid]).norm(dim=-1))
+    return (torch.cat(errors) <= within).double().mean().item()
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("infonce", 25), ("contrastive", 32)])
+def test_one_batch_can_be_overfitted(batch: PairBatch, kind: str, steps: int) -> None:
+    config = LossConfig.from_dict({"kind": kind, "radius": 6})
+    model = make_model()
+    before = share_matched(model, batch, within=3)
+    optimiser = AdamW(model.parameters(), 1e-3)
+    generator = torch.Generator().manual_seed(0)
+    losses = [
+        training_step(model, batch, config, optimiser, 1.0, generator).loss.item() for _ in range(steps)
+    ]
+    assert losses[-1] < 0.2 * losses[0]
+    assert before < 0.3
+    assert share_matched(model, batch, within=3) > 0.95
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.kind} {loss.mining} {loss.direction}")
+def test_each_loss_is_finite_and_moves_all_weights(batch: PairBatch, loss: LossConfig) -> None:
+    model = make_model()
+    before = copy_parameters(model)
+    optimiser = AdamW(model.parameters(), 1e-3, weight_decay=0)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(
+        2
+    ):  # in the first step the transformer still is a convolution, whatever its localiser says
+        result = training_step(model, batch, loss, optimiser, 1.0, generator)
+    assert result.loss.isfinite() and result.loss.item() > 0
+    assert not result.loss.requires_grad
+    assert result.gradient_norm.isfinite() and result.gradient_norm.item() > 0
+    for name, parameter in model.named_parameters():
+        assert parameter.isfinite().all(), name
+        assert not torch.equal(parameter, before[name]), name
+
+
+def test_long_gradients_are_shortened_and_old_ones_forgotten(batch: PairBatch) -> None:
+    model = make_model()
+    optimiser = SGD(model.parameters(), lr=1.0)
+    lengths = []
+    for clip_norm in (1e-3, 1e-3, 1e9):
+        before = copy_parameters(model)
+        result = training_step(model, batch, LOSSES[0], optimiser, clip_norm, torch.Generator())
+        steps = [parameter.detach() - before[name] for name, parameter in model.named_parameters()]
+        length = torch.cat([step.flatten().double() for step in steps]).norm().item()
+        lengths.append((length, result.gradient_norm.item()))
+    for length, gradient_norm in lengths[:2]:  # with SGD at rate 1 the step is the gradient
+        assert gradient_norm > 0.01
+        assert length == pytest.approx(1e-3, rel=0.01)
+    assert lengths[2][0] == pytest.approx(lengths[2][1], rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", LOSSES[::2], ids=lambda loss: loss.kind)
+@pytest.mark.parametrize("N", [0, 5])
+def test_no_valid_points_cost_nothing_and_change_nothing(batch: PairBatch, loss: LossConfig, N: int) -> None:
+    empty = replace(
+        batch,
+        points0=torch.full((2, N, 2), torch.nan),
+        points1=torch.full((2, N, 2), torch.nan),
+        is_valid=torch.zeros(2, N, dtype=torch.bool),
+    )
+    model = make_model()
+    before = copy_parameters(model)
+    optimiser = SGD(model.parameters(), lr=1.0)
+    result = training_step(model, empty, loss, optimiser, 1.0, torch.Generator().manual_seed(0))
+    assert result.loss.item() == 0
+    assert result.gradient_norm.item() == 0
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+
+
+def test_both_views_are_encoded_as_each_alone(batch: PairBatch) -> None:
+    model = make_model().eval()
+    with torch.no_grad():
+        map0, map1 = encode_pair(model, batch)
+        for found, image in ((map0, batch.image0), (map1, batch.image1)):
+            alone = model.encode(image)
+            torch.testing.assert_close(found.features, alone.features, atol=1e-5, rtol=0)
+            assert (found.stride, found.offset, found.image_hw) == (alone.stride, alone.offset, (64, 64))
+
+
+def test_compute_loss_passes_every_setting_on(batch: PairBatch) -> None:
+    with torch.no_grad():
+        map0, map1 = encode_pair(make_model(), batch)
+    truth = (map0, map1, batch.points0, batch.points1, batch.is_valid)
+
+    def compute(config: LossConfig) -> float:
+        return compute_loss(map0, map1, batch, config, torch.Generator().manual_seed(0)).item()
+
+    infonce = LossConfig("infonce", radius=9.0, temperature=0.2, direction="1to0")
+    direct = infonce_loss(*truth, temperature=0.2, radius=9.0, direction="1to0")
+    assert compute(infonce) == pytest.approx(direct.item())
+    contrastive = LossConfig("contrastive", radius=9.0, margin=1.5, mining="random", direction="0to1")
+    generator = torch.Generator().manual_seed(0)
+    mined = mine_negatives(*truth, method="random", radius=9.0, direction="0to1", generator=generator)
+    assert compute(contrastive) == pytest.approx(mined_contrastive_loss(*truth, mined, margin=1.5).item())
+    triplet = replace(contrastive, kind="triplet")
+    assert compute(triplet) == pytest.approx(mined_triplet_loss(*truth, mined, margin=1.5).item())
+    values = [compute(config) for config in (infonce, contrastive, triplet)]
+    assert all(abs(first - second) > 1e-3 for first, second in pairwise(sorted(values)))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_broken_loss_names_its_samples(value: float) -> None:
+    names: list[tuple[str, ...]] = [("a", "b"), ("c", "d"), ("e", "f")]
+    with pytest.raises(NonFiniteLossError, match=rf"the loss became {value} on the samples c, d; lower"):
+        check_finite(torch.tensor([1.0, value, torch.nan]), names)
+    check_finite(torch.tensor([1.0, 2.0, 0.0]), names)
+    check_finite(torch.zeros(0), [])
