@@ -29,7 +29,7 @@ def flip_points(points: Tensor, width: int) -> Tensor:
 
 
 def cells_to_pixels(cells: Tensor, stride: int, offset: float) -> Tensor:
-    """Pixel coordinates of feature cells: where cell c of a backbone declaring (stride, offset) is centred."""
+    """Pixel coordinates of feature cells: where the cells of a backbone declaring (stride, offset) lie."""
     return cells * stride + offset
 
 
