@@ -36,17 +36,18 @@ def shift_image(image: Tensor, shift_xy: tuple[float, float]) -> Tensor:
 
 
 def measure(matchers: dict[str, ucn.Matcher], image: Tensor) -> dict[str, list[float]]:
-    """Errors in pixels of each matcher, over all shifts and queries."""
+    """Errors in pixels of each matcher, over all shifts and queries; the matchers share their weights."""
     errors: dict[str, list[float]] = {name: [] for name in matchers}
     height, width = image.shape[-2:]
+    encoder = next(iter(matchers.values()))
+    features0 = encoder.extract(image)
+    points = features0.keypoints.cpu().numpy()
+    inner = ((points >= _BORDER) & (points < [width - _BORDER, height - _BORDER])).all(axis=1)
     for index, shift in enumerate(SHIFTS):
         # Each shift along x meets another along y, so that both axes see all of them.
         shift_xy = (shift, SHIFTS[(3 * index + 2) % len(SHIFTS)])
-        moved = shift_image(image, shift_xy)
+        features1 = encoder.extract(shift_image(image, shift_xy))
         for name, matcher in matchers.items():
-            features0, features1 = matcher.extract(image), matcher.extract(moved)
-            points = features0.keypoints.cpu().numpy()
-            inner = ((points >= _BORDER) & (points < [width - _BORDER, height - _BORDER])).all(axis=1)
             matches = matcher.match_features(features0, features1, points=points[inner])
             offsets = matches.points1 - matches.points0 - np.array(shift_xy, np.float32)
             errors[name] += np.hypot(offsets[:, 0], offsets[:, 1]).tolist()

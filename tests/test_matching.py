@@ -132,7 +132,7 @@ def test_small_budget_gives_the_same_matches() -> None:
     large = match_and_check(map0, map1, points0, elsewhere_radius=16.0)
     small = match_and_check(map0, map1, points0, elsewhere_radius=16.0, memory_bytes=2**16)
     for name in vars(large):
-        torch.testing.assert_close(getattr(small, name), getattr(large, name))
+        torch.testing.assert_close(getattr(small, name), getattr(large, name), atol=1e-4, rtol=1e-4)
 
 
 def test_spread_is_exact_on_a_ramp_between_cell_centres() -> None:
