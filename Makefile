@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 # Two cores are what the time limits are written for; torch takes what the machine has.
 demo: $(VENV)/.core
-	$(BIN)/ucn demo
+	$(BIN)/ucn demo --overwrite
 
 # The quick part: lint, types and fast tests.
 check: lint

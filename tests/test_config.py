@@ -136,17 +136,19 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (ModelConfig, "strides", [(2, 2, 1, 3), (0, 2, 1, 1)]),
         (ModelConfig, "dim", [0, 4097]),
         (ModelConfig, "transformer_kernel", [2, -1, 17]),
-        (MatchConfig, "max_side", [31, 0]),
-        (MatchConfig, "tile_side", [224, 260]),
-        (MatchConfig, "max_keypoints", [0]),
-        (MatchConfig, "grid_step", [0]),
+        (MatchConfig, "max_side", [31, 0, 1_000_001]),
+        (MatchConfig, "tile_side", [224, 260, 32 * 100_000]),
+        (MatchConfig, "max_keypoints", [0, 1_000_001, 3_000_000_000]),
+        (MatchConfig, "grid_step", [0, 3_000_000_000]),
         (MatchConfig, "mutual_tolerance", [0.0]),
         (MatchConfig, "ratio", [0.0, 1.01]),
         (MatchConfig, "elsewhere_radius", [-1.0]),
         (MatchConfig, "min_score", [-0.1, 1.1]),
-        (MatchConfig, "memory_bytes", [2**20 - 1]),
-        (SyntheticConfig, "side", [32, 100]),
-        (SyntheticConfig, "points", [0]),
+        (MatchConfig, "memory_bytes", [2**20 - 1, 2**40 + 1]),
+        (Calibration, "match_bias", [-10000.5, 1e308]),
+        (Calibration, "pair_support", [-1e308, 10000.5]),
+        (SyntheticConfig, "side", [32, 100, 8224]),
+        (SyntheticConfig, "points", [0, 1_000_001]),
         (SyntheticConfig, "upright_share", [-0.1, 1.1]),
         (SyntheticConfig, "upright_degrees", [-1.0, 181.0]),
         (SyntheticConfig, "max_scale", [0.9]),
@@ -157,9 +159,9 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (LossConfig, "temperature", [0.0]),
         (LossConfig, "margin", [0.0]),
         (TrainConfig, "name", ["", " "]),
-        (TrainConfig, "steps", [0]),
+        (TrainConfig, "steps", [0, 10**9 + 1]),
         (TrainConfig, "seed", [-1, 2**63]),
-        (TrainConfig, "batch", [0]),
+        (TrainConfig, "batch", [0, 65_537]),
         (TrainConfig, "head_rate", [-1.0]),
         (TrainConfig, "trunk_rate", [-1.0]),
         (TrainConfig, "weight_decay", [-1.0]),
@@ -184,6 +186,8 @@ def test_values_out_of_range_are_named(kind: type[Config], name: str, values: li
     ("kind", "values"),
     [
         (ModelConfig, {"dim": 1, "transformer_kernel": 15}),
+        (Calibration, {"match_bias": -1e4, "pair_bias": 1e4}),
+        (MatchConfig, {"max_keypoints": 1_000_000}),
         (ModelConfig, {"dim": 4096, "transformer_kernel": 1}),
         (MatchConfig, {"max_side": 32, "tile_side": 256, "ratio": 1.0, "min_score": 1.0}),
         (SyntheticConfig, {"side": 64, "max_scale": 1.0, "perspective": 0.4, "zoom": (1.0, 1.0)}),
@@ -202,3 +206,46 @@ def test_the_ends_of_the_ranges_are_legal(kind: type[Config], values: dict[str, 
 def test_a_nested_value_out_of_range_is_named_with_its_path() -> None:
     with pytest.raises(ConfigError, match=r"^loss\.radius must be at least 0, got -1\.0$"):
         TrainConfig.from_dict(RUN | {"loss": {"radius": -1}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (MatchConfig, {"keypoints": "sift"}, "^keypoints must be one of corners, grid, got 'sift'$"),
+        (MatchConfig, {"max_keypoints": 2.5}, r"^max_keypoints must be int, got 2\.5$"),
+        (MatchConfig, {"max_side": "x"}, "^max_side must be int, got 'x'$"),
+        (MatchConfig, {"ratio": 10**400}, r"^ratio must be a finite number, got 10+\.\.\.0+$"),
+        (MatchConfig, {"ratio": 10**5000}, "^ratio must be a finite number, got int of very many digits$"),
+        (
+            ModelConfig,
+            {"transformer": "foo"},
+            "^transformer must be one of none, after_trunk, in_branch, got",
+        ),
+        (ModelConfig, {"strides": (2, 2)}, "^strides must have 4 values, got 2$"),
+        (ModelConfig, {"dim": "y" * 1000}, r"^dim must be int, got 'y+\.\.\.y+'$"),
+        (TrainConfig, RUN | {"model": 3}, "^model must be a mapping, got int$"),
+        (
+            TrainConfig,
+            RUN | {"seed": 10**5000},
+            r"^seed must be in \[0, 2\^63\), got int of very many digits$",
+        ),
+    ],
+)
+def test_direct_construction_is_as_strict(kind: type[Config], values: dict[str, Any], message: str) -> None:
+    for build in (kind, lambda **given: kind.from_dict(given)):
+        with pytest.raises(ConfigError, match=message) as caught:
+            build(**values)
+        assert len(str(caught.value)) < 150
+
+
+def test_direct_construction_makes_floats_of_ints_and_tuples_of_lists() -> None:
+    config = SyntheticConfig(max_scale=2, zoom=[1, 2])  # type: ignore[arg-type]
+    assert isinstance(config.max_scale, float)
+    assert config.zoom == (1.0, 2.0) and isinstance(config.zoom[0], float)
+    assert hash(config) == hash(SyntheticConfig(max_scale=2.0, zoom=(1.0, 2.0)))
+
+
+def test_unknown_keys_are_cut_short() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig.from_dict({"k" * 10_000: 1})
+    assert len(str(caught.value)) < 250

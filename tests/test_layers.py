@@ -15,7 +15,7 @@ LEVELS: list[set[str]] = [
     {"geometry"},
     {"knn"},
     {"nn", "losses", "matching", "data", "keypoints"},
-    {"weights"},
+    {"weights", "scoring"},
     {"predict", "baselines"},
     {"viz"},
     {"evaluate", "batch", "export", "integrations"},

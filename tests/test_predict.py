@@ -107,11 +107,74 @@ def test_masks_keep_points_and_matches_inside(image: Tensor) -> None:
     matches = _matcher().match(image, image, mask0=mask0, mask1=mask1)
     assert len(matches) > 5
     assert matches.points0[:, 0].max() <= 84
-    assert matches.points1[:, 1].max() <= 63  # cells inside the mask, refined by at most a cell
+    assert matches.points1[:, 1].max() <= 59.5
     asked = _matcher().match(image, image, points=[[40.0, 100.0]], mask1=np.zeros((120, 168), bool))
     assert np.isnan(asked.points1).all() and asked.scores[0] == 0 and not asked.is_mutual[0]
     with pytest.raises(ValueError, match=r"mask must be \(H, W\) = \(120, 168\)"):
         _matcher().match(image, image, mask0=np.ones((5, 5), bool))
+
+
+def test_masks_with_holes_on_both_sides() -> None:
+    wide = _texture(120, 200)
+    image0, image1 = wide[:, :, 24:], wide[:, :, :176]  # x in image 0 is x + 24 in image 1
+    mask0, mask1 = np.zeros((120, 176), bool), np.zeros((120, 176), bool)
+    mask0[40:80, 60:100] = True
+    mask1[40:80, 84:124] = True  # the same place
+    matches = _matcher(min_score=0.0).match(image0, image1, mask0=mask0, mask1=mask1)
+    assert len(matches) > 10
+    assert np.median(np.abs(matches.points1 - matches.points0 - [24, 0])) < 0.5
+    column, row = matches.points1.round().astype(int).T
+    assert mask1[row, column].all()
+    # Looked up elsewhere, the way back may end only where mask 0 allows.
+    elsewhere = np.zeros((120, 176), bool)
+    elsewhere[:30, 130:] = True
+    asked = _matcher().match(image0, image1, points=[[80.0, 60.0]], mask0=elsewhere)
+    assert np.abs(asked.points1[0] - [104, 60]).max() < 1 and not asked.is_mutual[0]
+
+
+def test_a_mask_smaller_than_a_cell_still_names_its_place(image: Tensor) -> None:
+    mask1 = np.zeros((120, 168), bool)
+    mask1[52, 84] = True  # cell centres lie at 2, 6, 10, ...
+    asked = _matcher().match(image, image, points=[[20.0, 20.0]], mask1=mask1)
+    assert np.abs(asked.points1[0] - [84, 52]).max() <= 2.5
+
+
+def test_mask_pixels_are_looked_up_to_the_pixel(image: Tensor) -> None:
+    mask0 = np.zeros((120, 168), bool)
+    mask0[10:110, 80] = True  # one column
+    points = _matcher(keypoints="grid", grid_step=1, max_keypoints=30_000, use_mutual=False, min_score=0.0)
+    assert set(points.match(image, image, mask0=mask0).points0[:, 0]) == {80.0}
+
+
+def test_sides_reduced_by_different_factors() -> None:
+    # 333 × 1001 at a longest side of 200 becomes 67 × 200: 0.2012 and 0.1998.
+    image = F.interpolate(_texture(84, 250)[None], (333, 1001), mode="bilinear", align_corners=False)[0]
+    matcher = _matcher(max_side=200)
+    assert matcher.extract(image).map.image_hw == (67, 200)
+    points = np.array([[900.0, 40.0], [40.0, 300.0], [960.0, 310.0], [500.0, 166.0]])
+    found = matcher.match(image, image, points=points)
+    assert np.abs(found.points1 - points).max() < 1.0  # the wrong factor moves x or y by 2 px and more
+    flow = matcher.flow(image, image)
+    assert np.abs(flow.flow_0to1[20:-20, 20:-20]).max() < 1.5
+
+
+def test_flow_between_images_of_different_sizes() -> None:
+    small = _texture(96, 128)
+    double = F.interpolate(small[None], scale_factor=2, mode="bilinear", align_corners=False)[0]
+    flow = _matcher(max_side=128).flow(small, double)
+    rows, columns = np.mgrid[10:86, 10:118]
+    expected = np.stack([(columns + 0.5) * 2 - 0.5 - columns, (rows + 0.5) * 2 - 0.5 - rows], axis=-1)
+    assert np.median(np.abs(flow.flow_0to1[10:86, 10:118] - expected)) < 1.0
+
+
+def test_ratio_keeps_what_leads_over_its_rival(image: Tensor) -> None:
+    # An image against itself: best distance 0, so every ratio keeps all; against another, few survive.
+    same = _matcher(min_score=0.0).match(image, image)
+    assert len(_matcher(min_score=0.0, ratio=0.5).match(image, image)) > 0.9 * len(same)
+    other = _texture(120, 168, seed=9)
+    free = _matcher(min_score=0.0, use_mutual=False).match(image, other)
+    strict = _matcher(min_score=0.0, use_mutual=False, ratio=0.9).match(image, other)
+    assert 0 < len(strict) < 0.75 * len(free)
 
 
 def test_all_kinds_of_images_give_the_same(image: Tensor, tmp_path: Path) -> None:
@@ -163,7 +226,9 @@ def test_grid_keypoints(image: Tensor) -> None:
     matches = _matcher(keypoints="grid", grid_step=8, use_mutual=False).match(image, image)
     assert len(matches) == 15 * 21
     few = _matcher(keypoints="grid", grid_step=8, max_keypoints=10).extract(image)
-    assert len(few.keypoints) == 10 and few.keypoints[-1, 1] > 100
+    # Evenly coarser until it fits: every 56 px, centred.
+    assert sorted(set(few.keypoints[:, 0].tolist())) == [27, 83, 139]
+    assert sorted(set(few.keypoints[:, 1].tolist())) == [3, 59, 115]
 
 
 def test_flow_of_a_shift() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import reprlib
 import types
 import typing
 from dataclasses import dataclass
@@ -19,6 +20,14 @@ from ucn.errors import ConfigError
 
 class Config:
     """Base of all settings: strict reading from plain dictionaries, and back."""
+
+    def __post_init__(self) -> None:
+        """Checks the type of every field, however the config is made; subclasses go on with the ranges."""
+        for name, hint in typing.get_type_hints(type(self)).items():
+            given = getattr(self, name)
+            value = _read_value(hint, given, name)
+            if value is not given:
+                object.__setattr__(self, name, value)  # an int where a float is asked, a list for a tuple
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "") -> Self:
@@ -39,9 +48,10 @@ class Config:
         legal = [field.name for field in fields]
         given: dict[str, Any] = {}
         for key, value in values.items():
-            path = f"{where}.{key}" if where else str(key)
+            name = str(key)[:80]
+            path = f"{where}.{name}" if where else name
             if key not in legal:
-                close = difflib.get_close_matches(str(key), legal, n=1)
+                close = difflib.get_close_matches(name, legal, n=1)
                 hint = f"; did you mean '{close[0]}'?" if close else ""
                 raise ConfigError(f"unknown key '{path}'{hint} (legal: {', '.join(legal)})")
             given[key] = _read_value(hints[key], value, path)
@@ -75,12 +85,12 @@ def _read_value(hint: Any, value: Any, path: str) -> Any:
         (hint,) = [a for a in arguments if a is not type(None)]
         return _read_value(hint, value, path)
     if origin is Literal:
-        if value not in arguments:
-            raise ConfigError(f"{path} must be one of {', '.join(map(str, arguments))}, got {value!r}")
+        if not isinstance(value, str) or value not in arguments:
+            raise ConfigError(f"{path} must be one of {', '.join(map(str, arguments))}, got {_show(value)}")
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{path} must be a list, got {value!r}")
+            raise ConfigError(f"{path} must be a list, got {_show(value)}")
         if arguments[-1] is Ellipsis:
             arguments = (arguments[0],) * len(value)
         if len(value) != len(arguments):
@@ -91,17 +101,36 @@ def _read_value(hint: Any, value: Any, path: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, Config):
         return value if isinstance(value, hint) else hint.from_dict(value, path)
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise ConfigError(f"{path} must be a finite number, got {value}")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an int beyond all floats
+            number = math.inf
+        if not math.isfinite(number):
+            raise ConfigError(f"{path} must be a finite number, got {_show(value)}")
+        return value if isinstance(value, float) else number
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ConfigError(f"{path} must be {hint.__name__}, got {value!r}")
+        raise ConfigError(f"{path} must be {hint.__name__}, got {_show(value)}")
     return value
 
 
-def _require(condition: bool, message: str) -> None:
+def _require(condition: bool, rule: str, value: Any) -> None:
     if not condition:
-        raise ConfigError(message)
+        raise ConfigError(f"{rule}, got {_show(value)}")
+
+
+def _require_at_most(config: Config, **limits: float) -> None:
+    """Bounds sizes and counts far above any use, so that a slip of the keyboard is not an empty memory."""
+    for name, limit in limits.items():
+        value = getattr(config, name)
+        _require(value is None or value <= limit, f"{name} must be at most {limit}", value)
+
+
+def _show(value: Any) -> str:
+    """A value as errors print it: short, however long it is."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python refuses to print ints of more than 4300 digits
+        return f"{type(value).__name__} of very many digits"
 
 
 @dataclass(frozen=True)
@@ -120,16 +149,20 @@ class ModelConfig(Config):
     """Side k of the transformer's kernel, odd. Unused in_branch, where the branches' own 3 and 5 hold."""
 
     def __post_init__(self) -> None:
-        """Checks ranges."""
-        _require(all(s in (1, 2) for s in self.strides), f"strides must each be 1 or 2, got {self.strides}")
-        _require(self.dim is None or 1 <= self.dim <= 4096, f"dim must be 1..4096 or null, got {self.dim}")
+        """Checks types and ranges."""
+        super().__post_init__()
+        _require(all(s in (1, 2) for s in self.strides), "strides must each be 1 or 2", self.strides)
+        _require(self.dim is None or 1 <= self.dim <= 4096, "dim must be 1..4096 or null", self.dim)
         k = self.transformer_kernel
-        _require(k % 2 == 1 and 1 <= k <= 15, f"transformer_kernel must be odd and 1..15, got {k}")
+        _require(k % 2 == 1 and 1 <= k <= 15, "transformer_kernel must be odd and 1..15", k)
 
 
 @dataclass(frozen=True)
 class Calibration(Config):
-    """Logistic curves, fitted on held-out pairs, that turn similarities into probabilities."""
+    """Logistic curves, fitted on held-out pairs, that turn similarities into probabilities.
+
+    Every number is in [-10000, 10000].
+    """
 
     match_bias: float = -2.0
     """Constant of a match's logit."""
@@ -144,6 +177,13 @@ class Calibration(Config):
     pair_support: float = 16.0
     """Weight of the mean score over all queries, those without a mutual match counting 0."""
 
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        super().__post_init__()
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            _require(abs(value) <= 1e4, f"{field.name} must be in [-10000, 10000]", value)
+
 
 @dataclass(frozen=True)
 class MatchConfig(Config):
@@ -156,7 +196,7 @@ class MatchConfig(Config):
     keypoints: Literal["corners", "grid"] = "corners"
     """What is matched when the caller gives no points: corners of image 0, or a regular grid."""
     max_keypoints: int = 4096
-    """At most this many keypoints of an image are matched."""
+    """At most this many keypoints of an image are matched; 1..1,000,000."""
     grid_step: int = 4
     """Distance of grid keypoints in pixels of the encoded image."""
     use_mutual: bool = True
@@ -175,21 +215,25 @@ class MatchConfig(Config):
     """Budget of the nearest-neighbour search's largest temporary."""
 
     def __post_init__(self) -> None:
-        """Checks ranges."""
+        """Checks types and ranges."""
+        super().__post_init__()
         max_side = self.max_side
-        _require(max_side is None or max_side >= 32, f"max_side must be at least 32 or null, got {max_side}")
+        _require(max_side is None or max_side >= 32, "max_side must be at least 32 or null", max_side)
         _require(
             self.tile_side >= 256 and self.tile_side % 32 == 0,
-            f"tile_side must be a multiple of 32 and at least 256, got {self.tile_side}",
+            "tile_side must be a multiple of 32 and at least 256",
+            self.tile_side,
         )
-        _require(self.max_keypoints >= 1, f"max_keypoints must be at least 1, got {self.max_keypoints}")
-        _require(self.grid_step >= 1, f"grid_step must be at least 1, got {self.grid_step}")
-        _require(self.mutual_tolerance > 0, f"mutual_tolerance must be above 0, got {self.mutual_tolerance}")
-        _require(0 < self.ratio <= 1, f"ratio must be in (0, 1], got {self.ratio}")
+        _require(self.max_keypoints >= 1, "max_keypoints must be at least 1", self.max_keypoints)
+        _require(self.grid_step >= 1, "grid_step must be at least 1", self.grid_step)
+        _require(self.mutual_tolerance > 0, "mutual_tolerance must be above 0", self.mutual_tolerance)
+        _require(0 < self.ratio <= 1, "ratio must be in (0, 1]", self.ratio)
         radius = self.elsewhere_radius
-        _require(radius >= 0, f"elsewhere_radius must be at least 0, got {radius}")
-        _require(0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}")
-        _require(self.memory_bytes >= 2**20, f"memory_bytes must be at least 1 MiB, got {self.memory_bytes}")
+        _require(radius >= 0, "elsewhere_radius must be at least 0", radius)
+        _require(0 <= self.min_score <= 1, "min_score must be in [0, 1]", self.min_score)
+        _require(self.memory_bytes >= 2**20, "memory_bytes must be at least 1 MiB", self.memory_bytes)
+        sizes = dict.fromkeys(("max_side", "tile_side", "max_keypoints", "grid_step"), 1_000_000)
+        _require_at_most(self, **sizes, memory_bytes=2**40)
 
 
 @dataclass(frozen=True)
@@ -214,16 +258,18 @@ class SyntheticConfig(Config):
     """Strength of colour, light, blur and noise changes; 0 switches them off."""
 
     def __post_init__(self) -> None:
-        """Checks ranges."""
+        """Checks types and ranges."""
+        super().__post_init__()
         side, degrees, zoom = self.side, self.upright_degrees, self.zoom
-        _require(side >= 64 and side % 32 == 0, f"side must be a multiple of 32 from 64, got {side}")
-        _require(self.points >= 1, f"points must be at least 1, got {self.points}")
-        _require(0 <= self.upright_share <= 1, f"upright_share must be in [0, 1], got {self.upright_share}")
-        _require(0 <= degrees <= 180, f"upright_degrees must be in [0, 180], got {degrees}")
-        _require(self.max_scale >= 1, f"max_scale must be at least 1, got {self.max_scale}")
-        _require(0 <= self.perspective <= 0.4, f"perspective must be in [0, 0.4], got {self.perspective}")
-        _require(0 < zoom[0] <= zoom[1], f"zoom must be two rising positive numbers, got {zoom}")
-        _require(self.photometric >= 0, f"photometric must be at least 0, got {self.photometric}")
+        _require(side >= 64 and side % 32 == 0, "side must be a multiple of 32 from 64", side)
+        _require(self.points >= 1, "points must be at least 1", self.points)
+        _require(0 <= self.upright_share <= 1, "upright_share must be in [0, 1]", self.upright_share)
+        _require(0 <= degrees <= 180, "upright_degrees must be in [0, 180]", degrees)
+        _require(self.max_scale >= 1, "max_scale must be at least 1", self.max_scale)
+        _require(0 <= self.perspective <= 0.4, "perspective must be in [0, 0.4]", self.perspective)
+        _require(0 < zoom[0] <= zoom[1], "zoom must be two rising positive numbers", zoom)
+        _require(self.photometric >= 0, "photometric must be at least 0", self.photometric)
+        _require_at_most(self, side=8192, points=1_000_000)
 
 
 @dataclass(frozen=True)
@@ -244,10 +290,11 @@ class LossConfig(Config):
     """Whether candidates lie in view 1, view 0 or both."""
 
     def __post_init__(self) -> None:
-        """Checks ranges."""
-        _require(self.radius >= 0, f"radius must be at least 0, got {self.radius}")
-        _require(self.temperature > 0, f"temperature must be above 0, got {self.temperature}")
-        _require(self.margin > 0, f"margin must be above 0, got {self.margin}")
+        """Checks types and ranges."""
+        super().__post_init__()
+        _require(self.radius >= 0, "radius must be at least 0", self.radius)
+        _require(self.temperature > 0, "temperature must be above 0", self.temperature)
+        _require(self.margin > 0, "margin must be above 0", self.margin)
 
 
 @dataclass(frozen=True)
@@ -290,16 +337,19 @@ class TrainConfig(Config):
     """The pairs."""
 
     def __post_init__(self) -> None:
-        """Checks ranges."""
-        _require(self.name.strip() != "", f"name must not be empty, got {self.name!r}")
-        _require(self.steps >= 1, f"steps must be at least 1, got {self.steps}")
-        _require(0 <= self.seed < 2**63, f"seed must be in [0, 2^63), got {self.seed}")
-        _require(self.batch >= 1, f"batch must be at least 1, got {self.batch}")
+        """Checks types and ranges."""
+        super().__post_init__()
+        _require(self.name.strip() != "", "name must not be empty", self.name)
+        _require(self.steps >= 1, "steps must be at least 1", self.steps)
+        _require(0 <= self.seed < 2**63, "seed must be in [0, 2^63)", self.seed)
+        _require(self.batch >= 1, "batch must be at least 1", self.batch)
         for name in ("head_rate", "trunk_rate", "weight_decay", "warmup_steps"):
             value = getattr(self, name)
-            _require(value >= 0, f"{name} must be at least 0, got {value}")
-        _require(self.clip_norm > 0, f"clip_norm must be above 0, got {self.clip_norm}")
-        _require(0 <= self.average_decay < 1, f"average_decay must be in [0, 1), got {self.average_decay}")
-        _require(self.validate_every >= 1, f"validate_every must be at least 1, got {self.validate_every}")
+            _require(value >= 0, f"{name} must be at least 0", value)
+        _require(self.clip_norm > 0, "clip_norm must be above 0", self.clip_norm)
+        _require(0 <= self.average_decay < 1, "average_decay must be in [0, 1)", self.average_decay)
+        _require(self.validate_every >= 1, "validate_every must be at least 1", self.validate_every)
         share = self.validation_share
-        _require(0 < share <= 0.5, f"validation_share must be in (0, 0.5], got {share}")
+        _require(0 < share <= 0.5, "validation_share must be in (0, 0.5]", share)
+        counts = dict.fromkeys(("steps", "warmup_steps", "validate_every"), 1_000_000_000)
+        _require_at_most(self, **counts, batch=65_536)

@@ -158,7 +158,7 @@ def _match_descriptors(
     neighbourhood_bytes = 12 * (descriptors0.shape[-1] + (2 * _FINE_STEPS + 1) ** 2) * 4
     chunk = max(1, memory_bytes // neighbourhood_bytes)
     parts = [
-        _refine(descriptors0[start : start + chunk], map1, index[start : start + chunk])
+        _refine(descriptors0[start : start + chunk], map1, index[start : start + chunk], is_allowed1)
         for start in range(0, len(index), chunk)
     ]
     if not parts:
@@ -177,7 +177,9 @@ def _similarity(distances: Tensor) -> Tensor:
     return (1 - distances.square() / 2).clamp_min(-1)
 
 
-def _refine(descriptors0: Tensor, map1: FeatureMap, index: Tensor) -> tuple[Tensor, Tensor]:
+def _refine(
+    descriptors0: Tensor, map1: FeatureMap, index: Tensor, is_allowed1: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Moves matches from cell centres to where the interpolated descriptor is most similar.
 
     The descriptor at a place between cells is, as everywhere in this package, the normalised bilinear mixture
@@ -189,6 +191,7 @@ def _refine(descriptors0: Tensor, map1: FeatureMap, index: Tensor) -> tuple[Tens
         descriptors0: (N, D) queries.
         map1: the other image.
         index: (N,) the best cell of each query.
+        is_allowed1: (h * w,) bool, which cells may take part; None allows all.
 
     Returns:
         (N, 2) pixels and (N,) similarities.
@@ -200,6 +203,8 @@ def _refine(descriptors0: Tensor, map1: FeatureMap, index: Tensor) -> tuple[Tens
     near_columns = (columns[:, None, None] + steps).expand(-1, 3, 3).flatten(1)
     is_on_map = (near_rows >= 0) & (near_rows < h) & (near_columns >= 0) & (near_columns < w)
     neighbours = near_rows.clamp(0, h - 1) * w + near_columns.clamp(0, w - 1)
+    if is_allowed1 is not None:
+        is_on_map &= is_allowed1[neighbours]
     cells = map1.features[0].flatten(1).t()[neighbours].to(descriptors0.dtype)  # (N, 9, D)
     offsets, weights = _fine_grid(descriptors0)  # (Q,), (Q * Q, 9)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,15 +11,16 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ucn.config import Calibration, MatchConfig
+from ucn.config import MatchConfig
 from ucn.data.io import MaskLike, to_mask, to_tensor
 from ucn.data.points import check_points
 from ucn.errors import ImageReadError
-from ucn.geometry.coords import cell_centres, resize_points, resize_scale
+from ucn.geometry.coords import cell_centres, pixels_to_cells, resize_points, resize_scale
 from ucn.keypoints import detect_corners, grid_points
 from ucn.matching import CheckedMatches, match_and_check, spread_over_pixels
 from ucn.nn import MIN_SIDE, CorrespondenceNetwork
 from ucn.nn.tiling import encode_in_tiles
+from ucn.scoring import score_matches, score_pair
 from ucn.types import Features, Flow, ImageLike, Matches
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
 
@@ -142,7 +142,7 @@ class Matcher:
             points1=_to_numpy(_to_caller(found.points1, features1)),
             scores=_to_numpy(scores),
             is_mutual=is_mutual.cpu().numpy(),
-            pair_score=_score_pair(scores, is_mutual, self._calibration),
+            pair_score=score_pair(scores, is_mutual, self._calibration),
             image0_hw=features0.image_hw,
             image1_hw=features1.image_hw,
         )
@@ -189,10 +189,9 @@ class Matcher:
     def _detect(self, pixels: Tensor) -> Tensor:
         if self.config.keypoints == "corners":
             return detect_corners(pixels, self.config.max_keypoints).to(self.device)
-        grid = grid_points((pixels.shape[-2], pixels.shape[-1]), self.config.grid_step)
-        if len(grid) > self.config.max_keypoints:  # evenly thinned, so that the whole image stays covered
-            chosen = torch.linspace(0, len(grid) - 1, self.config.max_keypoints).round().long()
-            grid = grid[chosen]
+        size_hw, step = (pixels.shape[-2], pixels.shape[-1]), self.config.grid_step
+        while len(grid := grid_points(size_hw, step)) > self.config.max_keypoints:
+            step += 1  # a coarser grid, so that the whole image stays evenly covered
         return grid.to(self.device)
 
     def _choose_points(self, features: Features, use: Tensor | None) -> Tensor:
@@ -282,40 +281,26 @@ def _to_caller(points: Tensor, features: Features) -> Tensor:
 def _look_up(mask: Tensor, points: Tensor) -> Tensor:
     """Values (N,) of a mask (H, W) at the nearest pixels of points (N, 2)."""
     height, width = mask.shape
-    column = points[:, 0].round().long().clamp(0, width - 1)
-    row = points[:, 1].round().long().clamp(0, height - 1)
+    column = (points[:, 0] + 0.5).floor().long().clamp(0, width - 1)
+    row = (points[:, 1] + 0.5).floor().long().clamp(0, height - 1)
     return mask[row, column]
 
 
 def _cells_in_mask(features: Features, use: Tensor | None) -> Tensor | None:
-    return None if use is None else _look_up(use, _to_caller(cell_centres(features.map), features))
-
-
-def score_features(found: CheckedMatches) -> Tensor:
-    """What a match's score is computed from: (N, 3) similarity, lead over the rival, miss of the way back."""
-    lead = found.similarities - found.rivals
-    return torch.stack([found.similarities, lead, found.misses.clamp_max(16) / 16], dim=1)
-
-
-def pair_support(scores: Tensor, is_mutual: Tensor) -> float:
-    """What a pair's score is computed from: the mean score, queries without a mutual match counting 0."""
-    return torch.where(is_mutual, scores, 0.0).mean().item() if len(scores) else 0.0
-
-
-def score_matches(found: CheckedMatches, calibration: Calibration) -> Tensor:
-    """Estimated probabilities (N,) that matches are right; 0 where there is none."""
-    features = score_features(found)
-    weights = (calibration.match_similarity, calibration.match_margin, calibration.match_miss)
-    logits = features @ features.new_tensor(weights) + calibration.match_bias
-    return torch.where(found.points1[:, 0].isnan(), 0.0, torch.sigmoid(logits))
-
-
-def _score_pair(scores: Tensor, is_mutual: Tensor, calibration: Calibration) -> float:
-    """Estimated probability that two images show the same thing; 0 when nothing was asked."""
-    if len(scores) == 0:
-        return 0.0
-    logit = calibration.pair_bias + calibration.pair_support * pair_support(scores, is_mutual)
-    return 1 / (1 + math.exp(-logit))
+    """Bool (h * w,): the cells whose centres a mask (H, W) of the caller's image uses; None for no mask."""
+    if use is None:
+        return None
+    centres = _to_caller(cell_centres(features.map), features)
+    is_used = _look_up(use, centres)
+    if is_used.any() or not use.any():
+        return is_used
+    # A mask so small that it misses all centres still names a place: the cells its pixels lie in.
+    pixels = use.nonzero().flip(-1).float()
+    encoded = resize_points(pixels, resize_scale(features.image_hw, features.map.image_hw))
+    cells = pixels_to_cells(encoded, features.map.stride, features.map.offset).round().long()
+    h, w = features.map.grid_hw
+    is_used[cells[:, 1].clamp(0, h - 1) * w + cells[:, 0].clamp(0, w - 1)] = True
+    return is_used
 
 
 def _to_numpy(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

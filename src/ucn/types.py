@@ -77,8 +77,9 @@ class Matches:
         points0: (N, 2) float32 points in image 0.
         points1: (N, 2) float32 points in image 1; NaN where nothing in image 1 was allowed to match.
         scores: (N,) float32 in [0, 1]: estimated probability that the match is right.
-        is_mutual: (N,) bool: matching back from image 1 returned to the point in image 0. Always True for
-            matches the library chose; queries given by the caller are all answered, so look here.
+        is_mutual: (N,) bool: matching back from image 1 returned to the point in image 0. True for all that
+            the library chose, unless `use_mutual` is off; queries given by the caller are all answered,
+            so look here.
         pair_score: estimated probability in [0, 1] that the two images show the same thing at all.
         image0_hw: (H, W) of image 0.
         image1_hw: (H, W) of image 1.

@@ -93,7 +93,7 @@ class TestReportErrors:
     def test_memory(self, error: Exception) -> None:
         code, text = self.run(error)
         assert code == 1
-        assert "not enough memory; try a smaller --max-side" in text
+        assert text == "error: not enough memory; try smaller images, a smaller batch, or --device cpu\n"
 
     def test_interrupt_exits_130(self) -> None:
         assert self.run(KeyboardInterrupt()) == (130, "interrupted\n")
@@ -183,3 +183,10 @@ def test_demo_parent_is_missing(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "does not exist; create it first" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_folder_name_too_long(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["demo", "-o", str(tmp_path / ("x" * 300))])
+    assert result.exit_code == 1
+    assert "file name too long" in result.stderr
+    assert "unexpected" not in result.stderr

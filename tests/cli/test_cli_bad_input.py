@@ -206,6 +206,7 @@ class TestBadOutputs:
         def fail(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
+        monkeypatch.setattr(os, "link", fail)
         monkeypatch.setattr(Path, "replace", fail)
         assert_refused("match", *pair, "-o", out / "o.npz", says=["no space left on device"], out=out)
 
@@ -218,6 +219,7 @@ class TestBadValues:
             (["--ratio", "0"], "ratio must be in (0, 1], got 0"),
             (["--min-score", "2"], "min_score must be in [0, 1], got 2"),
             (["--max-keypoints", "0"], "max_keypoints must be at least 1"),
+            (["--max-keypoints", "3000000000"], "max_keypoints must be at most 1000000, got 3000000000"),
             (["--device", "toaster"], "--device must be cpu, cuda, cuda:N or mps, got 'toaster'"),
         ],
     )

@@ -135,7 +135,26 @@ class TestDemo:
         assert "dense PCK@3" in text
         assert "ab" * 32 in text
         assert sorted(path.name for path in (out / "demo").iterdir()) == ["flow.png", "matches.png"]
-        run_ok("demo", "-o", out / "demo")  # its own pictures may be replaced
+
+    @pytest.mark.parametrize("name", ["matches.png", "flow.png"])
+    def test_pictures_are_kept_unless_overwrite(
+        self, out: Path, name: str, shift_matchers: list[Any]
+    ) -> None:
+        (out / name).write_bytes(b"mine")
+        result = runner.invoke(app, ["demo", "-o", str(out)])
+        assert result.exit_code == 1
+        assert f"{name} exists already and was kept; use --overwrite" in result.stderr
+        assert not shift_matchers  # said before any work
+        assert [path.read_bytes() for path in out.iterdir()] == [b"mine"]
+        run_ok("demo", "-o", out, "--overwrite")
+        assert (out / name).read_bytes() != b"mine"
+
+    def test_the_default_folder_is_no_exception(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(out)
+        run_ok("demo")
+        result = runner.invoke(app, ["demo"])
+        assert result.exit_code == 1
+        assert "use --overwrite" in result.stderr
 
     def test_json(self, out: Path) -> None:
         report = json.loads(run_ok("demo", "-o", out / "demo", "--json"))

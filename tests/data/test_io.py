@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.data import io
+from ucn.data import io as io_module
 from ucn.data.io import (
     check_output,
     read_image,
@@ -382,6 +383,31 @@ class TestWriting:
         with pytest.raises(OutputError, match="exists already"):
             write_bytes_atomically(tmp_path / "a", another_process)
         assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"theirs"]
+
+    def test_file_that_appears_after_every_check_is_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "a").write_bytes(b"theirs")
+        monkeypatch.setattr(io_module, "check_output", lambda *_: None)
+        with pytest.raises(OutputError, match=r"a exists already and was kept; use --overwrite"):
+            write_bytes_atomically(tmp_path / "a", b"ours")
+        assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"theirs"]
+
+    def test_file_systems_without_links(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refuse)
+        write_bytes_atomically(tmp_path / "a", b"1")
+        with pytest.raises(OutputError, match="exists already"):
+            write_bytes_atomically(tmp_path / "a", b"2")
+        assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"1"]
+
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_names_too_long(self, tmp_path: Path, overwrite: bool) -> None:
+        for path in (tmp_path / ("x" * 300), tmp_path / ("x" * 300) / "a"):
+            with pytest.raises(OutputError, match=r"cannot write .*: file name too long"):
+                check_output(path, overwrite)
 
     def test_missing_folder(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="no does not exist; create it first"):

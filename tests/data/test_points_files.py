@@ -225,6 +225,52 @@ class TestMatchesFiles:
         with pytest.raises(DataError, match="does not hold matches"):
             read_matches(tmp_path / "m.h5")
 
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("points1", np.zeros((2, 2), np.float32), r"points1 must be \(3, 2\), got \(2, 2\)"),
+            ("points0", np.zeros((3, 3), np.float32), r"points0 must be \(3, 2\), got \(3, 3\)"),
+            ("scores", np.zeros(4, np.float32), r"points0 must be \(4, 2\), got \(3, 2\)"),
+            ("scores", np.float32(1), r"points0 must be \(0, 2\), got \(3, 2\)"),
+            ("is_mutual", np.ones((3, 1), np.bool_), r"is_mutual must be \(3,\), got \(3, 1\)"),
+            ("image0_hw", np.array([np.inf, 1]), "cannot convert float infinity"),
+            ("meta", "[" * 100_000, "its meta is nested too deeply"),
+            ("meta", "3", "does not hold matches"),
+        ],
+    )
+    def test_parts_that_do_not_fit(self, tmp_path: Path, name: str, value: Any, message: str) -> None:
+        path = tmp_path / "m.npz"
+        write_matches(path, make_matches(), META)
+        with np.load(path) as archive:
+            values = dict(archive)
+        np.savez(path, **{**values, name: value})
+        with pytest.raises(DataError, match=f"m.npz does not hold matches: .*{message.split('matches')[-1]}"):
+            read_matches(path)
+
+    def test_h5_with_a_group_for_an_array(self, tmp_path: Path) -> None:
+        with h5py.File(tmp_path / "m.h5", "w") as file:
+            file.create_group("a/b/points0")
+        with pytest.raises(DataError, match="does not hold matches: points0 is a group, not a data set"):
+            read_matches(tmp_path / "m.h5")
+
+    def test_h5_with_fewer_rows(self, tmp_path: Path) -> None:
+        write_matches(tmp_path / "m.h5", make_matches(), META)
+        with h5py.File(tmp_path / "m.h5", "a") as file:
+            group = file["image0/image1"]
+            del group["points1"]
+            group.create_dataset("points1", data=np.zeros((2, 2)))
+        with pytest.raises(DataError, match=r"points1 must be \(3, 2\), got \(2, 2\)"):
+            read_matches(tmp_path / "m.h5")
+
+    def test_flipped_bytes(self, tmp_path: Path) -> None:
+        path = tmp_path / "m.npz"
+        write_matches(path, make_matches(300), META)
+        content = bytearray(path.read_bytes())
+        content[100:110] = bytes(byte ^ 0xFF for byte in content[100:110])
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="cannot read"):
+            read_matches(path)
+
 
 class TestFlowFiles:
     def make_flow(self) -> Flow:
@@ -252,6 +298,18 @@ class TestFlowFiles:
         np.testing.assert_array_equal(flow.flow_0to1, self.make_flow().flow_0to1)
         np.testing.assert_array_equal(flow.confidence, self.make_flow().confidence)
         assert meta == META
+
+    def test_parts_that_do_not_fit(self, tmp_path: Path) -> None:
+        path, vectors, confidence = tmp_path / "f.npz", np.zeros((2, 3, 2)), np.zeros((2, 3))
+        np.savez(path, flow_0to1=vectors, confidence=np.zeros((3, 3)), meta="{}")
+        with pytest.raises(DataError, match=r"flow_0to1 must be \(3, 3, 2\), got \(2, 3, 2\)"):
+            read_flow(path)
+        np.savez(path, flow_0to1=vectors, confidence=np.zeros(3), meta="{}")
+        with pytest.raises(DataError, match=r"confidence must be \(H, W\), got \(3,\)"):
+            read_flow(path)
+        np.savez(path, flow_0to1=vectors, confidence=confidence, meta="[" * 100_000)
+        with pytest.raises(DataError, match="does not hold flow: its meta is nested too deeply"):
+            read_flow(path)
 
     def test_unknown_suffix(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=r"must end in \.flo, \.npz"):

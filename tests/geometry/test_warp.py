@@ -125,6 +125,21 @@ def test_homography_from_points_by_hand() -> None:
     torch.testing.assert_close(homography_from_points(SQUARE, corners1), expected, atol=1e-5, rtol=0)
 
 
+def test_homography_from_points_sees_its_points_in_front() -> None:
+    # (0, 0) lies behind the horizon x = 100 of this one, the points before it.
+    H = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.01, 0, -1]], dtype=torch.float64)
+    points0 = random_points(1, 12)[0] + torch.tensor([150.0, 0])
+    points1 = warp_points(points0[None], H[None])[0]
+    found = homography_from_points(points0, points1)
+    torch.testing.assert_close(warp_points(points0[None], found[None])[0], points1)
+
+
+def test_a_homographys_scale_means_nothing() -> None:
+    points = random_points(1, 5)
+    H = random_homographies(1)
+    torch.testing.assert_close(warp_points(points, 1e-9 * H), warp_points(points, H))
+
+
 def test_no_points_and_no_pairs() -> None:
     assert warp_points(torch.zeros(2, 0, 2), random_homographies(2, torch.float32)).shape == (2, 0, 2)
     assert warp_points(torch.zeros(0, 5, 2), torch.zeros(0, 3, 3)).shape == (0, 5, 2)

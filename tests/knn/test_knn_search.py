@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -186,12 +187,20 @@ def test_outside_equals_brute_force(k: int) -> None:
     np.testing.assert_array_equal(found.indices.numpy(), indices)
 
 
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @pytest.fixture(params=["high", "medium"])
 def low_precision(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(request.param)
-    yield
-    torch.set_float32_matmul_precision(before)
+    with matmul_precision(request.param):
+        yield
 
 
 @pytest.mark.usefixtures("low_precision")
@@ -199,6 +208,32 @@ def test_exact_where_the_caller_allows_low_precision_products() -> None:
     queries, database = random_sets(100, 2000, 64)
     check_against_brute_force(queries, database, 1)
     check_against_brute_force(queries, database, 3)
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_row_just_behind_an_exact_tie_wins_by_its_lower_index(precision: str) -> None:
+    database = torch.zeros(60, 3)
+    database[:, 0] = 5
+    database[2] = torch.tensor([1, 7e-7, 0])  # a relative 2.5e-13 behind rows 5 and 7
+    database[5] = torch.tensor([1.0, 0, 0])
+    database[7] = torch.tensor([0, 1.0, 0])
+    with matmul_precision(precision):
+        for k in range(1, 5):
+            assert nearest(torch.zeros(1, 3), database, k).indices.tolist() == [[2, 5, 7, 0][:k]]
+
+
+@pytest.mark.usefixtures("low_precision")
+@pytest.mark.parametrize("k", [1, 2, 5, 30])
+@pytest.mark.parametrize("near", [3, 10, 40])
+def test_exact_and_near_ties_in_low_precision_equal_brute_force(k: int, near: int) -> None:
+    """Up to 40 near rows, more than are measured of a coarse product; relative gaps from 0 to 1e-11."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        database = torch.full((60, 3), 5.0)
+        offsets = torch.tensor([0, 0, 0, 4e-7, 7e-7, 4e-6])[torch.randint(6, (near,), generator=generator)]
+        rows = torch.stack([torch.ones(near), offsets, torch.zeros(near)], dim=1)
+        database[torch.randperm(60, generator=generator)[:near]] = rows
+        check_against_brute_force(torch.zeros(1, 3), database, k)
 
 
 def test_exact_where_products_really_are_of_low_precision(
@@ -254,7 +289,8 @@ class LargestStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["distinct", "blank", "outside"])
-def test_no_tensor_exceeds_the_budget(dtype: torch.dtype, kind: str) -> None:
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_no_tensor_exceeds_the_budget(dtype: torch.dtype, kind: str, precision: str) -> None:
     budget = 200_000
     queries, database = random_sets(800, 3000, 32, dtype)
     outside = None
@@ -266,9 +302,44 @@ def test_no_tensor_exceeds_the_budget(dtype: torch.dtype, kind: str) -> None:
         outside = Outside(
             torch.rand(800, 2, generator=generator), torch.rand(3000, 2, generator=generator), 0.3
         )
-    with LargestStorage(queries, database) as seen:
+    with matmul_precision(precision), LargestStorage(queries, database) as seen:
         nearest(queries, database, 2, outside=outside, memory_bytes=budget)
     assert 0 < seen.largest <= budget
+
+
+class OnMps(Tensor):
+    """A tensor that says it is on a device this machine lacks, and refuses float64 as MPS does."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("mps", 0)
+
+    def cpu(self, *_: Any) -> Tensor:
+        return self.as_subclass(Tensor)
+
+    def double(self, *_: Any) -> NoReturn:
+        raise TypeError("the MPS framework doesn't support float64")
+
+
+def test_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    move = Tensor.to
+
+    def to(tensor: Tensor, *options: Any, **named: Any) -> Any:
+        is_to_mps = options[:1] == (torch.device("mps", 0),)
+        return tensor.as_subclass(OnMps) if is_to_mps else move(tensor, *options, **named)
+
+    monkeypatch.setattr(Tensor, "to", to)
+    queries, database = random_sets(20, 50, 8)
+    places = torch.arange(100.0).reshape(50, 2)
+    expected = nearest(queries, database, 2, outside=Outside(places[:20], places, 9.0))
+    q, b, p = (x.as_subclass(OnMps) for x in (queries, database, places))
+    found = nearest(q, b, 2, outside=Outside(p[:20], p, 9.0))
+    assert isinstance(found.distances, OnMps)
+    assert isinstance(found.indices, OnMps)
+    assert torch.equal(found.distances.cpu(), expected.distances)
+    assert torch.equal(found.indices.cpu(), expected.indices)
+    with pytest.raises(ValueError, match="must share a device, got mps:0 and cpu"):
+        nearest(q, database)
 
 
 def test_mutual_by_hand() -> None:

@@ -106,6 +106,13 @@ def test_environment_variables_in_init(write: Write, monkeypatch: pytest.MonkeyP
         ("name: 2020-99-99\nsteps: 1\n", r"recipe\.yaml is not YAML: month must be"),
         ("name: [a\n", r"recipe\.yaml is not YAML: "),
         ("name: !!python/object:os.system a\n", r"recipe\.yaml is not YAML: "),
+        (
+            "name: a\nsteps: 1\nname: b\n",
+            r"recipe\.yaml is not YAML: the key 'name' stands twice; (.|\n)*line 3",
+        ),
+        ("name: a\nsteps: 1\nloss: {margin: 1, 'margin': 2}\n", "the key 'margin' stands twice"),
+        ("name: " + "[" * 100_000, r"recipe\.yaml is not YAML: it is nested too deeply"),
+        ("name: a\nsteps: 1\nhead_rate: 1" + "0" * 400, "head_rate must be a finite number, got 10+"),
         ("- name\n", r"recipe\.yaml must hold keys and values, got list"),
         ("", r"recipe\.yaml must hold keys and values, got NoneType"),
     ],
@@ -121,6 +128,8 @@ def test_wrong_recipes(write: Write, text: str, message: str) -> None:
         ("steps", "an override must be key=value, got 'steps'"),
         ("=3", "an override must be key=value, got '=3'"),
         ("steps=[1", r"the value of 'steps=\[1' is not YAML"),
+        ("loss={margin: 1, margin: 2}", "is not YAML: the key 'margin' stands twice"),
+        ("steps=" + "[" * 100_000, "is not YAML: it is nested too deeply"),
         ("steps.x=1", "'steps' in 'steps.x' has no keys of its own"),
         ("stesp=1", r"recipe\.yaml with stesp=1: unknown key 'stesp'; did you mean 'steps'"),
         ("model.dmi=1", "unknown key 'model.dmi'; did you mean 'dim'"),
@@ -139,6 +148,8 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
         read_recipe(tmp_path / "missing.yaml")
     with pytest.raises(ConfigError, match="no recipe at"):
         read_recipe(tmp_path)
+    with pytest.raises(ConfigError, match=r"cannot read recipe .*: File name too long"):
+        read_recipe(tmp_path / ("x" * 300))
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(bytes(range(256)))
     with pytest.raises(ConfigError, match=r"binary\.yaml is not YAML: "):

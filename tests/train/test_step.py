@@ -16,7 +16,7 @@ from ucn.losses import infonce_loss, mine_negatives, mined_contrastive_loss, min
 from ucn.matching import match_cells
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train.step import check_finite, compute_loss, encode_pair, training_step
-from ucn.types import PairBatch
+from ucn.types import FeatureMap, PairBatch
 
 LOSSES = [
     LossConfig("infonce", radius=6),
@@ -159,3 +159,14 @@ def test_a_broken_loss_names_its_samples(value: float) -> None:
         check_finite(torch.tensor([1.0, value, torch.nan]), names)
     check_finite(torch.tensor([1.0, 2.0, 0.0]), names)
     check_finite(torch.zeros(0), [])
+
+
+@pytest.mark.parametrize("kind", ["contrastive", "triplet"])
+def test_broken_features_are_named_before_mining(kind: str) -> None:
+    features = torch.full((1, 4, 8, 8), torch.nan)
+    feature_map = FeatureMap(features, 4, 2.0, (32, 32))
+    image, points = torch.zeros(1, 3, 32, 32), torch.full((1, 5, 2), 9.0)
+    batch = PairBatch(image, image, points, points, torch.ones(1, 5, dtype=torch.bool), ("bad.jpg",))
+    config = LossConfig.from_dict({"kind": kind})
+    with pytest.raises(NonFiniteLossError, match=r"not finite on the samples bad\.jpg"):
+        compute_loss(feature_map, feature_map, batch, config, torch.Generator())

@@ -140,3 +140,58 @@ def test_shipped_weights_load_and_say_what_they_are(info: table.WeightsInfo) -> 
     assert loaded.info.file_bytes == table.shipped_path(info).stat().st_size < 4_000_000
     assert loaded.training["name"] == info.name
     assert info.data and info.licence and info.restrictions and info.metrics
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"model": "[" * 100_000}, "no usable 'model': it is nested too deeply"),
+        ({"training": "[" * 100_000}, "no usable 'training': it is nested too deeply"),
+        ({"training": "[[1, 2]]"}, "no usable 'training': expected a mapping, got list"),
+        (
+            {"calibration": f'{{"match_bias": {10**400}}}'},
+            "no usable 'calibration': match_bias must be a finite",
+        ),
+        ({"calibration": f'{{"match_bias": {"9" * 5000}}}'}, "no usable 'calibration': "),
+        ({"calibration": '{"pair_bias": -1e308}'}, r"pair_bias must be in \[-10000, 10000\], got -1e\+308"),
+    ],
+)
+def test_hostile_headers(saved: Path, header: dict[str, str], message: str) -> None:
+    _rewrite(saved, header, {})
+    with pytest.raises(WeightsError, match=message) as caught:
+        load_weights(saved)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64]
+)
+def test_other_kinds_of_numbers(saved: Path, dtype: torch.dtype) -> None:
+    _rewrite(saved, {}, {"projection.bias": torch.zeros(8).to(dtype)})
+    with pytest.raises(
+        WeightsError, match=rf"'projection.bias' of .* must be torch.float16 or torch.float32, got {dtype}"
+    ):
+        load_weights(saved)
+
+
+def test_counts_must_be_counts(tmp_path: Path) -> None:
+    path = tmp_path / "batch.safetensors"
+    save_weights(path, build_model(replace(SMALL, head_norm="batch")))
+    load_weights(path)
+    _rewrite(path, {}, {"head_norm.num_batches_tracked": torch.tensor(0.5)})
+    with pytest.raises(WeightsError, match=r"must be torch.int64, got torch.float32"):
+        load_weights(path)
+
+
+def test_no_network_is_built_before_the_file_fits(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # By its header this network would take 2 GB.
+    large = ModelConfig(dim=1500, transformer_kernel=15)
+    _rewrite(saved, {"model": json.dumps(large.to_dict())}, {})
+    monkeypatch.setattr(store, "build_model", lambda _: pytest.fail("the network was built"))
+    with pytest.raises(WeightsError, match="does not fit its own configuration"):
+        load_weights(saved)
+
+
+def test_names_too_long_for_a_file() -> None:
+    with pytest.raises(WeightsError, match=r"cannot read weights w+: File name too long"):
+        load_weights("w" * 300)

@@ -37,6 +37,6 @@ def _describe(error: Exception) -> str:
     if isinstance(error, (UcnError, ValueError)):
         return text or type(error).__name__
     if isinstance(error, MemoryError) or "out of memory" in text.lower():
-        return "not enough memory; try a smaller --max-side, or --device cpu"
+        return "not enough memory; try smaller images, a smaller batch, or --device cpu"
     name = type(error).__name__
     return f"unexpected {name}: {text} (this is a fault of ucn; --debug shows where it happened)"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucn.cli import _matcher
-from ucn.cli._options import Debug, Device, Json, Weights
+from ucn.cli._options import Debug, Device, Json, Overwrite, Weights
 from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_seconds, say_share
 from ucn.cli._stages import Stages
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ucn.data.example import DisparityScore, ExamplePair
     from ucn.predict import Matcher
     from ucn.types import Flow, Matches
+
+
+_PICTURES = ("matches.png", "flow.png")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ def run(
     ] = Path("ucn-demo"),
     weights: Weights = "geometric",
     device: Device = None,
+    overwrite: Overwrite = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -46,7 +50,7 @@ def run(
     the pair is used in matching.
     """
     with Stages(is_quiet=json) as stages:
-        _check_folder(output)
+        _check_folder(output, overwrite)
         from ucn.data.example import example_pair
 
         pair = example_pair()
@@ -55,7 +59,7 @@ def run(
         stages("matching")
         result = _match_and_score(matcher, pair, stages)
         stages("drawing")
-        written = _draw(output, pair, result)
+        written = _draw(output, pair, result, overwrite)
     facts = {
         **describe_run(matcher),
         "image0_sha256": _hash(pair.image0_path),
@@ -85,14 +89,22 @@ def run(
     print_lines(lines)
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(folder: Path, overwrite: bool) -> None:
     """The folder may be missing, but then its parent must be writable."""
     from ucn.data.io import check_output
     from ucn.errors import OutputError
 
-    if folder.exists() and not folder.is_dir():
+    try:
+        is_folder, is_there = folder.is_dir(), folder.exists()
+    except OSError:  # a name that is too long, say; check_output tells
+        is_folder = is_there = False
+    if is_folder:
+        for name in _PICTURES:
+            check_output(folder / name, overwrite)
+    elif is_there:
         raise OutputError(f"cannot write into {folder}: it is a file; give a folder with -o")
-    check_output(folder / "matches.png" if folder.exists() else folder, overwrite=True)
+    else:
+        check_output(folder)
 
 
 def _match_and_score(matcher: Matcher, pair: ExamplePair, stages: Stages) -> _Result:
@@ -111,20 +123,20 @@ def _match_and_score(matcher: Matcher, pair: ExamplePair, stages: Stages) -> _Re
     return _Result(matches, flow, sparse, dense)
 
 
-def _draw(folder: Path, pair: ExamplePair, result: _Result) -> list[Path]:
+def _draw(folder: Path, pair: ExamplePair, result: _Result, overwrite: bool) -> list[Path]:
     from ucn.data.example import disparity_errors
     from ucn.data.io import write_image
     from ucn.viz import draw_flow, draw_matches
 
     errors = disparity_errors(result.matches.points0, result.matches.points1, pair.disparity)
-    pictures = {
-        "matches.png": draw_matches(pair.image0_path, pair.image1_path, result.matches, errors=errors),
-        "flow.png": draw_flow(result.flow, pair.image0_path),
-    }
+    pictures = (
+        draw_matches(pair.image0_path, pair.image1_path, result.matches, errors=errors),
+        draw_flow(result.flow, pair.image0_path),
+    )
     folder.mkdir(exist_ok=True)
-    for name, picture in pictures.items():
-        write_image(folder / name, picture, overwrite=True)
-    return [folder / name for name in pictures]
+    for name, picture in zip(_PICTURES, pictures, strict=True):
+        write_image(folder / name, picture, overwrite)
+    return [folder / name for name in _PICTURES]
 
 
 def _numbers(result: _Result) -> dict[str, Any]:

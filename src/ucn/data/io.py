@@ -169,10 +169,10 @@ def check_output(path: str | Path, overwrite: bool = False) -> None:
             what = "a folder" if path.is_dir() else "not a regular file"
             raise OutputError(f"cannot write {path}: it is {what}; give the name of a file")
         if path.exists() and not overwrite:
-            raise OutputError(
-                f"{path} exists already and was kept; use --overwrite (overwrite=True) or a new name"
-            )
-    except PermissionError as error:
+            raise _exists_already(path)
+    except OutputError:
+        raise
+    except OSError as error:  # no rights, a name that is too long
         raise OutputError(f"cannot write {path}: {_reason(error)}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OutputError(
@@ -202,14 +202,32 @@ def write_bytes_atomically(
                 file.write(content)
             else:
                 content(file)
-        check_output(path, overwrite)  # it may have come into being meanwhile
-        part.replace(path)
+        if overwrite:
+            check_output(path, overwrite)  # a folder may have come into being meanwhile
+            part.replace(path)
+        else:
+            _move_to_free_place(part, path)
     except OutputError:
         raise
     except OSError as error:
         raise OutputError(f"cannot write {path}: {_reason(error)}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _move_to_free_place(part: Path, path: Path) -> None:
+    """Gives a file its name unless that is taken; the caller removes the old name."""
+    try:
+        os.link(part, path)  # unlike a renaming it never replaces, whoever comes at the same moment
+    except FileExistsError as error:
+        raise _exists_already(path) from error
+    except OSError:  # not every file system has links
+        check_output(path)
+        part.replace(path)
+
+
+def _exists_already(path: Path) -> OutputError:
+    return OutputError(f"{path} exists already and was kept; use --overwrite (overwrite=True) or a new name")
 
 
 def check_image_suffix(path: str | Path) -> None:

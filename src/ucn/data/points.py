@@ -10,13 +10,14 @@ import io
 import json
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ucn.data.io import write_bytes_atomically
@@ -32,6 +33,7 @@ MATCH_SUFFIXES = (".npz", ".csv", ".h5")
 FLOW_SUFFIXES = (".flo", ".npz")
 """Formats of `write_flow`."""
 
+_MATCH_ARRAYS = ("points0", "points1", "scores", "is_mutual")
 _MAX_COORDINATE = 1e9  # beyond any image, and well within float32
 _FLO_MAGIC = struct.pack("<f", 202021.25)  # reads "PIEH"
 _FLO_UNKNOWN = 1e10  # Middlebury: a component above 1e9 marks an unknown vector
@@ -209,7 +211,7 @@ def write_matches(
     if suffix == ".csv":
         write_bytes_atomically(path, format_matches(matches).encode(), overwrite)
         return
-    arrays = {name: getattr(matches, name) for name in ("points0", "points1", "scores", "is_mutual")}
+    arrays = {name: getattr(matches, name) for name in _MATCH_ARRAYS}
     values = {
         "pair_score": matches.pair_score,
         "image0_hw": np.asarray(matches.image0_hw, np.int64),
@@ -254,10 +256,25 @@ def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
             np.asarray(values[name], np.float32) for name in ("points0", "points1", "scores")
         )
         is_mutual: BoolArray = np.asarray(values["is_mutual"], np.bool_)
-        meta = dict(json.loads(str(values["meta"])))
+        count = len(scores) if scores.ndim else 0
+        for name, array in zip(_MATCH_ARRAYS, (points0, points1, scores, is_mutual), strict=True):
+            _check_shape(name, array, (count, 2) if name.startswith("points") else (count,))
+        meta = _read_meta(values)
         return Matches(points0, points1, scores, is_mutual, float(values["pair_score"]), hw0, hw1), meta
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise DataError(f"{path} does not hold matches: {error}") from error
+
+
+def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise ValueError(f"{name} must be {shape}, got {array.shape}")
+
+
+def _read_meta(values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(json.loads(str(values["meta"])))
+    except RecursionError:
+        raise ValueError("its meta is nested too deeply") from None
 
 
 def write_flow(
@@ -290,7 +307,10 @@ def read_flow(path: str | Path) -> tuple[Flow, dict[str, Any]]:
     values = _read_npz(Path(path))
     try:
         flow = Flow(np.asarray(values["flow_0to1"], np.float32), np.asarray(values["confidence"], np.float32))
-        return flow, dict(json.loads(str(values["meta"])))
+        if flow.confidence.ndim != 2:
+            raise ValueError(f"confidence must be (H, W), got {flow.confidence.shape}")
+        _check_shape("flow_0to1", flow.flow_0to1, (*flow.confidence.shape, 2))
+        return flow, _read_meta(values)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} does not hold flow: {error}") from error
 
@@ -337,11 +357,28 @@ def _h5(group_name: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any
     return buffer.getvalue()
 
 
+# What zipfile, numpy and h5py raise on damaged files.
+_DAMAGE = (
+    *(
+        OSError,
+        ValueError,
+        EOFError,
+        TypeError,
+        KeyError,
+        RuntimeError,
+        SyntaxError,
+        OverflowError,
+        MemoryError,
+    ),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file, _load_npz(file) as archive:
             return dict(archive)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise DataError(f"cannot read {path} as .npz: {error}") from error
 
 
@@ -357,14 +394,21 @@ def _read_h5(path: Path) -> dict[str, Any]:
 
     def visit(_: str, item: Any) -> bool | None:
         if isinstance(item, h5py.Group) and "points0" in item:
-            found.append({**dict(item.attrs), **{name: item[name][()] for name in item}})
+            for name in _MATCH_ARRAYS:
+                if name in item and not isinstance(item[name], h5py.Dataset):
+                    raise DataError(f"{path} does not hold matches: {name} is a group, not a data set")
+            found.append(
+                {**dict(item.attrs), **{name: item[name][()] for name in _MATCH_ARRAYS if name in item}}
+            )
             return True
         return None
 
     try:
         with h5py.File(path, "r") as file:
             file.visititems(visit)
-    except OSError as error:
+    except DataError:
+        raise
+    except _DAMAGE as error:
         raise DataError(f"cannot read {path} as .h5: {error}") from error
     if not found:
         raise DataError(f"{path} does not hold matches: no group with points0")

@@ -25,7 +25,8 @@ def warp_points(points: Tensor, H: Tensor) -> Tensor:
         raise ValueError(f"H must be ({len(points)}, 3, 3), got {tuple(H.shape)}")
     homogeneous = points @ H[:, :, :2].transpose(1, 2) + H[:, None, :, 2]
     depth = homogeneous[..., 2:]
-    depth = torch.where(depth > 1e-8, depth, torch.full_like(depth, torch.nan))
+    smallest = 1e-8 * H[:, 2:].abs().amax(dim=-1, keepdim=True)  # a homography's scale means nothing
+    depth = torch.where(depth > smallest, depth, torch.full_like(depth, torch.nan))
     return homogeneous[..., :2] / depth
 
 
@@ -76,7 +77,10 @@ def homography_from_points(points0: Tensor, points1: Tensor) -> Tensor:
     rows_v = torch.stack([zero, zero, zero, x, y, one, -v * x, -v * y, -v], dim=-1)
     solution = torch.linalg.svd(torch.cat([rows_u, rows_v]))[2][-1].view(3, 3)
     H: Tensor = torch.linalg.inv(normalise1) @ solution @ normalise0
-    return (H / H[2, 2]).to(points1.dtype)
+    # A homography has no sign and no scale of its own; this one sees the given points in front of it.
+    depths = points0.double() @ H[2, :2] + H[2, 2]
+    H = H * depths.sum().sign() / H[2, 2].abs().clamp_min(1e-9 * H.norm())
+    return H.to(points1.dtype)
 
 
 def _centre_and_scale(points: Tensor) -> Tensor:

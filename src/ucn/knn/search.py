@@ -59,6 +59,11 @@ def nearest(
     Raises:
         ValueError: shapes, float types or devices do not fit, or a value is not finite.
     """
+    if queries.device.type == database.device.type == "mps":  # it has no float64, so search on the CPU
+        if outside is not None:
+            outside = replace(outside, centres=outside.centres.cpu(), positions=outside.positions.cpu())
+        found = nearest(queries.cpu(), database.cpu(), k, outside=outside, memory_bytes=memory_bytes)
+        return Neighbours(found.distances.to(queries.device), found.indices.to(queries.device))
     _check_descriptors(queries, database)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")

@@ -38,7 +38,10 @@ def search_exactly(
     """Distances and indices (B, N, k) for queries (B, N, D) and database (B, M, D), all checked before."""
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
         indices = _find(queries, database, k, outside, memory_bytes)
-        return _measure(queries, database, indices, memory_bytes), indices
+        dtype = torch.promote_types(queries.dtype, torch.float32)
+        distances = _measure(queries, database, indices, memory_bytes, dtype)
+        # Ties within the tolerance stand in the order of their indices; their distances must not decrease.
+        return distances.cummax(dim=-1).values, indices
 
 
 def _find(queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int) -> Tensor:
@@ -210,22 +213,22 @@ def _rerank(
 ) -> tuple[Tensor, Tensor]:
     """Puts the best rows (B, N, C) of a coarse product in true order, and says which queries that settles.
 
-    A query is settled when no row that was left out can be as near as its k-th, and no two of those in
-    question are so near to a tie that only the slowest method tells.
+    A query is settled when no row that was left out can be as near as its k-th, and no row as near as the
+    k-th has another so little behind it that only the slowest method tells whether they tie.
     """
     indices = indices.sort(dim=-1).values  # so that a stable sort by distance leaves ties in this order
-    distances = _measure(queries.double(), database.double(), indices, memory_bytes, in_order=False)
+    distances = _measure(queries, database, indices, memory_bytes, torch.float64)
     distances, order = distances.sort(dim=-1, stable=True)
-    wanted = distances[..., : k + 1]
-    gaps = wanted[..., 1:] - wanted[..., :-1]
-    is_clear = (gaps > _TIE_TOLERANCE * wanted[..., 1:]) | (gaps == 0) | gaps.isnan()
     kth = distances[..., min(k, distances.shape[-1]) - 1]
+    nearer, farther = distances[..., :-1], distances[..., 1:]
+    is_doubtful = (farther > nearer) & (farther <= nearer * (1 + _TIE_TOLERANCE))
+    is_doubtful &= nearer <= kth[..., None]  # also those past k that tie with the k-th exactly
     score = 0.5 * (query_norms.square() - kth.square())
     rest = best[..., -1].double() + bound  # the best score a row that was left out can have
     is_complete = (score - bound > rest) | (best[..., -1] == -torch.inf)
     if best.shape[-1] == database.shape[1]:  # no row was left out
         is_complete = torch.ones_like(is_complete)
-    return indices.gather(-1, order), is_clear.all(dim=-1) & is_complete
+    return indices.gather(-1, order), ~is_doubtful.any(dim=-1) & is_complete
 
 
 def _factor_roundoff(dtype: torch.dtype) -> float:
@@ -297,12 +300,14 @@ def _hide(distances: Tensor, start: int, picks: list[Tensor]) -> None:
 
 
 def _measure(
-    queries: Tensor, database: Tensor, indices: Tensor, memory_bytes: int, in_order: bool = True
+    queries: Tensor, database: Tensor, indices: Tensor, memory_bytes: int, dtype: torch.dtype
 ) -> Tensor:
-    """Distances (B, N, k) to the chosen rows, by differences, so that equal vectors are exactly 0 apart."""
+    """Distances (B, N, k) to the chosen rows, by differences, so that equal vectors are exactly 0 apart.
+
+    They are taken in float64, a few queries at a time, and returned in the given type.
+    """
     B, N, k = indices.shape
     D = queries.shape[-1]
-    dtype = torch.promote_types(queries.dtype, torch.float32)
     distances = torch.full((B, N, k), torch.inf, dtype=dtype, device=queries.device)
     if database.shape[1] == 0:
         return distances
@@ -311,6 +316,4 @@ def _measure(
             chosen = database[item, indices[item, rows].clamp(min=0)].double()  # (n, k, D)
             chosen -= queries[item, rows, None]
             distances[item, rows] = torch.linalg.vector_norm(chosen, dim=-1).to(dtype)
-    distances.masked_fill_(indices < 0, torch.inf)
-    # Ties within the tolerance stand in the order of their indices; their distances must not decrease.
-    return distances.cummax(dim=-1).values if in_order else distances
+    return distances.masked_fill_(indices < 0, torch.inf)

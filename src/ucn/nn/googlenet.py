@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -160,27 +163,54 @@ def load_imagenet_trunk(trunk: GoogLeNetTrunk, path: str | Path) -> None:
     """Fills a trunk with BVLC GoogLeNet weights from an .npz of ``NAME_w``, ``NAME_b`` float32 arrays.
 
     Raises:
-        WeightsError: the file is missing, too large, or lacks an array of the right shape.
+        WeightsError: the file is missing, damaged, too large, or lacks a finite float32 array of the right
+            shape; the trunk is then as it was.
     """
     path = Path(path)
-    if not path.is_file():
-        raise WeightsError(f"no trunk weights at {path}: expected the .npz of BVLC GoogLeNet arrays")
-    if path.stat().st_size > _TRUNK_FILE_BYTES:
-        raise WeightsError(
-            f"{path} has {path.stat().st_size} bytes; trunk weights have under {_TRUNK_FILE_BYTES}"
-        )
     parameters = dict(trunk.named_parameters())
     try:
-        with np.load(path, allow_pickle=False) as arrays, torch.no_grad():
-            for ours, caffe in _CAFFE_NAMES.items():
-                for suffix, kind in (("w", "weight"), ("b", "bias")):
-                    array = torch.from_numpy(arrays[f"{caffe}_{suffix}"])
-                    parameter = parameters[f"{ours}.{kind}"]
-                    if array.shape != parameter.shape:
-                        expected, came = tuple(parameter.shape), tuple(array.shape)
-                        raise WeightsError(f"{caffe}_{suffix} in {path} must be {expected}, got {came}")
-                    parameter.copy_(array)
-    except (KeyError, OSError, ValueError) as error:
-        if isinstance(error, WeightsError):
-            raise
+        if not path.is_file():
+            raise WeightsError(f"no trunk weights at {path}: expected the .npz of BVLC GoogLeNet arrays")
+        _check_trunk_size(path)
+        with np.load(path, allow_pickle=False) as arrays:
+            filled = {
+                f"{ours}.{kind}": _read_array(arrays, f"{caffe}_{suffix}", parameters[f"{ours}.{kind}"], path)
+                for ours, caffe in _CAFFE_NAMES.items()
+                for suffix, kind in (("w", "weight"), ("b", "bias"))
+            }
+    except WeightsError:
+        raise
+    except _DAMAGE as error:
         raise WeightsError(f"{path} is not an .npz of BVLC GoogLeNet arrays: {error}") from error
+    with torch.no_grad():
+        for name, value in filled.items():
+            parameters[name].copy_(value)
+
+
+# What zipfile and numpy raise on damaged archives; a RuntimeError tells of encryption or odd compression.
+_DAMAGE = (
+    *(KeyError, OSError, ValueError, TypeError, EOFError, OverflowError, RuntimeError, SyntaxError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
+def _check_trunk_size(path: Path) -> None:
+    """Refuses a file that is too large, or would be once it is unpacked."""
+    size = path.stat().st_size
+    if size <= _TRUNK_FILE_BYTES:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    if size > _TRUNK_FILE_BYTES:
+        raise WeightsError(f"{path} has {size} bytes; trunk weights have under {_TRUNK_FILE_BYTES}")
+
+
+def _read_array(arrays: Mapping[str, Any], name: str, parameter: Tensor, path: Path) -> Tensor:
+    array, expected = arrays[name], tuple(parameter.shape)
+    if not isinstance(array, np.ndarray) or array.dtype != np.float32:
+        came = getattr(array, "dtype", type(array).__name__)
+        raise WeightsError(f"{name} in {path} must be float32, got {came}")
+    if array.shape != expected:
+        raise WeightsError(f"{name} in {path} must be {expected}, got {array.shape}")
+    if not np.isfinite(array).all():
+        raise WeightsError(f"{name} in {path} holds values that are not finite")
+    return torch.from_numpy(array)

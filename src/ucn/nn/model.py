@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ucn.config import ModelConfig
 from ucn.nn.googlenet import GoogLeNetTrunk, plain_convolution
 from ucn.nn.normalise import ChannelNorm, l2_normalise
-from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.nn.spatial_transformer import MAX_REACH_CELLS, ConvolutionalSpatialTransformer
 from ucn.types import FeatureMap
 
 MIN_SIDE = 32
@@ -42,8 +42,7 @@ class CorrespondenceNetwork(nn.Module):
             else nn.Identity()
         )
         self.stride, self.offset = self.trunk.stride, self.trunk.offset
-        # The transformer's windows may turn and stretch: by 12 cells, several times a kernel, is far enough.
-        stretch = 0 if config.transformer == "none" else 12 * self.stride
+        stretch = 0 if config.transformer == "none" else MAX_REACH_CELLS * self.stride
         self.reach = self.trunk.reach + stretch
 
     def forward(self, images: Tensor) -> Tensor:

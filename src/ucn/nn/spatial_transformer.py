@@ -20,6 +20,9 @@ from ucn.nn.normalise import l2_normalise
 
 _LOCALISER_CHANNELS = 32
 
+MAX_REACH_CELLS = 12
+"""How far from its centre a window may read; several times a kernel, and what lets tiles equal the image."""
+
 
 class ConvolutionalSpatialTransformer(nn.Module):
     """A k×k convolution behind an affine patch normalisation that is predicted at each location."""
@@ -84,6 +87,6 @@ def _window_positions(theta: Tensor, kernel: int) -> Tensor:
     t11, t12, t21, t22 = (t[:, :, None, :, None] for t in theta.unbind(1))  # (B, h, 1, w, 1)
     columns = torch.arange(w, device=theta.device, dtype=theta.dtype).view(1, 1, 1, w, 1)
     rows = torch.arange(h, device=theta.device, dtype=theta.dtype).view(1, h, 1, 1, 1)
-    x = columns + t11 * dx + t12 * dy
-    y = rows + t21 * dx + t22 * dy
+    x = columns + (t11 * dx + t12 * dy).clamp(-MAX_REACH_CELLS, MAX_REACH_CELLS)
+    y = rows + (t21 * dx + t22 * dy).clamp(-MAX_REACH_CELLS, MAX_REACH_CELLS)
     return torch.stack([x, y], dim=-1)

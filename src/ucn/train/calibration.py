@@ -6,8 +6,9 @@ counts as right when it lies within 3 px of the truth.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.config import Calibration, MatchConfig, SyntheticConfig
@@ -17,7 +18,7 @@ from ucn.geometry.warp import homography_from_points, warp_points
 from ucn.keypoints import detect_corners
 from ucn.matching import CheckedMatches, match_and_check
 from ucn.nn import CorrespondenceNetwork
-from ucn.predict import pair_support, score_features, score_matches
+from ucn.scoring import pair_support, score_features, score_matches
 from ucn.types import PairBatch
 
 RIGHT_WITHIN = 3.0
@@ -68,9 +69,7 @@ def fit_calibration(
     support = torch.tensor([[_support(found, matching)] for found in related + unrelated])
     is_related = torch.tensor([True] * len(related) + [False] * len(unrelated))
     pair_bias, pair_weight = _fit_logistic(support, is_related)
-    return Calibration(
-        **{**matching.to_dict(), "pair_bias": pair_bias, "pair_support": pair_weight},
-    )
+    return replace(matching, pair_bias=pair_bias, pair_support=pair_weight)
 
 
 def _match_pair(model: CorrespondenceNetwork, pair: PairBatch) -> tuple[CheckedMatches, Tensor]:
@@ -107,6 +106,6 @@ def _fit_logistic(features: Tensor, labels: Tensor) -> list[float]:
         curvature = (inputs * (chance * (1 - chance))[:, None]).t() @ inputs + ridge
         step = torch.linalg.solve(curvature, gradient)
         weights = weights - step * min(1.0, 4.0 / step.norm().item()) if step.norm() > 0 else weights
-        if F.mse_loss(step, torch.zeros_like(step)) < 1e-16:
+        if step.square().mean() < 1e-16:
             break
     return [round(value, 4) for value in weights.tolist()]

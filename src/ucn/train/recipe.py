@@ -22,15 +22,19 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
     ``${NAME}`` in `init` is replaced by the environment variable.
 
     Raises:
-        ConfigError: the file is missing, too large or not YAML, has unknown keys or values out of range, or
-            names an environment variable that is not set.
+        ConfigError: the file is missing, too large or not YAML, has unknown or repeated keys or values out of
+            range, or names an environment variable that is not set.
     """
-    if not path.is_file():
-        raise ConfigError(f"no recipe at {path}: expected a .yaml file")
-    if path.stat().st_size > _MAX_BYTES:
-        raise ConfigError(f"{path} has {path.stat().st_size} bytes; recipes have at most {_MAX_BYTES}")
     try:
+        if not path.is_file():
+            raise ConfigError(f"no recipe at {path}: expected a .yaml file")
+        if path.stat().st_size > _MAX_BYTES:
+            raise ConfigError(f"{path} has {path.stat().st_size} bytes; recipes have at most {_MAX_BYTES}")
         values = _parse(path.read_text(encoding="utf-8"))
+    except ConfigError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"cannot read recipe {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, ValueError) as error:  # PyYAML lets a ValueError of a bad date through
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
@@ -47,7 +51,18 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but 1e-3 is a number, as in YAML 1.2 and everywhere else."""
+    """YAML 1.1, but 1e-3 is a number, as in YAML 1.2 and everywhere else, and no key may stand twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping; PyYAML itself would keep the last of equal keys."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    problem = f"the key '{key.value[:80]}' stands twice; keep one"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -56,7 +71,10 @@ _Loader.add_implicit_resolver(
 
 
 def _parse(text: str) -> Any:
-    return yaml.load(text, _Loader)
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
 
 
 def _fill_in_variables(text: str) -> str:

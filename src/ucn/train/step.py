@@ -65,11 +65,20 @@ def encode_pair(model: CorrespondenceNetwork, batch: PairBatch) -> tuple[Feature
 def compute_loss(
     map0: FeatureMap, map1: FeatureMap, batch: PairBatch, config: LossConfig, generator: torch.Generator
 ) -> Tensor:
-    """The configured loss of one batch."""
+    """The configured loss of one batch.
+
+    Raises:
+        NonFiniteLossError: negatives are to be mined among features that are not finite.
+    """
     truth = (map0, map1, batch.points0, batch.points1, batch.is_valid)
     if config.kind == "infonce":
         return infonce_loss(
             *truth, temperature=config.temperature, radius=config.radius, direction=config.direction
+        )
+    if not (map0.features.isfinite().all() and map1.features.isfinite().all()):
+        raise NonFiniteLossError(
+            f"the network's features are not finite on the samples {', '.join(batch.names)}; "
+            "lower the learning rates, or look at these samples"
         )
     negatives = mine_negatives(
         *truth, method=config.mining, radius=config.radius, direction=config.direction, generator=generator

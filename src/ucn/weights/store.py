@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,9 +83,10 @@ def load_weights(name_or_path: str | Path) -> LoadedWeights:
     header, tensors = _parse(content, path)
     model_config = _read_header(header, "model", ModelConfig.from_dict, path)
     calibration = _read_header(header, "calibration", Calibration.from_dict, path)
-    training = _read_header(header, "training", dict, path)
+    training = _read_header(header, "training", _check_mapping, path)
+    _check_tensors(model_config, tensors, path)
     model = build_model(model_config)
-    _fill(model, tensors, path)
+    model.load_state_dict(tensors, strict=True)
     if info is None:
         info = WeightsInfo.of_file(path, hashlib.sha256(content).hexdigest(), len(content))
     else:
@@ -93,18 +95,18 @@ def load_weights(name_or_path: str | Path) -> LoadedWeights:
 
 
 def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
-    if not path.is_file():
-        names = ", ".join(sorted(SHIPPED))
-        raise WeightsError(
-            f"no weights '{given}': expected one of {names}, or the path of a .safetensors file"
-        )
-    size = path.stat().st_size
-    if size > _MAX_FILE_BYTES:
-        raise WeightsError(f"{path} has {size} bytes; weights have at most {_MAX_FILE_BYTES}")
     try:
+        if not path.is_file():
+            names = ", ".join(sorted(SHIPPED))
+            raise WeightsError(
+                f"no weights '{given}': expected one of {names}, or the path of a .safetensors file"
+            )
+        size = path.stat().st_size
+        if size > _MAX_FILE_BYTES:
+            raise WeightsError(f"{path} has {size} bytes; weights have at most {_MAX_FILE_BYTES}")
         content = path.read_bytes()
-    except OSError as error:
-        raise WeightsError(f"cannot read {path}: {error.strerror}") from error
+    except OSError as error:  # is_file too raises it, of a name that is too long, say
+        raise WeightsError(f"cannot read weights {path}: {error.strerror or error}") from error
     if info is not None:
         found = hashlib.sha256(content).hexdigest()
         if found != info.sha256:
@@ -130,14 +132,14 @@ def _sort_header(content: bytes) -> bytes:
 def _parse(content: bytes, path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         tensors = safetensors.torch.load(content)
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise WeightsError(f"{path} is not a readable .safetensors file: {error}") from error
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
     if header.get("format") != FORMAT:
         raise WeightsError(
             f"{path} is a .safetensors file but not of ucn: expected format '{FORMAT}' in its header, "
-            f"got {header.get('format')!r}"
+            f"got {reprlib.repr(header.get('format'))}"
         )
     return header, tensors
 
@@ -145,22 +147,35 @@ def _parse(content: bytes, path: Path) -> tuple[dict[str, str], dict[str, Tensor
 def _read_header(header: dict[str, str], key: str, build: Callable[[Any], _Built], path: Path) -> _Built:
     try:
         return build(json.loads(header[key]))
-    except (KeyError, TypeError, ValueError, UcnError) as error:
+    except RecursionError:
+        raise WeightsError(f"the header of {path} has no usable '{key}': it is nested too deeply") from None
+    except (KeyError, TypeError, ValueError, OverflowError, UcnError) as error:
         raise WeightsError(f"the header of {path} has no usable '{key}': {error}") from error
 
 
-def _fill(model: CorrespondenceNetwork, tensors: dict[str, Tensor], path: Path) -> None:
-    wanted = model.state_dict()
+def _check_mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise WeightsError(f"expected a mapping, got {type(value).__name__}")
+    return value
+
+
+def _check_tensors(config: ModelConfig, tensors: dict[str, Tensor], path: Path) -> None:
+    """Compares a file with the network its header asks for, before memory is taken for that network."""
+    with torch.device("meta"):
+        wanted = CorrespondenceNetwork(config).state_dict()
     if tensors.keys() != wanted.keys():
         odd = sorted(tensors.keys() ^ wanted.keys())
         raise WeightsError(
-            f"{path} does not fit its own configuration: {len(odd)} tensors differ, first '{odd[0]}'"
+            f"{path} does not fit its own configuration: {len(odd)} tensors differ, first '{odd[0][:80]}'"
         )
     for name, value in tensors.items():
         if value.shape != wanted[name].shape:
-            raise WeightsError(
-                f"tensor '{name}' of {path} must be {tuple(wanted[name].shape)}, got {tuple(value.shape)}"
-            )
+            came = reprlib.repr(tuple(value.shape))
+            raise WeightsError(f"tensor '{name}' of {path} must be {tuple(wanted[name].shape)}, got {came}")
+        dtype = wanted[name].dtype
+        legal = (torch.float16, torch.float32) if dtype.is_floating_point else (dtype,)
+        if value.dtype not in legal:
+            expected = " or ".join(map(str, legal))
+            raise WeightsError(f"tensor '{name}' of {path} must be {expected}, got {value.dtype}")
         if not value.isfinite().all():
             raise WeightsError(f"tensor '{name}' of {path} holds values that are not finite")
-    model.load_state_dict(tensors, strict=True)
