@@ -91,7 +91,15 @@ def test_every_query_is_answered_in_order(image: Tensor) -> None:
 
 def test_no_points(image: Tensor) -> None:
     matches = _matcher().match(image, image, points=np.zeros((0, 2)))
-    assert len(matches) == 0 and matches.points1.shape == (0, 2) and matches.pair_score == 0
+    assert len(matches) == 0 and matches.points1.shape == (0, 2)
+
+
+def test_pair_score_does_not_depend_on_the_callers_points(image: Tensor) -> None:
+    free = _matcher(max_keypoints=500).match(image, image).pair_score
+    for points in (np.zeros((0, 2)), [[1.0, 2.0]], [[80.0, 60.0], [0.0, 0.0]]):
+        assert _matcher(max_keypoints=500).match(image, image, points=points).pair_score == pytest.approx(
+            free
+        )
 
 
 @pytest.mark.parametrize("bad", [[[200.0, 5.0]], [[np.nan, 5.0]], [[1.0, 2.0, 3.0]]])

@@ -324,7 +324,7 @@ class TrainConfig(Config):
     average_decay: float = 0.999
     """Decay per step of the moving average of the weights that is kept, in [0, 1)."""
     use_compile: bool = False
-    """Compile the network's forward and backward; pays on a GPU after a minute, needs a C compiler."""
+    """Compile the network's forward and backward on a GPU; pays after a minute, needs a C compiler."""
     validate_every: int = 1000
     """Steps between validations."""
     validation_share: float = 0.05

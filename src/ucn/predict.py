@@ -24,6 +24,8 @@ from ucn.scoring import score_matches, score_pair
 from ucn.types import Features, Flow, ImageLike, Matches
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
 
+_PAIR_CORNERS = 500  # as many as the pair score was calibrated on
+
 Report = Callable[[str], None]
 """Called with a short phrase at the beginning of each stage."""
 
@@ -137,12 +139,19 @@ class Matcher:
         found = self._match_points(features0, features1, points0, use0, use1)
         scores = score_matches(found, self._calibration)
         is_mutual = found.misses <= self.config.mutual_tolerance
+        if points is None:
+            pair_score = score_pair(scores, is_mutual, self._calibration)
+        else:  # the caller's points may lie anywhere; corners tell whether the images match
+            corners = self._choose_points(features0, use0)[:_PAIR_CORNERS]
+            answer = self._match_points(features0, features1, corners, use0, use1)
+            is_back = answer.misses <= self.config.mutual_tolerance
+            pair_score = score_pair(score_matches(answer, self._calibration), is_back, self._calibration)
         matches = Matches(
             points0=_to_numpy(points0),
             points1=_to_numpy(_to_caller(found.points1, features1)),
             scores=_to_numpy(scores),
             is_mutual=is_mutual.cpu().numpy(),
-            pair_score=score_pair(scores, is_mutual, self._calibration),
+            pair_score=pair_score,
             image0_hw=features0.image_hw,
             image1_hw=features1.image_hw,
         )

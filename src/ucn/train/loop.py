@@ -92,7 +92,7 @@ def train(
     model = _start_model(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.train()
     average = copy.deepcopy(model).eval().requires_grad_(False)
-    if config.use_compile:
+    if config.use_compile and device.type == "cuda":  # elsewhere it costs minutes and a C++ compiler
         model.compile()
     optimiser = AdamW(_parameter_groups(model, config), weight_decay=config.weight_decay)
     schedule = LambdaLR(optimiser, lambda step: _rate_factor(step, config))
