@@ -121,6 +121,43 @@ class Flow:
 
 
 @dataclass(frozen=True)
+class PairSample:
+    """One image pair with its true correspondences; what every data set on disk yields.
+
+    Attributes:
+        image0: (3, H0, W0) float RGB in [0, 1].
+        image1: (3, H1, W1).
+        points0: (N, 2) float32 pixels of image 0, all of them on the image; N may be 0.
+        points1: (N, 2) float32 pixels of image 1; row i corresponds to row i of `points0`.
+        name: of the pair, for error messages and reports.
+        pck_length: the length L in pixels that PCK@alpha multiplies, for semantic sets; else None.
+        parts: (N,) int64: which part of the object (left eye, beak) each row is, where parts have names.
+        mirror_parts: (P,) int64: what part p is in a mirror (left eye: right eye); None where `parts` is.
+    """
+
+    image0: Tensor
+    image1: Tensor
+    points0: Tensor
+    points1: Tensor
+    name: str
+    pck_length: float | None = None
+    parts: Tensor | None = None
+    mirror_parts: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.points0)
+
+    def select(self, rows: Tensor) -> PairSample:
+        """The sample with the correspondences that a boolean mask or an index tensor keeps, in its order."""
+        return replace(
+            self,
+            points0=self.points0[rows],
+            points1=self.points1[rows],
+            parts=None if self.parts is None else self.parts[rows],
+        )
+
+
+@dataclass(frozen=True)
 class PairBatch:
     """Image pairs with their true correspondences; what every data set yields and every loss consumes.
 

@@ -1,4 +1,4 @@
-"""Truth by geometry: where points go through a homography."""
+"""Points through homographies, and homographies from points."""
 
 from __future__ import annotations
 

@@ -1,0 +1,166 @@
+"""Which data sets can be read, what each is, and the one way to open them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ucn.data.pairs import PairData
+from ucn.errors import DataError
+
+Option = str | int | float | bool
+"""What an option of a reader may be."""
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What a data set is.
+
+    Attributes:
+        name: how commands and recipes call it.
+        title: its own name, with year.
+        task: the same scene, or the same part of another instance.
+        truth: where its correspondences come from.
+        layout: the files that its reader looks for, a line each, relative to the folder.
+        splits: names of its parts; the first is the default.
+        licence: what its owner allows, and since many allow research only, in plain words.
+        source: where to get it; empty for the user's own data.
+        markers: paths or glob patterns of which one exists in such a folder.
+        inside: official sub-folders in which they may be, too.
+    """
+
+    name: str
+    title: str
+    task: Literal["geometric", "semantic", "any"]
+    truth: str
+    layout: tuple[str, ...]
+    splits: tuple[str, ...]
+    licence: str
+    source: str
+    markers: tuple[str, ...]
+    inside: tuple[str, ...] = ()
+
+
+# Each module has `INFO`, a DataInfo, and `open_folder(folder, split, **options) -> PairData`.
+_MODULES = (
+    "kitti_flow",
+    "sintel",
+    "middlebury_flow",
+    "middlebury_stereo",
+    "hpatches",
+    "kitti_raw",
+    "kitti_odometry",
+    "seven_scenes",
+    "strecha",
+    "cub",
+    "faces",
+    "pf_willow",
+    "pf_pascal",
+    "spair",
+    "pascal_berkeley",
+    "flowweb",
+    "own",
+    "colmap",
+    "video",
+)
+
+
+def list_data() -> tuple[DataInfo, ...]:
+    """Every data set that can be read."""
+    return tuple(importlib.import_module(f"ucn.data.sets.{name}").INFO for name in _MODULES)
+
+
+def find_info(name: str) -> DataInfo:
+    """What is known about a data set; raises `DataError`, naming the legal ones, where it is unknown."""
+    by_name = {info.name: info for info in list_data()}
+    if name not in by_name:
+        close = difflib.get_close_matches(name, by_name, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise DataError(f"no data set '{name[:80]}'{hint} (there are {', '.join(by_name)})")
+    return by_name[name]
+
+
+def open_data(
+    name: str, folder: str | Path, split: str | None = None, options: Mapping[str, Option] | None = None
+) -> PairData:
+    """Opens a data set: indexes its folder, reads no pair yet.
+
+    Args:
+        name: one of `list_data`.
+        folder: where it lies.
+        split: one of its `splits`; None means the first of them.
+        options: of this reader alone, such as ``truth=occ``; text is converted to what the reader declares.
+
+    Raises:
+        DataError: the name, split or an option is unknown, or the folder is not that data set (where it looks
+            like another one, that is said).
+    """
+    info = find_info(name)
+    split = info.splits[0] if split is None else split
+    if split not in info.splits:
+        raise DataError(f"{name} has no split '{split[:80]}' (there are {', '.join(info.splits)})")
+    reader = importlib.import_module(f"ucn.data.sets.{_module_of(name)}").open_folder
+    arguments = _read_options(reader, options or {}, name)
+    try:
+        data: PairData = reader(Path(folder), split, **arguments)
+    except DataError as error:
+        others = [other for other in guess_data(Path(folder)) if other != name]
+        if others and name not in guess_data(Path(folder)):
+            raise DataError(f"{error}; it looks like '{others[0]}'") from error
+        raise
+    return data
+
+
+def guess_data(folder: Path) -> list[str]:
+    """Names of the data sets whose markers are in a folder, most specific first."""
+    if not folder.is_dir():
+        return []
+    found: list[tuple[int, str]] = []
+    for info in list_data():
+        hits = [
+            marker
+            for marker in info.markers
+            for place in (folder, *(folder / name for name in info.inside))
+            if next(place.glob(marker), None) is not None
+        ]
+        if hits:
+            found.append((max(len(marker) for marker in hits), info.name))
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def _module_of(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _read_options(reader: object, options: Mapping[str, Option], name: str) -> dict[str, Option]:
+    """Options for a reader, text converted by the type of its default; unknown ones are refused."""
+    parameters = list(inspect.signature(reader).parameters.values())[2:]  # type: ignore[arg-type]
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    read: dict[str, Option] = {}
+    for key, value in options.items():
+        if key not in defaults:
+            legal = ", ".join(defaults) or "none"
+            raise DataError(f"{name} has no option '{key[:80]}' (there are: {legal})")
+        read[key] = _convert(value, type(defaults[key]), f"option {key} of {name}")
+    return read
+
+
+def _convert(value: Option, wanted: type, where: str) -> Option:
+    if isinstance(value, wanted) and not (wanted is int and isinstance(value, bool)):
+        return value
+    if wanted is bool and str(value).lower() in ("true", "false", "yes", "no", "1", "0"):
+        return str(value).lower() in ("true", "yes", "1")
+    if wanted in (int, float):
+        try:
+            number: int | float = wanted(value)
+            return number
+        except ValueError:
+            pass
+    if wanted is str and not isinstance(value, bool):
+        return str(value)
+    raise DataError(f"{where} must be {wanted.__name__}, got {str(value)[:40]!r}")
