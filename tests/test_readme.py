@@ -91,8 +91,17 @@ def _params(commands: list[tuple[str, list[str]]], program: str) -> list[Any]:
     return [pytest.param(*command, id=text) for text, command in chosen.items()]
 
 
-def _verbs() -> dict[str, Any]:
-    return dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+def _find_command(where: str, words: list[str]) -> tuple[Any, list[str]]:
+    """The command that the words after `ucn` call, of a group (`ucn data check`) too, and what follows it."""
+    command, rest = typer.main.get_command(app), words
+    while hasattr(command, "commands"):
+        verbs = command.commands
+        assert rest, f"{where}: it lacks a verb; there are {', '.join(verbs)}"
+        assert rest[0] in verbs, f"{where}: there is no such command; there are {', '.join(verbs)}"
+        command, rest = verbs[rest[0]], rest[1:]
+        if rest == ["--help"]:
+            break
+    return command, rest
 
 
 @pytest.mark.slow
@@ -118,10 +127,9 @@ def test_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_ucn_command_parses(where: str, words: list[str]) -> None:
     if words[1:] in (["--help"], ["--version"]):
         return
-    verb, arguments = words[1], words[2:]
-    assert verb in _verbs(), f"{where}: there is no such command; there are {', '.join(_verbs())}"
+    command, arguments = _find_command(where, words[1:])
     if arguments != ["--help"]:
-        _verbs()[verb].make_context(verb, arguments)  # raises where an option is unknown or missing
+        command.make_context(words[1], arguments)  # raises where an option is unknown or missing
 
 
 @pytest.mark.parametrize(("where", "words"), _params([*COMMANDS, *INLINE], "make"))
@@ -135,9 +143,9 @@ def test_make_target_exists(where: str, words: list[str]) -> None:
 def test_inline_command_names_a_verb_and_its_options(where: str, words: list[str]) -> None:
     if words[1] in ("--help", "--version"):
         return
-    assert words[1] in _verbs(), f"{where}: there is no such command"
-    known = {name for option in _verbs()[words[1]].params for name in (*option.opts, *option.secondary_opts)}
-    given = {word.split("=")[0] for word in words[2:] if word.startswith("-")}
+    command, arguments = _find_command(where, words[1:])
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    given = {word.split("=")[0] for word in arguments if word.startswith("-")}
     assert given <= known | {"--help"}, f"{where}: unknown options"
 
 

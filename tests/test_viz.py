@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 from ucn import viz
 from ucn.types import Flow, Matches
+from ucn.viz import colours
+from ucn.viz.canvas import spread_evenly
 
 BLACK = np.zeros((60, 80, 3), np.uint8)
 VERMILION, BLUE, GREY = (213, 94, 0), (86, 180, 233), (150, 150, 150)
@@ -87,7 +89,7 @@ class TestDrawMatches:
     def test_lines_are_spread_over_the_image(self) -> None:
         crowd = np.random.default_rng(0).uniform(0, 10, (1000, 2))
         few = np.random.default_rng(1).uniform(0, 100, (50, 2))
-        chosen = viz._spread(np.concatenate([crowd, few]).astype(np.float32), 60)
+        chosen = spread_evenly(np.concatenate([crowd, few]).astype(np.float32), 60)
         assert len(set(chosen.tolist())) == 60
         assert (chosen >= 1000).sum() > 25
 
@@ -125,7 +127,7 @@ class TestFlow:
         assert viz.flow_colours(flow).tolist() == [[[255, 127, 127], [255, 0, 0]]]
 
     def test_wheel_has_55_hues(self) -> None:
-        wheel = viz._colour_wheel()
+        wheel = colours._colour_wheel()
         assert wheel.shape == (55, 3)
         assert (wheel.max(axis=1) == 1).all()
         assert (wheel.min(axis=1) == 0).all()

@@ -12,6 +12,8 @@ CONFIGS = [
     ModelConfig(transformer="in_branch", head_norm="none"),
     ModelConfig(dim=None, transformer="none", head_norm="none"),
     ModelConfig(dim=16, transformer_kernel=5),
+    ModelConfig(dim=16, head_norm="batch", context_layers=2),
+    ModelConfig(dim=None, transformer="none", context_layers=1),
 ]
 
 
@@ -32,7 +34,7 @@ def test_every_parameter_receives_a_gradient_after_one_step(config: ModelConfig)
     images = torch.rand(2, 3, 48, 48, generator=generator)
     target = torch.randn(2, config.dim or 512, 12, 12, generator=generator)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
-    # The localiser ends in zeros, so the layer before it hears of the loss only after the first step.
+    # Localiser and context end in zeros: the layers before them hear of the loss only after the first step.
     for _ in range(2):
         optimiser.zero_grad(set_to_none=True)
         (model(images) * target).sum().backward()

@@ -31,6 +31,21 @@ def test_tiles_equal_the_whole_image(transformer: str, stretch: float, size_hw: 
         assert phrases == [f"tile {i + 1}/{count}" for i in range(count)] and count > 1
 
 
+@pytest.mark.parametrize("strides", [(2, 2, 1, 1), (2, 2, 2, 1)])
+@pytest.mark.parametrize("size_hw", [(137, 333), (259, 90)])
+def test_tiles_equal_the_whole_image_with_context(
+    strides: tuple[int, int, int, int], size_hw: tuple[int, int]
+) -> None:
+    config = ModelConfig(strides=strides, dim=16, transformer="none", context_layers=3)
+    model = build_model(config).eval()
+    assert model.context is not None
+    with torch.no_grad():
+        model.context.exit.weight.normal_(generator=torch.Generator().manual_seed(1))
+        image = torch.rand(1, 3, *size_hw, generator=torch.Generator().manual_seed(0))
+        tiled = encode_in_tiles(model, image, 64)
+        torch.testing.assert_close(tiled.features, model.encode(image).features, atol=1e-4, rtol=0)
+
+
 def test_no_tile_is_a_sliver() -> None:
     model = build_model(ModelConfig(dim=8, transformer="none")).eval()
     with torch.no_grad():

@@ -2,7 +2,8 @@
 
 A verb is a module of this package with a function `run`, whose parameters are typer's arguments and options,
 and whose docstring is its help. It has the option ``debug: Debug = False``, imports the library inside the
-function, raises the library's errors and prints its result. One entry in `_VERBS` makes it a command.
+function, raises the library's errors and prints its result. One entry in `_VERBS` makes it a command. A group
+of verbs (``ucn data check``) is a module with several such functions, named in its `VERBS`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ucn.cli import demo, flow, match, train, weights
+from ucn.cli import data, demo, flow, match, train, weights
 from ucn.cli._errors import report_errors
 from ucn.cli._report import find_version
 
@@ -24,6 +25,10 @@ _VERBS: dict[str, Callable[..., None]] = {
     "weights": weights.run,
 }
 
+_GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
+    "data": ("Data sets: list, check, show or convert them.", data.VERBS),
+}
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -32,6 +37,11 @@ app = typer.Typer(
 )
 for _name, _run in _VERBS.items():
     app.command(_name)(report_errors(_run))
+for _name, (_help, _verbs) in _GROUPS.items():
+    _group = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=_help)
+    for _verb, _run in _verbs.items():
+        _group.command(_verb)(report_errors(_run))
+    app.add_typer(_group, name=_name)
 
 
 def _show_version(is_asked: bool) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 from ucn.data.pairs import PairData
@@ -72,17 +74,27 @@ _MODULES = (
 
 def list_data() -> tuple[DataInfo, ...]:
     """Every data set that can be read."""
-    return tuple(importlib.import_module(f"ucn.data.sets.{name}").INFO for name in _MODULES)
+    return tuple(_import(module).INFO for module in _MODULES)
 
 
 def find_info(name: str) -> DataInfo:
     """What is known about a data set; raises `DataError`, naming the legal ones, where it is unknown."""
-    by_name = {info.name: info for info in list_data()}
-    if name not in by_name:
-        close = difflib.get_close_matches(name, by_name, n=1)
+    info: DataInfo = _import(_module_of(name)).INFO
+    return info
+
+
+def _import(module: str) -> ModuleType:
+    return importlib.import_module(f"ucn.data.sets.{module}")
+
+
+def _module_of(name: str) -> str:
+    """The module that reads a data set: its name, with dashes as underscores."""
+    names = {module.replace("_", "-"): module for module in _MODULES}
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise DataError(f"no data set '{name[:80]}'{hint} (there are {', '.join(by_name)})")
-    return by_name[name]
+        raise DataError(f"no data set '{name[:80]}'{hint} (there are {', '.join(names)})")
+    return names[name]
 
 
 def open_data(
@@ -104,14 +116,14 @@ def open_data(
     split = info.splits[0] if split is None else split
     if split not in info.splits:
         raise DataError(f"{name} has no split '{split[:80]}' (there are {', '.join(info.splits)})")
-    reader = importlib.import_module(f"ucn.data.sets.{_module_of(name)}").open_folder
-    arguments = _read_options(reader, options or {}, name)
+    reader = _import(_module_of(name)).open_folder
+    arguments = _read_options(name, options or {})
     try:
         data: PairData = reader(Path(folder), split, **arguments)
     except DataError as error:
-        others = [other for other in guess_data(Path(folder)) if other != name]
-        if others and name not in guess_data(Path(folder)):
-            raise DataError(f"{error}; it looks like '{others[0]}'") from error
+        likely = guess_data(Path(folder))
+        if likely and name not in likely:
+            raise DataError(f"{error}; it looks like '{likely[0]}'") from error
         raise
     return data
 
@@ -133,14 +145,27 @@ def guess_data(folder: Path) -> list[str]:
     return [name for _, name in sorted(found, reverse=True)]
 
 
-def _module_of(name: str) -> str:
-    return name.replace("-", "_")
+def list_options(name: str) -> dict[str, Option]:
+    """The options of a data set's reader with their defaults."""
+    reader = _import(_module_of(name)).open_folder
+    parameters = list(inspect.signature(reader).parameters.values())[2:]
+    return {parameter.name: parameter.default for parameter in parameters}
 
 
-def _read_options(reader: object, options: Mapping[str, Option], name: str) -> dict[str, Option]:
+def parse_options(texts: Iterable[str]) -> dict[str, Option]:
+    """Options as the command line and recipes give them, ``key=value``; raises `DataError` for others."""
+    options: dict[str, Option] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise DataError(f"an option must be key=value, got '{text[:80]}'")
+        options[key.strip()] = value.strip()
+    return options
+
+
+def _read_options(name: str, options: Mapping[str, Option]) -> dict[str, Option]:
     """Options for a reader, text converted by the type of its default; unknown ones are refused."""
-    parameters = list(inspect.signature(reader).parameters.values())[2:]  # type: ignore[arg-type]
-    defaults = {parameter.name: parameter.default for parameter in parameters}
+    defaults = list_options(name)
     read: dict[str, Option] = {}
     for key, value in options.items():
         if key not in defaults:
@@ -151,16 +176,16 @@ def _read_options(reader: object, options: Mapping[str, Option], name: str) -> d
 
 
 def _convert(value: Option, wanted: type, where: str) -> Option:
-    if isinstance(value, wanted) and not (wanted is int and isinstance(value, bool)):
+    text = str(value).lower()
+    if wanted is bool and text in ("true", "false", "yes", "no", "1", "0"):
+        return text in ("true", "yes", "1")
+    if type(value) is wanted:
         return value
-    if wanted is bool and str(value).lower() in ("true", "false", "yes", "no", "1", "0"):
-        return str(value).lower() in ("true", "yes", "1")
-    if wanted in (int, float):
+    if wanted in (int, float) and not isinstance(value, bool):
         try:
-            number: int | float = wanted(value)
-            return number
+            number: int | float = wanted(text)
         except ValueError:
-            pass
-    if wanted is str and not isinstance(value, bool):
-        return str(value)
+            number = math.nan
+        if math.isfinite(number):
+            return number
     raise DataError(f"{where} must be {wanted.__name__}, got {str(value)[:40]!r}")

@@ -57,11 +57,13 @@ class PairData(ABC):
     Attributes:
         root: the folder.
         faults: what indexing found wrong; such entries are left out.
+        notes: what the reader leaves out by its own rules and says so; not faults.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.faults: list[Fault] = []
+        self.notes: list[str] = []
 
     @abstractmethod
     def __len__(self) -> int:
@@ -92,7 +94,7 @@ class PairData(ABC):
         """The files that a pair is made of; a pair with a bad one is bad. By default the images."""
         return self.image_paths(index)
 
-    def split_off(self, share: float) -> tuple[Selection, Selection]:
+    def split_off(self, share: float) -> tuple[PairData, PairData]:
         """Two parts without a common image: for training and for validation.
 
         Of each folder's images, in sorted order, the last `share` is held out. A pair of two held-out images

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from ucn.config import ModelConfig
+from ucn.nn.context import ContextBranch
 from ucn.nn.googlenet import GoogLeNetTrunk, plain_convolution
 from ucn.nn.normalise import ChannelNorm, l2_normalise
 from ucn.nn.spatial_transformer import MAX_REACH_CELLS, ConvolutionalSpatialTransformer
@@ -33,8 +36,18 @@ class CorrespondenceNetwork(nn.Module):
             config.strides, ConvolutionalSpatialTransformer if is_in_branch else plain_convolution
         )
         channels = self.trunk.channels_out
-        self.head_norm = _build_head_norm(config.head_norm, channels)
+        self.head_norm = _build_norm(config.head_norm, channels)
         self.projection = nn.Identity() if config.dim is None else nn.Conv2d(channels, config.dim, 1)
+        self.context = (
+            ContextBranch(
+                channels,
+                config.dim or channels,
+                config.context_layers,
+                partial(_build_norm, config.head_norm),
+            )
+            if config.context_layers
+            else None
+        )
         channels = config.dim or channels
         self.transformer = (
             ConvolutionalSpatialTransformer(channels, channels, config.transformer_kernel)
@@ -42,13 +55,17 @@ class CorrespondenceNetwork(nn.Module):
             else nn.Identity()
         )
         self.stride, self.offset = self.trunk.stride, self.trunk.offset
-        stretch = 0 if config.transformer == "none" else MAX_REACH_CELLS * self.stride
-        self.reach = self.trunk.reach + stretch
+        reach_cells = 0 if config.transformer == "none" else MAX_REACH_CELLS
+        reach_cells += self.context.reach_cells if self.context is not None else 0
+        self.reach = self.trunk.reach + reach_cells * self.stride
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) RGB in [0, 1] to unit descriptors (B, D, h, w)."""
         features = self.head_norm(self.trunk(images))
-        return l2_normalise(self.transformer(self.projection(features)))
+        projected = self.projection(features)
+        if self.context is not None:
+            projected = projected + self.context(features)
+        return l2_normalise(self.transformer(projected))
 
     def encode(self, images: Tensor) -> FeatureMap:
         """Descriptors together with where their cells lie.
@@ -80,10 +97,12 @@ def build_model(config: ModelConfig, generator: torch.Generator | None = None) -
     for module in model.modules():
         if isinstance(module, ConvolutionalSpatialTransformer):
             module.start_as_convolution()
+        if isinstance(module, ContextBranch):
+            module.start_at_zero()
     return model
 
 
-def _build_head_norm(kind: str, channels: int) -> nn.Module:
+def _build_norm(kind: str, channels: int) -> nn.Module:
     if kind == "batch":
         return nn.BatchNorm2d(channels)
     return ChannelNorm(channels) if kind == "channel" else nn.Identity()

@@ -1,0 +1,36 @@
+"""A progress bar for counted work, on stderr; silent where stderr is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Self
+
+
+class CountBar:
+    """Shows (done, all) with the time left: call it after each piece of work."""
+
+    def __init__(self, title: str, is_quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=is_quiet or not sys.stderr.isatty(),
+            transient=True,
+        )
+        self._task = self._bar.add_task(title, total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        """Shows how far the work is."""
+        self._bar.update(self._task, completed=done, total=total)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

@@ -1,0 +1,233 @@
+"""``ucn data``: which data sets can be read; is a folder whole; what does it show; make it one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ucn.cli._options import Debug, Json, Overwrite
+from ucn.cli._progress import CountBar
+from ucn.cli._report import find_version, print_json, print_lines
+
+if TYPE_CHECKING:
+    from ucn.data.catalogue import DataInfo
+    from ucn.data.checking import CheckReport
+    from ucn.data.pairs import PairData
+
+_SHOWN_FAULTS = 20
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A data set, see `ucn data list`.", show_default=False)
+]
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", readable=False, help="Its folder.", show_default=False)
+]
+Split = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Which part of it.", show_default="its first split")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="An option of this data set's reader; repeatable."),
+]
+
+
+def list_sets(
+    name: Annotated[
+        str | None, typer.Argument(help="Say everything about this data set.", show_default=False)
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the data sets that can be read: task, truth, layout, licence, where to get them."""
+    from ucn.data.catalogue import find_info, list_data, list_options
+
+    infos = list_data() if name is None else (find_info(name),)
+    if json:
+        sets = [asdict(info) | {"options": list_options(info.name)} for info in infos]
+        print_json({"command": "data list", "ucn": find_version(), "data": sets})
+    elif name is None:
+        _print_table(infos)
+    else:
+        print_lines(_describe(infos[0]))
+
+
+def check(
+    name: Name,
+    folder: Folder,
+    split: Split = None,
+    options: Options = None,
+    pairs: Annotated[int, typer.Option(metavar="N", min=0, help="Read at most so many pairs.")] = 200,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check a data set: read every file once, and pairs spread over it; exit 1 where something is wrong."""
+    from ucn.data.checking import check_data
+
+    data = _open(name, folder, split, options)
+    with CountBar("reading", is_quiet=json) as bar:
+        report = check_data(data, bar, max_pairs=pairs)
+    if json:
+        print_json({"command": "data check", "ucn": find_version(), "name": name} | _to_dict(report))
+    else:
+        _print_report(name, report)
+    if not report.is_good:
+        raise typer.Exit(1)
+
+
+def show(
+    name: Name,
+    folder: Folder,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", readable=False, help="Picture: .png or .jpg.")
+    ],
+    count: Annotated[int, typer.Option("-n", metavar="N", min=1, max=100, help="How many pairs.")] = 4,
+    split: Split = None,
+    options: Options = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Draw pairs of a data set, spread evenly over it, with their true correspondences."""
+    from ucn.data.checking import spread
+    from ucn.data.io import check_image_suffix, check_output, write_image
+    from ucn.viz import draw_samples
+
+    check_image_suffix(output)
+    check_output(output, overwrite)
+    data = _open(name, folder, split, options)
+    samples = []
+    with CountBar("reading", is_quiet=json) as bar:
+        for index in spread(len(data), count):
+            samples.append(data.read(index))
+            bar(len(samples), min(count, len(data)))
+    write_image(output, draw_samples(samples), overwrite)
+    shown = {sample.name: len(sample) for sample in samples}
+    if json:
+        print_json({"command": "data show", "ucn": find_version(), "pairs": shown, "output": str(output)})
+    else:
+        print_lines({pair: f"{points:,} correspondences" for pair, points in shown.items()})
+        print_lines({"written": str(output)})
+
+
+def convert(
+    name: Name,
+    folder: Folder,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", readable=False, help="Folder to make.")
+    ],
+    split: Split = None,
+    options: Options = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="At most so many pairs, spread evenly.", show_default="all"),
+    ] = None,
+    max_points: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="At most so many points of a pair.", show_default="all"),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the choice of points.")] = 0,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a data set as a folder of one's own: images, pairs.csv and a CSV of points for each pair."""
+    from ucn.data.convert import convert_pairs
+
+    data = _open(name, folder, split, options)
+    with CountBar("converting", is_quiet=json) as bar:
+        summary = convert_pairs(
+            data,
+            output,
+            source=name,
+            max_pairs=limit,
+            max_points=max_points,
+            seed=seed,
+            overwrite=overwrite,
+            progress=bar,
+        )
+    counts = asdict(summary)
+    if json:
+        print_json({"command": "data convert", "ucn": find_version(), "output": str(output)} | counts)
+    else:
+        lines = {what.replace("_", " "): f"{value:,}" for what, value in counts.items()}
+        print_lines(lines | {"written": str(output)})
+
+
+VERBS: dict[str, Callable[..., None]] = {"list": list_sets, "check": check, "show": show, "convert": convert}
+"""The verbs of this group by name."""
+
+
+def _open(name: str, folder: Path, split: str | None, options: list[str] | None) -> PairData:
+    from ucn.data.catalogue import open_data, parse_options
+
+    return open_data(name, folder, split, parse_options(options or ()))
+
+
+def _print_table(infos: tuple[DataInfo, ...]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "what", "task", "truth", "splits", "licence", "where to get it", show_lines=True)
+    for info in infos:
+        splits = ", ".join(info.splits)
+        table.add_row(info.name, info.title, info.task, info.truth, splits, info.licence, info.source or "–")
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 160
+    console.print(table)
+    console.print("`ucn data list NAME` says everything about one of them, its layout and options too.")
+
+
+def _describe(info: DataInfo) -> dict[str, str]:
+    from ucn.data.catalogue import list_options
+
+    options = [f"{key}={value!s}" for key, value in list_options(info.name).items()]
+    lines = {
+        "name": info.name,
+        "title": info.title,
+        "task": info.task,
+        "truth": info.truth,
+        "splits": ", ".join(info.splits),
+        "options": ", ".join(options) or "none",
+        "licence": info.licence,
+        "where to get it": info.source or "–",
+    }
+    return lines | {f"layout {number}": line for number, line in enumerate(info.layout, start=1)}
+
+
+def _print_report(name: str, report: CheckReport) -> None:
+    lines = {kind + " files": f"{count:,}" for kind, count in report.file_counts.items()}
+    lines |= {"pairs": f"{report.pair_count:,}", "pairs read": f"{report.read_count:,}"}
+    lines["points of those"] = f"{report.point_count:,}"
+    if report.empty_names:
+        lines["without points"] = f"{len(report.empty_names):,} of the pairs read"
+    print_lines(lines)
+    for note in report.notes[:_SHOWN_FAULTS]:
+        typer.echo(f"note: {note}")
+    for fault in report.faults[:_SHOWN_FAULTS]:
+        typer.secho(f"fault: {fault}", fg=typer.colors.RED)
+    left = len(report.faults) - _SHOWN_FAULTS
+    if left > 0:
+        typer.secho(f"… and {left:,} more faults (--json lists all)", fg=typer.colors.RED)
+    if report.is_good:
+        typer.secho(f"{name}: nothing wrong", fg=typer.colors.GREEN)
+    else:
+        typer.secho(f"{name}: {len(report.faults):,} faults", fg=typer.colors.RED)
+
+
+def _to_dict(report: CheckReport) -> dict[str, Any]:
+    faults = [{"file": str(f.path), "line": f.line, "message": f.message} for f in report.faults]
+    return {
+        "is_good": report.is_good,
+        "files": report.file_counts,
+        "pairs": report.pair_count,
+        "pairs_read": report.read_count,
+        "points": report.point_count,
+        "empty_pairs": list(report.empty_names),
+        "notes": list(report.notes),
+        "faults": faults,
+    }

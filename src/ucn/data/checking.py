@@ -1,0 +1,136 @@
+"""Is a data set whole? Every file is read once, and as many pairs as are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ucn.data.pairs import DataFile, Fault, PairData, Selection
+from ucn.errors import UcnError
+from ucn.geometry.coords import is_inside
+from ucn.types import PairSample
+
+_WORKERS = 4  # decoding releases Python's lock
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a check found.
+
+    Attributes:
+        pair_count: pairs of the set.
+        file_counts: files by kind.
+        read_count: pairs that were read.
+        point_count: correspondences of those.
+        empty_names: pairs, of those read, that have no correspondence at all; not a fault.
+        faults: everything that is wrong.
+        notes: what the reader left out by its own rules; not faults.
+    """
+
+    pair_count: int
+    file_counts: dict[str, int]
+    read_count: int
+    point_count: int
+    empty_names: tuple[str, ...]
+    faults: tuple[Fault, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+    @property
+    def bad_files(self) -> frozenset[Path]:
+        """The files with faults."""
+        return frozenset(fault.path for fault in self.faults)
+
+
+def check_data(
+    data: PairData, progress: Callable[[int, int], None] | None = None, max_pairs: int = 200
+) -> CheckReport:
+    """Reads every file of a data set once, then pairs spread evenly over it.
+
+    Args:
+        data: an opened data set; what its indexing found wrong is part of the report.
+        progress: called with (done, all) after each file and pair.
+        max_pairs: at most this many pairs are read; some sets have millions.
+    """
+    files = data.files()
+    chosen = spread(len(data), max_pairs)
+    total, done = len(files) + len(chosen), 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    faults = list(data.faults)
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        for found in pool.map(_check_file, files):
+            faults += found
+            advance()
+    bad = {fault.path for fault in faults}
+    points, empty, read_count = 0, [], 0
+    for index in chosen:
+        if bad.isdisjoint(data.pair_files(index)):  # a bad file is named once, not once a pair
+            sample, found = _check_pair(data, index)
+            faults += found
+            if sample is not None:
+                read_count += 1
+                points += len(sample)
+                empty += [] if len(sample) else [sample.name]
+        advance()
+    counts = dict(sorted(Counter(file.kind for file in files).items()))
+    return CheckReport(len(data), counts, read_count, points, tuple(empty), tuple(faults), tuple(data.notes))
+
+
+def skip_bad(data: PairData, report: CheckReport) -> Selection:
+    """The pairs of a data set that no faulty file is part of."""
+    bad = report.bad_files
+    return Selection(data, (i for i in range(len(data)) if bad.isdisjoint(data.pair_files(i))))
+
+
+def spread(count: int, limit: int) -> list[int]:
+    """At most `limit` of the numbers below `count`, evenly spaced, the first among them."""
+    if count <= limit:
+        return list(range(count))
+    return [index * count // limit for index in range(limit)]
+
+
+def _check_file(file: DataFile) -> list[Fault]:
+    try:
+        file.check()
+    except UcnError as error:
+        return [_to_fault(error, file.path)]
+    return []
+
+
+def _check_pair(data: PairData, index: int) -> tuple[PairSample | None, list[Fault]]:
+    # The pair's own file is its last: the images come first, what says how they correspond follows.
+    path = data.pair_files(index)[-1]
+    try:
+        sample = data.read(index)
+    except UcnError as error:
+        return None, [_to_fault(error, path)]
+    sizes = [(image.shape[-2], image.shape[-1]) for image in (sample.image0, sample.image1)]
+    views = (sample.points0, sample.points1)
+    outside = [int((~is_inside(points, size)).sum()) for points, size in zip(views, sizes, strict=True)]
+    if any(outside):
+        words = f"{outside[0]} points of image 0 and {outside[1]} of image 1 lie outside it"
+        return sample, [Fault(path, f"pair {sample.name}: {words}; correct or remove them")]
+    return sample, []
+
+
+def _to_fault(error: UcnError, path: Path) -> Fault:
+    """A fault of a file from the error that reading it raised, without naming the file twice."""
+    message = str(error)
+    found = re.match(rf"{re.escape(str(path))}(?::(\d+))?:? ?", message)
+    if not found:
+        return Fault(path, message)
+    return Fault(path, message[found.end() :], int(found[1]) if found[1] else None)

@@ -1,0 +1,111 @@
+"""HPatches image sequences: planes from other viewpoints, and fixed views in other light."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ucn.data.catalogue import DataInfo
+from ucn.data.pairs import check_choice
+from ucn.data.sets.dense import DenseData, DensePair, SizeHW, TruthFile
+from ucn.data.sets.layout import find_image, find_root, parse_numbers, read_lines
+from ucn.errors import DataError
+from ucn.geometry.coords import pixel_grid
+from ucn.geometry.warp import warp_points
+
+INFO = DataInfo(
+    name="hpatches",
+    title="HPatches full image sequences (2017), for testing only",
+    task="geometric",
+    truth="a homography from image 1 to each of images 2 to 6; one point for each pixel it takes there",
+    layout=(
+        "v_NAME/ (viewpoint) and i_NAME/ (illumination), each with",
+        "1.ppm … 6.ppm (or .png, .jpg) and H_1_2 … H_1_6",
+    ),
+    splits=("all", "viewpoint", "illumination"),
+    licence="MIT for the release; the photographs come from several earlier sets. Benchmarks are reported on "
+    "it: do not train on it",
+    source="https://github.com/hpatches/hpatches-dataset",
+    markers=("[iv]_*/H_1_2",),
+    inside=("hpatches-sequences-release",),
+)
+
+_PREFIXES = {"all": ("i_", "v_"), "viewpoint": ("v_",), "illumination": ("i_",)}
+_OTHERS = range(2, 7)
+
+
+def open_folder(folder: Path, split: str) -> HPatches:
+    """Opens HPatches.
+
+    Args:
+        folder: holds the sequences.
+        split: all, viewpoint (``v_``) or illumination (``i_``).
+    """
+    check_choice(split, INFO.splits, "split")
+    return HPatches(find_root(folder, INFO.markers, INFO.inside), split)
+
+
+class HPatches(DenseData):
+    """Image 1 of each sequence with each of its others.
+
+    Every pixel of image 1 that lands on the other image is a correspondence: hundreds of thousands a pair.
+    """
+
+    def __init__(self, root: Path, split: str) -> None:
+        super().__init__(root)
+        for sequence in sorted(path for path in root.iterdir() if path.name.startswith(_PREFIXES[split])):
+            if sequence.is_dir():
+                self._add_sequence(sequence)
+        self.require_pairs(split, " or ".join(f"{prefix}NAME/1.ppm" for prefix in _PREFIXES[split]))
+
+    def _add_sequence(self, sequence: Path) -> None:
+        image0 = find_image(sequence / "1")
+        if image0 is None:
+            self.add_fault(sequence / "1.ppm", "no such file; without it the sequence has no pairs")
+            return
+        for other in _OTHERS:
+            image1, truth = find_image(sequence / str(other)), sequence / f"H_1_{other}"
+            if image1 is None or not truth.is_file():
+                path = sequence / f"{other}.ppm" if image1 is None else truth
+                self.add_fault(path, "no such file; unpack the sequence again")
+                continue
+            name = f"{sequence.name}/1-{other}"
+            self.pairs.append(DensePair(name, image0, image1, (TruthFile(truth, "homography"),)))
+
+    def read_targets(self, pair: DensePair, image0_hw: SizeHW, image1_hw: SizeHW) -> Tensor:
+        """Where the homography takes every pixel of image 0; its pixel centres are integers, as here."""
+        points = pixel_grid(image0_hw).double().view(1, -1, 2)
+        return warp_points(points, read_homography(pair.truth[-1].path)[None]).view(*image0_hw, 2)
+
+    def check_truth(self, pair: DensePair, file: TruthFile) -> object:
+        """Reads the homography."""
+        return read_homography(file.path)
+
+
+def read_homography(path: Path) -> Tensor:
+    """Reads a homography: nine numbers in row order, separated by blanks, usually on three lines.
+
+    Returns:
+        (3, 3) float64, signed so that the plane lies in front of both cameras.
+
+    Raises:
+        DataError: missing, not nine finite numbers, or not invertible.
+    """
+    numbers: list[float] = []
+    for line, text in read_lines(path, "homography"):
+        numbers += parse_numbers(text, None, f"{path}:{line}")
+        if len(numbers) > 9:
+            raise DataError(f"{path}:{line}: expected nine numbers in all, got at least {len(numbers)}")
+    if len(numbers) != 9:
+        raise DataError(f"{path}: expected nine numbers in all, got {len(numbers)}")
+    H = torch.tensor(numbers, dtype=torch.float64).view(3, 3)
+    # Of a matrix that means anything in pixels the singular values span some 1e6, of a singular one 1e16.
+    values = torch.linalg.svdvals(H)
+    if not values[2] > 1e-12 * values[0]:
+        raise DataError(f"{path}: expected a homography that can be inverted, got a singular matrix")
+    # The scale of a homography means nothing, its sign included. One plane seen twice is never mirrored, so
+    # det H / depth³, the sign of its Jacobian, is positive: with det H > 0 points in front have depth > 0.
+    sign: Tensor = torch.linalg.det(H).sign()
+    return H * sign

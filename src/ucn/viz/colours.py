@@ -1,0 +1,104 @@
+"""Colours of scores, errors, places and motion.
+
+Colour-blind readers can tell them apart: viridis for scores; Okabe and Ito's blue, yellow and vermilion for
+errors.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ucn.types import BoolArray, FloatArray
+
+Picture = NDArray[np.uint8]
+
+OKABE_ITO = (
+    (230, 159, 0),
+    (86, 180, 233),
+    (0, 158, 115),
+    (240, 228, 66),
+    (0, 114, 178),
+    (213, 94, 0),
+    (204, 121, 167),
+)
+_ERROR_COLOURS = np.asarray([(86, 180, 233), (240, 228, 66), (213, 94, 0)], np.float64)
+_UNKNOWN_COLOUR = (150, 150, 150)
+
+
+def score_colours(scores: FloatArray) -> Picture:
+    """Viridis without its darkest fifth, which vanishes on photographs."""
+    levels = np.round(255 * (0.2 + 0.8 * np.clip(np.nan_to_num(scores), 0, 1))).astype(np.uint8)
+    bgr = (
+        cv2.applyColorMap(levels.reshape(-1, 1), cv2.COLORMAP_VIRIDIS) if levels.size else np.zeros((0, 1, 3))
+    )
+    return np.asarray(bgr, np.uint8).reshape(-1, 3)[:, ::-1]
+
+
+def error_colours(errors: FloatArray, limit: float) -> Picture:
+    """Blue, yellow at the limit, vermilion from twice the limit on; grey where the error is NaN."""
+    place = np.clip(np.nan_to_num(errors, nan=0.0, posinf=np.inf) / limit, 0, 2)
+    channels = [np.interp(place, (0, 1, 2), _ERROR_COLOURS[:, c]) for c in range(3)]
+    colours = np.round(np.stack(channels, axis=-1)).astype(np.uint8).reshape(-1, 3)
+    colours[np.isnan(errors)] = _UNKNOWN_COLOUR
+    return colours
+
+
+def position_colours(points: FloatArray, image_hw: tuple[int, int]) -> Picture:
+    """Neighbours get like colours: hue follows the direction from the middle, brightness the distance."""
+    half = np.asarray([image_hw[1], image_hw[0]], np.float32) / 2
+    offset = (points + np.float32(0.5)) / half - 1
+    return flow_colours(offset[:, None].astype(np.float32), 1.5)[:, 0]
+
+
+def flow_colours(flow_0to1: FloatArray, max_length: float | None = None) -> Picture:
+    """The standard colours of optical flow: hue is direction, saturation length (Baker et al. 2007, Sec. 4).
+
+    Args:
+        flow_0to1: (H, W, 2) pixels, NaN where unknown.
+        max_length: length in pixels of the full colour, beyond which colours darken; None takes the longest.
+
+    Returns:
+        (H, W, 3) uint8: white where nothing moves, black where flow is unknown.
+    """
+    is_known = is_finite(flow_0to1)
+    x, y = (np.where(is_known, flow_0to1[..., i], 0.0).astype(np.float64) for i in range(2))
+    length = np.hypot(x, y)
+    if max_length is None:
+        max_length = float(length.max(initial=0.0))
+    length = length / max(max_length, 1e-6)
+    wheel = _colour_wheel()
+    # As in the published code: red is motion to the right, and hues turn with the angle from there, y down.
+    position = (np.arctan2(-y, -x) / np.pi + 1) / 2 * (len(wheel) - 1)
+    low = np.floor(position).astype(np.int64)
+    part = (position - low)[..., None]
+    hue = (1 - part) * wheel[low] + part * wheel[(low + 1) % len(wheel)]
+    inside = 1 - length[..., None] * (1 - hue)
+    colours = np.where(length[..., None] <= 1, inside, 0.75 * hue)
+    return np.where(is_known[..., None], np.floor(255 * colours), 0).astype(np.uint8)
+
+
+def _colour_wheel() -> FloatArray:
+    """(55, 3) hues in [0, 1]: six arcs between red, yellow, green, cyan, blue, magenta.
+
+    The arcs' lengths follow how many hues the eye tells apart in each (Baker et al. 2007, after S. Reynolds).
+    """
+    corners = np.asarray(
+        [(1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 0, 1), (1, 0, 1), (1, 0, 0)], np.float64
+    )
+    arcs = []
+    for length, start, end in zip((15, 6, 4, 11, 13, 6), corners[:-1], corners[1:], strict=True):
+        part = np.floor(255 * np.arange(length)[:, None] / length) / 255
+        arcs.append(start + part * (end - start))
+    return np.concatenate(arcs).astype(np.float32)
+
+
+def colour_ramp() -> FloatArray:
+    """Evenly spaced values in [0, 1], for a colour scale."""
+    return np.linspace(0, 1, 160, dtype=np.float32)
+
+
+def is_finite(vectors: FloatArray) -> BoolArray:
+    """Which vectors (..., 2) have no NaN and no infinity."""
+    return np.isfinite(vectors[..., 0]) & np.isfinite(vectors[..., 1])
