@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ucn.data.pairs import DataFile, Fault, PairData, Selection
+from ucn.data.pairs import DataFile, Fault, PairData
 from ucn.errors import UcnError
 from ucn.geometry.coords import is_inside
 from ucn.types import PairSample
@@ -90,10 +90,9 @@ def check_data(
     return CheckReport(len(data), counts, read_count, points, tuple(empty), tuple(faults), tuple(data.notes))
 
 
-def skip_bad(data: PairData, report: CheckReport) -> Selection:
+def skip_bad(data: PairData, report: CheckReport) -> PairData:
     """The pairs of a data set that no faulty file is part of."""
-    bad = report.bad_files
-    return Selection(data, (i for i in range(len(data)) if bad.isdisjoint(data.pair_files(i))))
+    return data.without(report.bad_files)
 
 
 def spread(count: int, limit: int) -> list[int]:

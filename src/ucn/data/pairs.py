@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +93,10 @@ class PairData(ABC):
     def pair_files(self, index: int) -> tuple[Path, ...]:
         """The files that a pair is made of; a pair with a bad one is bad. By default the images."""
         return self.image_paths(index)
+
+    def without(self, files: Set[Path]) -> PairData:
+        """The pairs that none of these files is part of."""
+        return Selection(self, (i for i in range(len(self)) if files.isdisjoint(self.pair_files(i))))
 
     def split_off(self, share: float) -> tuple[PairData, PairData]:
         """Two parts without a common image: for training and for validation.

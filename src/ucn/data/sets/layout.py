@@ -55,6 +55,7 @@ def resolve_inside(root: Path, name: str) -> Path:
         or "\0" in name
         or parts.is_absolute()
         or ".." in parts.parts
+        or not parts.parts
         or ":" in parts.parts[0]
     ):
         raise DataError(f"expected a path inside {root}, got {name[:80]!r}")
@@ -91,7 +92,7 @@ def read_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
     try:
         text = read_binary(path, what, MAX_TEXT_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"cannot read {what} {path}: it is not UTF-8 text") from error
+        raise DataError(f"cannot read {what} {path}: it is not UTF-8 text; save it as UTF-8") from error
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             yield number, line.strip()

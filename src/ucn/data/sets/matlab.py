@@ -1,0 +1,160 @@
+"""MATLAB's .mat files of strangers: arrays of numbers by name, and nothing else.
+
+The format's version 5 is read ("MAT-File Format", The MathWorks), which MATLAB's ``save`` writes unless told
+otherwise (-v6, -v7). It is read here, not by SciPy, whose reader crashes the process on some damaged files.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ucn.data.sets.layout import read_binary
+from ucn.errors import DataError
+
+MAX_MAT_BYTES = 64 * 2**20
+"""Larger .mat files are refused unread."""
+MAX_UNPACKED_BYTES = 256 * 2**20
+"""Compressed files that unpack to more are refused."""
+
+_HEADER_BYTES = 128
+# Types of elements, table 1-1 of the format.
+_INT8, _UINT8, _INT32, _UINT32, _MATRIX, _COMPRESSED, _UTF8 = 1, 2, 5, 6, 14, 15, 16
+_NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+# Classes of arrays, table 1-3; those from 6 on are numbers.
+_CLASSES = {1: "cells", 2: "a structure", 3: "an object", 4: "text", 5: "a sparse array"}
+_LAST_CLASS = 15
+_COMPLEX = 0x0800
+
+
+def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Reads arrays of numbers from a .mat file.
+
+    Args:
+        path: the file.
+        names: the variables that it must have.
+
+    Returns:
+        Each variable as float64, with the two or more axes that MATLAB gives it.
+
+    Raises:
+        DataError: the file is missing, too large, not of version 5, damaged, or a variable is missing or not
+            an array of real numbers.
+    """
+    content = read_binary(path, "MATLAB file", MAX_MAT_BYTES)
+    order = _check_header(content, path)
+    found: dict[str, NDArray[np.float64]] = {}
+    for element in _unpack(content, order, path):
+        name, value = _parse_array(element, order, path)
+        if name in names and isinstance(value, str):
+            raise DataError(f"{path}: expected numbers in '{name}', got {value}")
+        if name in names and not isinstance(value, str):
+            found[name] = value
+    for name in names:
+        if name not in found:
+            raise DataError(f"{path} has no variable '{name}'; expected the annotation file of this data set")
+    return found
+
+
+def _check_header(content: bytes, path: Path) -> str:
+    """The byte order; raises where the file is of another kind or version."""
+    order = {b"IM": "<", b"MI": ">"}.get(content[126:_HEADER_BYTES])
+    if order is None:
+        raise DataError(f"{path} is not a MATLAB file of version 5: no byte-order mark at byte 126")
+    (version,) = struct.unpack(f"{order}H", content[124:126])
+    if version == 0x0200:
+        raise DataError(f"{path} is of MATLAB's version 7.3 (HDF5); save it again with -v7")
+    if version != 0x0100:
+        raise DataError(f"{path}: expected version 5 of MATLAB's format (0x0100), got {version:#06x}")
+    return order
+
+
+class _Elements:
+    """The elements that follow each other in a piece of a file, each a type and its data."""
+
+    def __init__(self, content: bytes, order: str, path: Path) -> None:
+        self._content, self._order, self._path = content, order, path
+        self._place = 0
+
+    def is_at_end(self) -> bool:
+        """Whether no further element begins; a few bytes may be left over as padding."""
+        return self._place + 8 > len(self._content)
+
+    def read(self, is_padded: bool = True) -> tuple[int, bytes]:
+        """The next element; all but the outermost are padded to eight bytes."""
+        if self.is_at_end():
+            raise _damaged(self._path, "it is cut off")
+        word, size = struct.unpack_from(f"{self._order}II", self._content, self._place)
+        if word >> 16:  # a small element: size, type and at most four bytes of data in these eight
+            kind, size = word & 0xFFFF, word >> 16
+            data = self._content[self._place + 4 : self._place + 4 + min(size, 4)]
+            self._place += 8
+        else:
+            kind, first = word, self._place + 8
+            data = self._content[first : first + size]
+            self._place = first + size + (-size % 8 if is_padded else 0)
+        if len(data) != size:
+            raise _damaged(self._path, "it is cut off")
+        return kind, data
+
+
+def _unpack(content: bytes, order: str, path: Path) -> Iterator[bytes]:
+    """The data of the arrays of a file, unpacked within the limit."""
+    elements, left = _Elements(content[_HEADER_BYTES:], order, path), MAX_UNPACKED_BYTES
+    while not elements.is_at_end():
+        kind, data = elements.read(is_padded=False)
+        if kind == _COMPRESSED:
+            unpacked = _inflate(data, left, path)
+            left -= len(unpacked)
+            kind, data = _Elements(unpacked, order, path).read(is_padded=False)
+        if kind != _MATRIX:
+            raise _damaged(path, f"expected an array, got element type {kind}")
+        if data:
+            yield data
+
+
+def _inflate(packed: bytes, limit: int, path: Path) -> bytes:
+    reader = zlib.decompressobj()
+    try:
+        unpacked = reader.decompress(packed, max(1, limit))  # 0 would mean no limit
+    except zlib.error as error:
+        raise _damaged(path, str(error)) from error
+    if reader.unconsumed_tail:
+        raise DataError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+    if not reader.eof:
+        raise _damaged(path, "compressed data end too soon")
+    return unpacked
+
+
+def _parse_array(data: bytes, order: str, path: Path) -> tuple[str, NDArray[np.float64] | str]:
+    """Name and numbers of an array, or, where it is of something else, what that is."""
+    elements = _Elements(data, order, path)
+    (flags_kind, flags), (shape_kind, shape_data) = elements.read(), elements.read()
+    name_kind, name_data = elements.read()
+    if flags_kind != _UINT32 or len(flags) != 8 or shape_kind != _INT32 or len(shape_data) % 4:
+        raise _damaged(path, "an array has no flags or no size")
+    if name_kind not in (_INT8, _UINT8, _UTF8):
+        raise _damaged(path, "an array has no name")
+    name = name_data.decode("utf-8", errors="replace")
+    (flag,) = struct.unpack_from(f"{order}I", flags)
+    kind = flag & 0xFF
+    if kind in _CLASSES or kind > _LAST_CLASS or flag & _COMPLEX:
+        return name, "complex numbers" if flag & _COMPLEX else _CLASSES.get(kind, f"class {kind}")
+    shape = struct.unpack(f"{order}{len(shape_data) // 4}i", shape_data)
+    number_kind, numbers = elements.read()
+    if number_kind not in _NUMBERS:
+        raise _damaged(path, f"'{name[:40]}' has numbers of type {number_kind}")
+    dtype = np.dtype(f"{order}{_NUMBERS[number_kind]}")
+    if len(shape) < 2 or min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(numbers):
+        raise _damaged(path, f"'{name[:40]}' of size {shape[:4]} has {len(numbers)} bytes of numbers")
+    return name, np.frombuffer(numbers, dtype).reshape(shape, order="F").astype(np.float64)
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(f"cannot read {path}: damaged MATLAB file ({reason})")

@@ -1,0 +1,144 @@
+"""Named parts: where they are in an image, which of them are left and right, and how far out one may lie.
+
+Published points do not always lie on their image, for reasons of rounding, of an origin at (1, 1), or of a
+click beside the picture. A point at most `BORDER_PIXELS` beyond the border is moved onto it. One farther out,
+but by no more than `OUTSIDE_SHARE` of the longest side, counts as not visible, and is told in a note. Farther
+still it is a fault: then points and image do not belong together.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ucn.errors import DataError
+
+BORDER_PIXELS = 1.0
+"""A point so far beyond the border is moved onto it."""
+OUTSIDE_SHARE = 0.05
+"""A point so far outside, as a share of the longest side, counts as not visible; farther out is a fault."""
+
+_SIDES = {"left": "right", "right": "left", "l": "r", "r": "l"}
+
+Box = tuple[float, float, float, float]
+"""(x of the left, y of the top, x of the right, y of the bottom) edge, in pixels."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image with parts.
+
+    Attributes:
+        name: unique in the set.
+        category: its class.
+        image: the file.
+        annotation: the file that holds its parts.
+        is_shared: that file holds the parts of other images too.
+        key: whatever the reader finds them by.
+    """
+
+    name: str
+    category: str
+    image: Path
+    annotation: Path
+    is_shared: bool = False
+    key: int = -1
+
+
+@dataclass(frozen=True)
+class Keypoints:
+    """Where the parts of one image are.
+
+    Attributes:
+        points: (P, 2) x, y in pixels; what stands where a part is not visible means nothing.
+        is_visible: (P,) bool.
+        path: the file they come from, for errors.
+        lines: of that file, one a part; empty where it has no lines.
+        box: round the object, where the set gives one.
+    """
+
+    points: NDArray[np.float64]
+    is_visible: NDArray[np.bool_]
+    path: Path
+    lines: Sequence[int] = ()
+    box: Box | None = None
+
+    def place(self, part: int) -> str:
+        """File and line of a part."""
+        return f"{self.path}:{self.lines[part]}" if self.lines else f"{self.path}"
+
+
+def mirror_by_names(names: Sequence[str]) -> NDArray[np.int64]:
+    """What each part is in a mirror, by the words left and right, or L and R, in names such as ``L_Eye``.
+
+    Returns:
+        (P,) index of the part whose name has the other side; its own where there is none.
+    """
+    index = {name.lower(): i for i, name in enumerate(names)}
+    swapped = (
+        re.sub(r"(?<![a-z])(left|right|l|r)(?![a-z])", lambda found: _SIDES[found[0]], name.lower())
+        for name in names
+    )
+    return np.array([index.get(name, i) for i, name in enumerate(swapped)], np.int64)
+
+
+def object_window(keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Pixels (x0, y0, x1, y1), ends excluded, that hold the object's box and all its visible parts."""
+    height, width = size_hw
+    corners = [keypoints.points[keypoints.is_visible]]
+    if keypoints.box is not None:
+        corners.append(np.asarray(keypoints.box).reshape(2, 2))
+    spots = np.concatenate(corners)
+    if not len(spots):
+        return 0, 0, width, height
+    pixels = np.clip(np.floor(spots + 0.5), 0, (width - 1, height - 1)).astype(np.int64)
+    (x0, y0), (x1, y1) = pixels.min(axis=0).tolist(), pixels.max(axis=0).tolist()
+    return x0, y0, x1 + 1, y1 + 1
+
+
+def put_on_image(
+    keypoints: Keypoints, size_hw: tuple[int, int], outside_share: float = OUTSIDE_SHARE
+) -> tuple[Keypoints, str]:
+    """Points on the image by the rule at the head of this module.
+
+    Args:
+        keypoints: as published.
+        size_hw: (H, W) of the image.
+        outside_share: where farther out is a fault; infinity hides all points outside without a word.
+
+    Returns:
+        The points, and a note on those that were hidden; empty where there are none.
+
+    Raises:
+        DataError: a visible point lies far outside.
+    """
+    height, width = size_hw
+    last = np.array([width - 0.5, height - 0.5])
+    outside = np.maximum(-0.5 - keypoints.points, keypoints.points - last).max(axis=1)  # pixels
+    is_near = keypoints.is_visible & (outside <= BORDER_PIXELS)
+    is_far = keypoints.is_visible & ~is_near & ~(outside <= outside_share * max(size_hw))
+    if is_far.any():
+        raise DataError(_describe(keypoints, is_far, outside, size_hw))
+    is_hidden, note = keypoints.is_visible & ~is_near, ""
+    if is_hidden.any() and math.isfinite(outside_share):
+        note = f"{_describe(keypoints, is_hidden, outside, size_hw)}; it counts as not visible"
+    points = np.where(is_near[:, None], np.clip(keypoints.points, -0.5, last), keypoints.points)
+    return replace(keypoints, points=points, is_visible=is_near), note
+
+
+def _describe(
+    keypoints: Keypoints, chosen: NDArray[np.bool_], outside: NDArray[np.float64], size_hw: tuple[int, int]
+) -> str:
+    part = int(np.flatnonzero(chosen)[0])
+    x, y = keypoints.points[part]
+    more = f" (and {chosen.sum() - 1} more parts)" if chosen.sum() > 1 else ""
+    return (
+        f"{keypoints.place(part)}: part {part} at ({x:g}, {y:g}){more} lies {outside[part]:.1f} px outside "
+        f"its image of {size_hw[1]} × {size_hw[0]} pixels"
+    )
