@@ -13,6 +13,7 @@ from ucn.config import (
     LossConfig,
     MatchConfig,
     ModelConfig,
+    SourceConfig,
     SyntheticConfig,
     TrainConfig,
 )
@@ -38,9 +39,10 @@ def changed_everywhere() -> TrainConfig:
         use_compile=True,
         validate_every=4,
         validation_share=0.5,
-        model=ModelConfig((1, 2, 2, 1), None, "none", "in_branch", 5),
+        model=ModelConfig((1, 2, 2, 1), None, "none", "in_branch", 5, 2),
         loss=LossConfig("triplet", 3.0, 0.5, 2.0, "nearest", "1to0"),
         synthetic=SyntheticConfig(64, 9, 0.25, 10.0, 1.5, 0.125, (0.5, 0.75), 0.5),
+        sources=(SourceConfig("cub", "birds", crop_hw=(96, 128), options=("pairing=any",)),),
     )
 
 

@@ -18,13 +18,17 @@ NAMES = {
     "Matcher",
     "Matches",
     "ModelConfig",
+    "PairSample",
     "UcnError",
     "__version__",
     "build_model",
+    "check_data",
+    "list_data",
     "list_weights",
     "load_weights",
     "mutual_nearest",
     "nearest",
+    "open_data",
 }
 
 # To change a line here is to change the public interface: say so in CHANGELOG.md.
@@ -49,6 +53,11 @@ SIGNATURES = {
     "load_weights": "(name_or_path: 'str | Path') -> 'LoadedWeights'",
     "nearest": "(queries: 'Tensor', database: 'Tensor', k: 'int' = 1, *, outside: 'Outside | None' = None,"
     " memory_bytes: 'int' = 268435456) -> 'Neighbours'",
+    "open_data": "(name: 'str', folder: 'str | Path', split: 'str | None' = None,"
+    " options: 'Mapping[str, Option] | None' = None) -> 'PairData'",
+    "list_data": "() -> 'tuple[DataInfo, ...]'",
+    "check_data": "(data: 'PairData', progress: 'Callable[[int, int], None] | None' = None,"
+    " max_pairs: 'int' = 200) -> 'CheckReport'",
     "mutual_nearest": "(descriptors0: 'Tensor', descriptors1: 'Tensor', *, memory_bytes: 'int' = 268435456)"
     " -> 'Tensor'",
 }
@@ -58,7 +67,17 @@ FIELDS = {
     "Features": ["map", "image_hw", "keypoints"],
     "FeatureMap": ["features", "stride", "offset", "image_hw"],
     "Flow": ["flow_0to1", "confidence"],
-    "ModelConfig": ["strides", "dim", "head_norm", "transformer", "transformer_kernel"],
+    "PairSample": [
+        "image0",
+        "image1",
+        "points0",
+        "points1",
+        "name",
+        "pck_length",
+        "parts",
+        "mirror_parts",
+    ],
+    "ModelConfig": ["strides", "dim", "head_norm", "transformer", "transformer_kernel", "context_layers"],
     "MatchConfig": [
         "max_side",
         "tile_side",

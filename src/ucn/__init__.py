@@ -16,22 +16,28 @@ __all__ = [
     "Matcher",
     "Matches",
     "ModelConfig",
+    "PairSample",
     "UcnError",
     "__version__",
     "build_model",
+    "check_data",
+    "list_data",
     "list_weights",
     "load_weights",
     "mutual_nearest",
     "nearest",
+    "open_data",
 ]
 
 if TYPE_CHECKING:
     from ucn.config import MatchConfig, ModelConfig
+    from ucn.data.catalogue import list_data, open_data
+    from ucn.data.checking import check_data
     from ucn.errors import UcnError
     from ucn.knn import mutual_nearest, nearest
     from ucn.nn import build_model
     from ucn.predict import Matcher
-    from ucn.types import FeatureMap, Features, Flow, Matches
+    from ucn.types import FeatureMap, Features, Flow, Matches, PairSample
     from ucn.weights import list_weights, load_weights
 
     __version__: str
@@ -44,12 +50,16 @@ else:  # type checkers take the names from above, and so still find misspelt one
         "Matcher": "ucn.predict",
         "Matches": "ucn.types",
         "ModelConfig": "ucn.config",
+        "PairSample": "ucn.types",
         "UcnError": "ucn.errors",
         "build_model": "ucn.nn",
+        "check_data": "ucn.data.checking",
+        "list_data": "ucn.data.catalogue",
         "list_weights": "ucn.weights",
         "load_weights": "ucn.weights",
         "mutual_nearest": "ucn.knn",
         "nearest": "ucn.knn",
+        "open_data": "ucn.data.catalogue",
     }
 
     def __getattr__(name):

@@ -147,6 +147,8 @@ class ModelConfig(Config):
     """Where the convolutional spatial transformer stands; the paper's text puts it after the trunk."""
     transformer_kernel: int = 3
     """Side k of the transformer's kernel, odd. Unused in_branch, where the branches' own 3 and 5 hold."""
+    context_layers: int = 0
+    """Convolutions of the coarse branch that looks further than the trunk, 0..8; 0 leaves it out."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -155,6 +157,12 @@ class ModelConfig(Config):
         _require(self.dim is None or 1 <= self.dim <= 4096, "dim must be 1..4096 or null", self.dim)
         k = self.transformer_kernel
         _require(k % 2 == 1 and 1 <= k <= 15, "transformer_kernel must be odd and 1..15", k)
+        _require(0 <= self.context_layers <= 8, "context_layers must be 0..8", self.context_layers)
+        _require(
+            self.context_layers == 0 or math.prod(self.strides) <= 8,
+            "context_layers must be 0 where the strides multiply to more than 8",
+            self.context_layers,
+        )
 
 
 @dataclass(frozen=True)
@@ -238,7 +246,10 @@ class MatchConfig(Config):
 
 @dataclass(frozen=True)
 class SyntheticConfig(Config):
-    """Pairs made from single photographs by a random homography and photometric change."""
+    """Pairs made from photographs by random maps or planes in depth, and photometric change.
+
+    Pairs are homographies, but for the shares of the other kinds.
+    """
 
     side: int = 256
     """Side of both square views, pixels, a multiple of 32."""
@@ -256,6 +267,22 @@ class SyntheticConfig(Config):
     """Source pixels per pixel of view 0, smallest and largest."""
     photometric: float = 1.0
     """Strength of colour, light, blur and noise changes; 0 switches them off."""
+    affine_share: float = 0.0
+    """Share of pairs, in [0, 1], whose views differ by an affine map: a stretch instead of perspective."""
+    spline_share: float = 0.0
+    """Share of pairs, in [0, 1], whose views differ by a homography and a bend (thin-plate spline)."""
+    parallax_share: float = 0.0
+    """Share of pairs, in [0, 1], that show several planes in depth; the three shares sum to at most 1."""
+    stretch: float = 2.0
+    """Largest ratio of the scales along and across a random axis of affine pairs, in [1, 4]."""
+    spline: float = 0.15
+    """How far a bend moves its control points, as a share of their distance, in [0, 0.19]: it cannot fold."""
+    spline_grid: int = 4
+    """Control points of a bend along each side, 3..8."""
+    parallax: float = 0.2
+    """How far the nearest plane moves against the background, as a share of the side, in [0, 0.5]."""
+    parallax_planes: int = 3
+    """Most planes of a scene, the background among them, 2..5; each scene has at least 2."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -270,6 +297,20 @@ class SyntheticConfig(Config):
         _require(0 < zoom[0] <= zoom[1], "zoom must be two rising positive numbers", zoom)
         _require(self.photometric >= 0, "photometric must be at least 0", self.photometric)
         _require_at_most(self, side=8192, points=1_000_000)
+        ranges: dict[str, tuple[float, float]]
+        ranges = {"affine_share": (0, 1), "spline_share": (0, 1), "parallax_share": (0, 1), "stretch": (1, 4)}
+        ranges |= {
+            "spline": (0, 0.19),
+            "spline_grid": (3, 8),
+            "parallax": (0, 0.5),
+            "parallax_planes": (2, 5),
+        }
+        for name, (low, high) in ranges.items():
+            value = getattr(self, name)
+            _require(low <= value <= high, f"{name} must be in [{low}, {high}]", value)
+        shares = self.affine_share + self.spline_share + self.parallax_share
+        rule = "parallax_share must leave the sum with affine_share and spline_share at most 1"
+        _require(shares <= 1 + 1e-9, rule, shares)
 
 
 @dataclass(frozen=True)
@@ -295,6 +336,67 @@ class LossConfig(Config):
         _require(self.radius >= 0, "radius must be at least 0", self.radius)
         _require(self.temperature > 0, "temperature must be above 0", self.temperature)
         _require(self.margin > 0, "margin must be above 0", self.margin)
+
+
+@dataclass(frozen=True)
+class SourceConfig(Config):
+    """Where pairs of a training run come from: photographs, or a data set.
+
+    The name ``synthetic`` stands for a folder of photographs, of which `TrainConfig.synthetic` makes pairs;
+    of the other keys it knows only `folder`, `weight` and `batch`.
+    """
+
+    name: str
+    """'synthetic', or a data set's name as ``ucn data list`` gives it."""
+    folder: str = ""
+    """Its folder; empty where the command line gives it (``--data NAME=DIR``)."""
+    split: str | None = None
+    """Which part of the data set; None takes its first."""
+    options: tuple[str, ...] = ()
+    """Options of its reader, each ``key=value``."""
+    weight: float = 1.0
+    """Share of the steps taken on it, against the weights of the others; above 0, up to 1,000,000."""
+    batch: int | None = None
+    """Pairs per step, 1..65536; None takes the run's."""
+    crop_hw: tuple[int, int] = (256, 256)
+    """(height, width) in pixels to which both images are brought, each 32..8192."""
+    fit: Literal["crop", "resize"] = "crop"
+    """Cut a window of that size out of images, or scale them until they fit into it, and pad them."""
+    points: int = 1000
+    """Correspondences per pair, 1..1,000,000: of more so many are drawn, fewer are padded."""
+    min_points: int = 1
+    """Pairs with fewer correspondences left after cropping are replaced by others, 1..1,000,000."""
+    mirror: float = 0.0
+    """Share of pairs, in [0, 1], that are mirrored, both views alike."""
+    mirror_view: float = 0.0
+    """Share of pairs, in [0, 1], of which one view is mirrored; for sets whose points are named parts."""
+    rotation: float = 0.0
+    """Largest turn of each view in degrees, in [0, 180]."""
+    scale: float = 1.0
+    """Largest factor by which each view is enlarged or reduced, in [1, 4]."""
+    photometric: float = 0.0
+    """Strength of changes of light and colour, in [0, 3]; 0 switches them off."""
+    workers: int = 2
+    """Processes that read pairs, 0..64; 0 reads between the steps."""
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        super().__post_init__()
+        _require(self.name.strip() != "", "name must not be empty", self.name)
+        for option in self.options:
+            _require("=" in option, "options must each be key=value", option)
+        _require(self.weight > 0, "weight must be above 0", self.weight)
+        for name in ("batch", "points", "min_points"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"{name} must be at least 1", value)
+        sides = self.crop_hw
+        _require(all(32 <= side <= 8192 for side in sides), "crop_hw must each be 32..8192", sides)
+        limits = {"mirror": (0, 1), "mirror_view": (0, 1), "rotation": (0, 180), "scale": (1, 4)}
+        limits |= {"photometric": (0, 3), "workers": (0, 64)}
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            _require(low <= value <= high, f"{name} must be in [{low}, {high}]", value)
+        _require_at_most(self, weight=1e6, batch=65_536, points=1_000_000, min_points=1_000_000)
 
 
 @dataclass(frozen=True)
@@ -328,13 +430,15 @@ class TrainConfig(Config):
     validate_every: int = 1000
     """Steps between validations."""
     validation_share: float = 0.05
-    """Share of the images held out for validation, in (0, 0.5]; at least one image is."""
+    """Share of the images of each source held out for validation, in (0, 0.5]; at least one image is."""
     model: ModelConfig = ModelConfig()
     """The network."""
     loss: LossConfig = LossConfig()
     """The loss."""
     synthetic: SyntheticConfig = SyntheticConfig()
-    """The pairs."""
+    """The pairs made of photographs."""
+    sources: tuple[SourceConfig, ...] = ()
+    """Where pairs come from; with none, from the folder of photographs that the command line gives."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""

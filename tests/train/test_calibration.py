@@ -1,6 +1,7 @@
 """Curves that turn similarities into probabilities, also where there is little to fit them on."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,9 @@ import torch
 
 from photo_cases import write_photos
 from ucn.config import Calibration, ModelConfig, SyntheticConfig
-from ucn.data.synthetic import ImageBank
+from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.nn import CorrespondenceNetwork, build_model
-from ucn.train.calibration import _fit_logistic, fit_calibration
+from ucn.train.calibration import _fit_logistic, fit_calibration, fit_match_curve
 
 SYNTHETIC = SyntheticConfig(side=64, points=50, photometric=0.0, max_scale=1.2, upright_share=1.0)
 
@@ -55,6 +56,20 @@ def test_one_photograph_says_nothing_about_unrelated_pairs(
     found = fit(model, tmp_path, [(128, 128)])
     assert (found.pair_bias, found.pair_support) == (Calibration.pair_bias, Calibration.pair_support)
     assert found.match_bias != Calibration.match_bias
+
+
+def test_a_curve_of_matches_from_pairs_of_a_data_set(model: CorrespondenceNetwork, tmp_path: Path) -> None:
+    bank = ImageBank(write_photos(tmp_path / "photos", [(128, 128)] * 3, grain=8), 192, "cpu")
+    batch = make_pairs(bank, 4, SYNTHETIC, torch.Generator().manual_seed(0))
+    found = fit_match_curve(model, [batch])
+    assert found == fit_match_curve(model, list(batch))
+    assert (found.pair_bias, found.pair_support) == (Calibration.pair_bias, Calibration.pair_support)
+    assert found.match_bias != Calibration.match_bias
+    # Within a tenth of a huge length every match is right.
+    lenient = fit_match_curve(model, [replace(batch, pck_length=torch.full((4,), 1e4))])
+    assert lenient.match_bias > 3
+    empty = replace(batch, is_valid=torch.zeros_like(batch.is_valid))
+    assert fit_match_curve(model, [empty]) == fit_match_curve(model, []) == Calibration()
 
 
 @pytest.mark.parametrize("sizes_hw", [[(1, 60), (128, 128)], [(1, 60)]])

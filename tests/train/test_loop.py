@@ -1,6 +1,7 @@
 """The loop round the step, in a few small steps on the CPU."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,14 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from numbered_data import NumberedData
 from photo_cases import write_photos
 from ucn.config import Calibration, LossConfig, ModelConfig, TrainConfig
-from ucn.data.synthetic import ImageBank
 from ucn.errors import DataError, NonFiniteLossError, WeightsError
 from ucn.nn import CorrespondenceNetwork, build_model
-from ucn.train import loop
-from ucn.train.loop import Progress, Trained, train, validate
+from ucn.train import loop, sources
+from ucn.train.loop import Progress, Trained, Validation, train, validate
+from ucn.train.sources import Source, open_sources
 from ucn.train.step import StepResult
 from ucn.types import PairBatch
 
@@ -26,7 +28,7 @@ MODEL = ModelConfig(dim=8, transformer="none")
 
 @pytest.fixture(autouse=True)
 def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_VALIDATION_PAIRS", 4)
+    monkeypatch.setattr(sources, "_VALIDATION_PAIRS", 4)
     monkeypatch.setattr(loop, "_CALIBRATION_PAIRS", 2)
 
 
@@ -54,9 +56,20 @@ def ignore(_: object) -> None:
     """Takes reports and networks that a test does not look at."""
 
 
+def train_on(
+    photos: Path | None,
+    config: TrainConfig,
+    report: Callable[[Progress], None] = ignore,
+    keep: Callable[[Trained], None] = ignore,
+) -> Trained:
+    """Opens what the run trains on, as the command does, and trains."""
+    with open_sources(config, photos, CPU) as mixture:
+        return train(config, mixture, CPU, report, keep)
+
+
 def run(config: TrainConfig, photos: Path) -> tuple[dict[str, Tensor], list[Progress]]:
     reports: list[Progress] = []
-    trained = train(config, photos, CPU, reports.append, ignore)
+    trained = train_on(photos, config, reports.append)
     return dict(trained.model.named_parameters()), reports
 
 
@@ -75,6 +88,22 @@ class FakeStep:
         self.rates.append([group["lr"] for group in optimiser.param_groups])
         optimiser.step()
         return StepResult(torch.tensor(next(self._losses)), torch.tensor(0.0))
+
+
+class FakeSource(Source):
+    """A source with a label and nothing else."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label, 1.0)
+
+    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
+        raise NotImplementedError
+
+    def validation(self) -> Iterator[PairBatch]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
 
 
 def largest_difference(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
@@ -129,7 +158,7 @@ def test_the_average_trusts_early_weights_little(photos: Path) -> None:
 def test_reports(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_CHECK_EVERY", 1)
     reports: list[Progress] = []
-    trained = train(make_config(steps=3, validate_every=2), photos, CPU, reports.append, ignore)
+    trained = train_on(photos, make_config(steps=3, validate_every=2), reports.append)
     assert [report.step for report in reports] == [1, 2, 3]
     assert [report.pck is not None for report in reports] == [False, True, True]
     assert trained.pck == reports[trained.step - 1].pck
@@ -141,13 +170,13 @@ def test_reports(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_best_network_is_kept_as_it_was(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = iter([0.25, 0.5, 0.5, 0.375])
-    monkeypatch.setattr(loop, "validate", lambda *_: {"pck@5": next(figures)})
+    monkeypatch.setattr(loop, "validate", lambda *_: Validation({"pck@3": 0.9}, next(figures)))
     monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration(pair_bias=1.5))
     kept: list[Trained] = []
     config = make_config(steps=4, validate_every=1, average_decay=0.0)
-    best = train(config, photos, CPU, ignore, kept.append)
+    best = train_on(photos, config, ignore, kept.append)
     # Two steps that were better than all before (the third only equalled the second), and the calibrated end.
-    assert [(trained.step, trained.pck["pck@5"]) for trained in kept] == [(1, 0.25), (2, 0.5), (2, 0.5)]
+    assert [(trained.step, trained.score) for trained in kept] == [(1, 0.25), (2, 0.5), (2, 0.5)]
     assert [trained.calibration.pair_bias for trained in kept] == [Calibration.pair_bias] * 2 + [1.5]
     assert best is kept[-1]
     weights = [dict(trained.model.named_parameters()) for trained in kept]
@@ -160,7 +189,7 @@ def test_a_report_averages_the_losses_since_the_last(photos: Path, monkeypatch: 
     monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration())
     monkeypatch.setattr(loop, "_CHECK_EVERY", 3)
     reports: list[Progress] = []
-    train(make_config(steps=5), photos, CPU, reports.append, ignore)
+    train_on(photos, make_config(steps=5), reports.append)
     assert [(report.step, report.loss) for report in reports] == [(3, 3.0), (5, 4.5)]
 
 
@@ -168,14 +197,14 @@ def test_steps_follow_the_rates(photos: Path, monkeypatch: pytest.MonkeyPatch) -
     step = FakeStep([1.0] * 4)
     monkeypatch.setattr(loop, "training_step", step)
     monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration())
-    train(make_config(steps=4, warmup_steps=2, trunk_rate=0.5, head_rate=2.0), photos, CPU, ignore, ignore)
+    train_on(photos, make_config(steps=4, warmup_steps=2, trunk_rate=0.5, head_rate=2.0))
     assert [rate for rates in step.rates for rate in rates] == [0.25, 1, 0.5, 2, 0.5, 2, 0.25, 1]
 
 
 def test_a_broken_loss_stops_the_run(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "training_step", FakeStep([1.0, torch.nan]))
     with pytest.raises(NonFiniteLossError, match=r"became nan on the samples 01\.png, 01\.png"):
-        train(make_config(), photos, CPU, ignore, ignore)
+        train_on(photos, make_config())
 
 
 def test_a_seed_fixes_the_run(photos: Path) -> None:
@@ -189,7 +218,7 @@ def test_a_seed_fixes_the_run(photos: Path) -> None:
 
 def test_a_run_does_not_touch_the_global_generator(photos: Path) -> None:
     before = torch.random.get_rng_state()
-    train(make_config(steps=1), photos, CPU, ignore, ignore)
+    train_on(photos, make_config(steps=1))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -205,23 +234,6 @@ def test_the_trunk_has_its_own_rate(photos: Path) -> None:
     assert sorted(grouped) == sorted(map(id, start.parameters()))
 
 
-@pytest.mark.parametrize(
-    ("count", "share", "held_out"),
-    [(5, 0.05, [0]), (5, 0.5, [0, 2, 4]), (7, 0.34, [0, 3, 6]), (2, 0.1, [0])],
-)
-def test_images_are_held_out(tmp_path: Path, count: int, share: float, held_out: list[int]) -> None:
-    write_photos(tmp_path / "photos", [(40, 40)] * count)
-    training, validation = loop._split(tmp_path / "photos", make_config(validation_share=share), CPU)
-    assert validation.names == [f"{index:02}.png" for index in held_out]
-    assert training.names == [f"{index:02}.png" for index in range(count) if index not in held_out]
-
-
-def test_a_lone_image_serves_training_and_validation(tmp_path: Path) -> None:
-    write_photos(tmp_path / "photos", [(40, 40)])
-    training, validation = loop._split(tmp_path / "photos", make_config(), CPU)
-    assert training.names == validation.names == ["00.png"]
-
-
 def test_training_never_sees_a_held_out_image(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     validated: list[str] = []
     step = FakeStep([1.0, 1.0])
@@ -233,26 +245,38 @@ def test_training_never_sees_a_held_out_image(photos: Path, monkeypatch: pytest.
     monkeypatch.setattr(loop, "training_step", step)
     monkeypatch.setattr(loop, "_match_errors", record_errors)
     monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration())
-    train(make_config(), photos, CPU, ignore, ignore)
+    train_on(photos, make_config())
     assert (step.names, validated) == (["01.png"] * 4, ["00.png"] * 4)
 
 
 def test_validation_counts_errors_within_thresholds(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bank = ImageBank(sorted(photos.iterdir()), 128, CPU)
     model = build_model(MODEL).eval()
     monkeypatch.setattr(loop, "_match_errors", lambda *_: torch.tensor([0.5, 3.0, 4.0, 20.0, torch.nan]))
-    found = validate(model, bank, make_config())
-    assert found == pytest.approx({"pck@1": 0.2, "pck@3": 0.4, "pck@5": 0.6, "pck@10": 0.6})
+    with open_sources(make_config(), photos, CPU) as mixture:
+        found = validate(model, mixture.sources)
+    assert found.pck == pytest.approx({"pck@1": 0.2, "pck@3": 0.4, "pck@5": 0.6, "pck@10": 0.6})
+    assert found.score == pytest.approx(0.6)
 
 
 def test_validation_is_the_same_each_time(photos: Path) -> None:
-    bank = ImageBank(sorted(photos.iterdir()), 128, CPU)
     model = build_model(MODEL).eval()
-    config = make_config()
-    found = validate(model, bank, config)
-    assert validate(model, bank, config) == found
-    assert 0 < found["pck@10"] < 1
-    assert found["pck@1"] <= found["pck@3"] <= found["pck@5"] <= found["pck@10"]
+    with open_sources(make_config(), photos, CPU) as mixture:
+        found = validate(model, mixture.sources)
+        assert validate(model, mixture.sources) == found
+    pck = found.pck
+    assert 0 < pck["pck@10"] < 1
+    assert pck["pck@1"] <= pck["pck@3"] <= pck["pck@5"] <= pck["pck@10"]
+
+
+def test_errors_are_pixels_or_shares_of_a_length(photos: Path) -> None:
+    model = build_model(MODEL).eval()
+    with open_sources(make_config(), photos, CPU) as mixture:
+        batch = next(mixture.sources[0].validation())
+    (pair, _) = batch
+    pixels = loop._match_errors(model, pair)
+    assert len(pixels) == int(pair.is_valid.sum())
+    shares = loop._match_errors(model, replace(pair, pck_length=torch.tensor([20.0])))
+    assert torch.allclose(shares, pixels / 20)
 
 
 def test_a_run_can_start_from_the_imagenet_trunk(data_folder: Path) -> None:
@@ -267,6 +291,68 @@ def test_a_run_can_start_from_the_imagenet_trunk(data_folder: Path) -> None:
 
 def test_missing_trunk_and_missing_images(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"no trunk weights at .*missing\.npz"):
-        train(make_config(init=str(tmp_path / "missing.npz")), photos, CPU, ignore, ignore)
+        train_on(photos, make_config(init=str(tmp_path / "missing.npz")))
     with pytest.raises(DataError, match=r"no folder .*missing"):
-        train(make_config(), tmp_path / "missing", CPU, ignore, ignore)
+        train_on(tmp_path / "missing", make_config())
+
+
+SET = {"name": "numbered", "folder": "anywhere", "crop_hw": [64, 64], "points": 20, "workers": 0}
+
+
+@pytest.fixture
+def numbered(monkeypatch: pytest.MonkeyPatch) -> NumberedData:
+    """A data set of six pairs with lengths, which `open_data` gives whatever it is asked for."""
+    data = NumberedData(6, size_hw=(70, 80))
+    monkeypatch.setattr(sources, "open_data", lambda *_: data)
+    return data
+
+
+def test_training_on_a_data_set_alone(numbered: NumberedData) -> None:
+    config = make_config(sources=[SET | {"photometric": 0.5, "mirror": 0.5, "rotation": 20, "scale": 1.2}])
+    kept: list[Trained] = []
+    trained = train_on(None, config, ignore, kept.append)
+    assert list(trained.pck) == ["pck@0.1", "pck@0.05"]
+    assert trained.score == trained.pck["pck@0.1"]
+    assert trained.calibration.match_bias != Calibration.match_bias
+    assert trained.calibration.pair_bias == Calibration.pair_bias
+    start = dict(build_model(MODEL, torch.Generator().manual_seed(0)).named_parameters())
+    assert largest_difference(start, dict(trained.model.named_parameters())) > 1e-5
+
+
+def test_a_mixture_of_photographs_and_a_data_set(
+    numbered: NumberedData, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = FakeStep([1.0] * 30)
+    monkeypatch.setattr(loop, "training_step", step)
+    monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration(pair_bias=1.5))
+    reports: list[Progress] = []
+    config = make_config(steps=30, sources=[SET | {"weight": 2.0, "batch": 3}])
+    trained = train_on(photos, config, reports.append)
+    photo_count, pair_count = step.names.count("01.png"), sum("pair" in name for name in step.names)
+    assert photo_count + pair_count == len(step.names)
+    assert photo_count % 2 == 0 and pair_count % 3 == 0
+    assert photo_count // 2 + pair_count // 3 == 30
+    assert 12 <= pair_count // 3 <= 27  # two thirds of the steps are meant
+    assert list(trained.pck) == [
+        *(f"numbered pck@{t}" for t in ("0.1", "0.05")),
+        *(f"synthetic pck@{t}" for t in (1, 3, 5, 10)),
+    ]
+    expected = (trained.pck["numbered pck@0.1"] + trained.pck["synthetic pck@5"]) / 2
+    assert trained.score == pytest.approx(expected)
+    assert trained.calibration.pair_bias == 1.5  # of the photographs
+
+
+def test_a_mixture_is_the_same_each_time(numbered: NumberedData, photos: Path) -> None:
+    config = make_config(steps=3, sources=[SET | {"photometric": 1.0}])
+    weights = [run(config, photos)[0] for _ in range(2)]
+    with_workers = make_config(steps=3, sources=[SET | {"photometric": 1.0, "workers": 1}])
+    weights.append(run(with_workers, photos)[0])
+    assert largest_difference(weights[0], weights[1]) == largest_difference(weights[0], weights[2]) == 0
+
+
+def test_a_source_without_points_to_validate_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = iter([{"pck@5": torch.nan}, {"pck@0.1": 0.5, "pck@0.05": 0.25}])
+    monkeypatch.setattr(loop, "_measure", lambda *_: next(figures))
+    pair = [FakeSource("a"), FakeSource("b")]
+    found = validate(build_model(MODEL), pair)
+    assert list(found.pck) == ["a pck@5", "b pck@0.1", "b pck@0.05"] and found.score == 0.5

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ucn.config import TrainConfig
+from ucn.config import SourceConfig, TrainConfig
 from ucn.errors import ConfigError
 from ucn.train.recipe import read_recipe
 
@@ -92,6 +92,112 @@ def test_environment_variables_in_init(write: Write, monkeypatch: pytest.MonkeyP
     assert read_recipe(path, ["init=random"]).init == "random"
 
 
+SOURCES = """
+name: a
+steps: 1
+sources:
+  - {name: synthetic, folder: "${UCN_TEST_FOLDER}/photos", weight: 3}
+  - {name: cub, folder: "${UCN_TEST_FOLDER}/cub", batch: 48, crop_hw: [160, 160], fit: resize}
+  - {name: own}
+"""
+
+
+def test_sources_and_their_folders(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCN_TEST_FOLDER", "/some/where")
+    config = read_recipe(write(SOURCES))
+    assert config.sources == (
+        SourceConfig("synthetic", "/some/where/photos", weight=3.0),
+        SourceConfig("cub", "/some/where/cub", batch=48, crop_hw=(160, 160), fit="resize"),
+        SourceConfig("own"),
+    )
+    assert TrainConfig.from_dict(config.to_dict()) == config
+    changed = read_recipe(write(SOURCES), ["sources.1.weight=2", "sources.2.options=[a=b]"])
+    assert changed.sources[1].weight == 2 and changed.sources[2].options == ("a=b",)
+
+
+def test_folders_of_the_command_line(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UCN_TEST_FOLDER", raising=False)
+    path = write(SOURCES)
+    with pytest.raises(ConfigError, match=r"sources\[0\].folder is .*variable UCN_TEST_FOLDER is not set"):
+        read_recipe(path)
+    data = ["cub=/birds", "synthetic=p=1", "own=first", "own=${UCN_TEST_FOLDER}", "sintel=/films"]
+    found = read_recipe(path, data=data).sources
+    assert [(source.name, source.folder) for source in found] == [
+        ("synthetic", "p=1"),
+        ("cub", "/birds"),
+        ("own", "first"),
+        ("own", "${UCN_TEST_FOLDER}"),  # a shell fills in its own variables
+        ("sintel", "/films"),
+    ]
+    assert found[0].weight == 3 and found[1].batch == 48
+    assert read_recipe(write("name: a\nsteps: 1\n"), data=["own=x"]).sources == (SourceConfig("own", "x"),)
+
+
+@pytest.mark.parametrize("text", ["cub", "cub=", "=x", " = "])
+def test_wrong_folders(write: Write, text: str) -> None:
+    with pytest.raises(ConfigError, match="data must be NAME=DIR, got '"):
+        read_recipe(write(SOURCES), data=[text])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("name", "' '", "name must not be empty"),
+        ("options", "[a]", "options must each be key=value, got 'a'"),
+        ("weight", "0", "weight must be above 0"),
+        ("weight", "1e7", "weight must be at most 1000000"),
+        ("batch", "0", "batch must be at least 1"),
+        ("batch", "65537", "batch must be at most 65536"),
+        ("crop_hw", "[31, 64]", "crop_hw must each be 32..8192"),
+        ("crop_hw", "[64]", "crop_hw must have 2 values, got 1"),
+        ("fit", "squeeze", "fit must be one of crop, resize, got 'squeeze'"),
+        ("points", "0", "points must be at least 1"),
+        ("min_points", "0", "min_points must be at least 1"),
+        ("min_points", "1000001", "min_points must be at most 1000000"),
+        ("mirror", "1.5", "mirror must be in"),
+        ("mirror_view", "-1", "mirror_view must be in"),
+        ("rotation", "181", "rotation must be in"),
+        ("scale", "0.5", "scale must be in"),
+        ("photometric", "4", "photometric must be in"),
+        ("workers", "65", "workers must be in"),
+        ("wieght", "1", "unknown key 'sources\\[0\\].wieght'; did you mean 'weight'"),
+    ],
+)
+def test_wrong_sources(write: Write, key: str, value: str, message: str) -> None:
+    path = write("name: a\nsteps: 1\nsources:\n  - {name: cub}\n")
+    where = "" if "unknown" in message else r"sources\[0\]\."
+    with pytest.raises(ConfigError, match=rf"recipe\.yaml with .*: {where}{message}"):
+        read_recipe(path, [f"sources.0.{key}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sources.1.weight=2", "there is no entry '1' for 'sources.1.weight': that list has 1, from 0"),
+        ("sources.-1.weight=2", "there is no entry '-1' for 'sources.-1.weight'"),
+        ("sources.0=2", "'sources.0' is an entry of a list: set its keys, as in 'sources.0.weight'"),
+        ("sources.0.name.x=2", "'name' in 'sources.0.name.x' has no keys of its own"),
+    ],
+)
+def test_wrong_overrides_of_sources(write: Write, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(write("name: a\nsteps: 1\nsources: [{name: cub}]\n"), [override])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sources: cub", "sources must be a list, got 'cub'"),
+        ("sources: [cub]", r"sources\[0\] must be a mapping, got str"),
+        ("sources: [{folder: x}]", r"sources\[0\] lacks the key 'name'"),
+        ("sources: [{name: cub, folder: 3}]", r"sources\[0\]\.folder must be str, got 3"),
+    ],
+)
+def test_sources_that_are_none(write: Write, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(write(f"name: a\nsteps: 1\n{text}\n"), data=["sintel=x"])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -132,6 +238,7 @@ def test_wrong_recipes(write: Write, text: str, message: str) -> None:
         ("steps=" + "[" * 100_000, "is not YAML: it is nested too deeply"),
         ("steps.x=1", "'steps' in 'steps.x' has no keys of its own"),
         ("stesp=1", r"recipe\.yaml with stesp=1: unknown key 'stesp'; did you mean 'steps'"),
+        ("sources.0.weight=1", "there is no entry '0' for 'sources.0.weight': that list has 0, from 0"),
         ("model.dmi=1", "unknown key 'model.dmi'; did you mean 'dim'"),
         ("batch=0", "batch must be at least 1, got 0"),
         ("name=3", "name must be str, got 3"),

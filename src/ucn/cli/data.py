@@ -14,7 +14,7 @@ from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines
 
 if TYPE_CHECKING:
-    from ucn.data.catalogue import DataInfo
+    from ucn.data.catalogue import DataInfo, Option
     from ucn.data.checking import CheckReport
     from ucn.data.pairs import PairData
 
@@ -85,6 +85,9 @@ def show(
         Path, typer.Option("-o", "--output", metavar="FILE", readable=False, help="Picture: .png or .jpg.")
     ],
     count: Annotated[int, typer.Option("-n", metavar="N", min=1, max=100, help="How many pairs.")] = 4,
+    width: Annotated[
+        int, typer.Option(metavar="N", min=200, max=8000, help="Of the picture, in pixels.")
+    ] = 1200,
     split: Split = None,
     options: Options = None,
     overwrite: Overwrite = False,
@@ -104,7 +107,7 @@ def show(
         for index in spread(len(data), count):
             samples.append(data.read(index))
             bar(len(samples), min(count, len(data)))
-    write_image(output, draw_samples(samples), overwrite)
+    write_image(output, draw_samples(samples, width=width), overwrite)
     shown = {sample.name: len(sample) for sample in samples}
     if json:
         print_json({"command": "data show", "ucn": find_version(), "pairs": shown, "output": str(output)})
@@ -143,6 +146,8 @@ def convert(
             data,
             output,
             source=name,
+            split=split,
+            options=_parse(options),
             max_pairs=limit,
             max_points=max_points,
             seed=seed,
@@ -162,9 +167,15 @@ VERBS: dict[str, Callable[..., None]] = {"list": list_sets, "check": check, "sho
 
 
 def _open(name: str, folder: Path, split: str | None, options: list[str] | None) -> PairData:
-    from ucn.data.catalogue import open_data, parse_options
+    from ucn.data.catalogue import open_data
 
-    return open_data(name, folder, split, parse_options(options or ()))
+    return open_data(name, folder, split, _parse(options))
+
+
+def _parse(options: list[str] | None) -> dict[str, Option]:
+    from ucn.data.catalogue import parse_options
+
+    return parse_options(options or ())
 
 
 def _print_table(infos: tuple[DataInfo, ...]) -> None:

@@ -66,6 +66,7 @@ _MODULES = (
     "spair",
     "pascal_berkeley",
     "flowweb",
+    "synthetic",
     "own",
     "colmap",
     "video",
@@ -129,11 +130,14 @@ def open_data(
 
 
 def guess_data(folder: Path) -> list[str]:
-    """Names of the data sets whose markers are in a folder, most specific first."""
+    """Names of the data sets whose markers are in a folder, most specific first.
+
+    Any folder of images could be synthetic or video, so those two are not named.
+    """
     if not folder.is_dir():
         return []
     found: list[tuple[int, str]] = []
-    for info in list_data():
+    for info in (info for info in list_data() if info.name not in ("synthetic", "video")):
         hits = [
             marker
             for marker in info.markers

@@ -106,8 +106,8 @@ def read_points(path: str | Path, image_hw: tuple[int, int] | None = None) -> Fl
         where = f"{path}:{number}"
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        cells = _split(line, where)
-        if is_first and not any(_is_number(cell) for cell in cells):
+        cells = split_cells(line, where)
+        if is_first and not any(is_number(cell) for cell in cells):
             columns, column_count = _find_columns(cells, where), len(cells)
         elif len(cells) != column_count:
             raise PointsError(
@@ -141,7 +141,8 @@ def _read_text(path: Path) -> str:
         raise PointsError(f"cannot read points {path}: it is not UTF-8 text; expected CSV") from error
 
 
-def _split(line: str, where: str) -> list[str]:
+def split_cells(line: str, where: str) -> list[str]:
+    """The cells of one line of CSV, without blanks round them; `where` is file and line, for errors."""
     try:
         return [cell.strip() for cell in next(csv.reader([line]))]
     except csv.Error as error:
@@ -157,7 +158,8 @@ def _find_columns(cells: list[str], where: str) -> tuple[int, int]:
     return header.index("x"), header.index("y")
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether text is a number as files have it, NaN and infinity among them."""
     try:
         float(text)
     except ValueError:
@@ -166,7 +168,7 @@ def _is_number(text: str) -> bool:
 
 
 def _read_number(text: str, where: str) -> float:
-    if not _is_number(text):
+    if not is_number(text):
         raise PointsError(f"{where}: expected a number, got {text!r}")
     value = float(text)
     if not abs(value) <= _MAX_COORDINATE:

@@ -1,11 +1,12 @@
-"""Fits the curves that turn similarities into probabilities, on pairs of held-out photographs.
+"""Fits the curves that turn similarities into probabilities, on held-out pairs.
 
-Half of the image pairs show one photograph under a random warp; the other half show two photographs. A match
-counts as right when it lies within 3 px of the truth.
+Of photographs, half of the image pairs show one under a random warp; the other half show two. A match counts
+as right when it lies within 3 px of the truth, in pairs of a data set with lengths within a tenth of that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -23,6 +24,8 @@ from ucn.types import PairBatch
 
 RIGHT_WITHIN = 3.0
 """Pixels within which a match counts as right."""
+RIGHT_WITHIN_SHARE = 0.1
+"""Share of a pair's length within which a match counts as right, where it has one."""
 _CORNERS = 500
 _POINTS_OF_A_HOMOGRAPHY = 4
 
@@ -55,10 +58,7 @@ def fit_calibration(
         related.append(found)
         features.append(score_features(found))
         labels.append(is_right)
-    bias, *weights = _fit_logistic(torch.cat(features), torch.cat(labels))
-    matching = Calibration(
-        match_bias=bias, match_similarity=weights[0], match_margin=weights[1], match_miss=weights[2]
-    )
+    matching = _fit_matches(features, labels)
     unrelated = [
         _match_corners(model, first, second)
         for first, second in zip(singles, singles[1:] + singles[:1], strict=True)
@@ -70,6 +70,32 @@ def fit_calibration(
     is_related = torch.tensor([True] * len(related) + [False] * len(unrelated))
     pair_bias, pair_weight = _fit_logistic(support, is_related)
     return replace(matching, pair_bias=pair_bias, pair_support=pair_weight)
+
+
+@torch.no_grad()
+def fit_match_curve(model: CorrespondenceNetwork, batches: Iterable[PairBatch]) -> Calibration:
+    """A calibration whose curve of matches is fitted to true points; the curve of pairs is the default.
+
+    Args:
+        model: the network, in evaluation mode, on the device of the batches.
+        batches: pairs that were not trained on; without any point the calibration is the default.
+    """
+    features, labels = [], []
+    for pair in (pair for batch in batches for pair in batch if pair.is_valid.any()):
+        points0, points1 = pair.points0[0][pair.is_valid[0]], pair.points1[0][pair.is_valid[0]]
+        map0, map1 = model.encode(pair.image0), model.encode(pair.image1)
+        found = match_and_check(map0, map1, points0, elsewhere_radius=MatchConfig().elsewhere_radius)
+        limit = RIGHT_WITHIN if pair.pck_length is None else RIGHT_WITHIN_SHARE * pair.pck_length
+        features.append(score_features(found))
+        labels.append((found.points1 - points1).norm(dim=-1) <= limit)
+    return _fit_matches(features, labels) if features else Calibration()
+
+
+def _fit_matches(features: list[Tensor], labels: list[Tensor]) -> Calibration:
+    bias, *weights = _fit_logistic(torch.cat(features), torch.cat(labels))
+    return Calibration(
+        match_bias=bias, match_similarity=weights[0], match_margin=weights[1], match_miss=weights[2]
+    )
 
 
 def _match_pair(model: CorrespondenceNetwork, pair: PairBatch) -> tuple[CheckedMatches, Tensor]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,17 +15,19 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from ucn.config import Calibration, TrainConfig
-from ucn.data.synthetic import ImageBank, list_images, make_pairs
+from ucn.data.loading import mix_seed
 from ucn.matching import match_cells
 from ucn.nn import CorrespondenceNetwork, build_model, load_imagenet_trunk
-from ucn.train.calibration import fit_calibration
+from ucn.train.calibration import fit_calibration, fit_match_curve
+from ucn.train.sources import Mixture, PhotoSource, Source
 from ucn.train.step import check_finite, encode_pair, training_step
 from ucn.types import PairBatch
 
-_CANVAS_SIDE = 448
 _CHECK_EVERY = 50
-_VALIDATION_PAIRS = 64
 _CALIBRATION_PAIRS = 64
+_PIXELS = (1, 3, 5, 10)
+_SHARES = (0.1, 0.05)  # of a pair's length, for semantic sets
+_HEADLINES = ("pck@5", "pck@0.1")  # by which networks are compared: of pixels, and of lengths
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Progress:
         step: steps done.
         loss: mean over the steps since the last report.
         pairs_per_second: over the same steps.
-        pck: share of points matched within some pixels, after a validation; else None.
+        pck: after a validation its figures, as in `Validation`; else None.
     """
 
     step: int
@@ -47,34 +48,50 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Validation:
+    """How well held-out pairs are matched.
+
+    Attributes:
+        pck: share of the points matched within some pixels (``pck@5``) or, where pairs have a length, within
+            some share of it (``pck@0.1``); with several sources each name begins with its source's.
+        score: mean over the sources of their PCK within 5 pixels or a tenth of the length.
+    """
+
+    pck: dict[str, float]
+    score: float
+
+
+@dataclass(frozen=True)
 class Trained:
-    """The best network of a run so far, by its PCK@5 on held-out photographs.
+    """The best network of a run so far, by its score on held-out pairs.
 
     Attributes:
         model: the moving average of the weights, in evaluation mode.
-        pck: its validation figures.
+        pck: its validation figures, as in `Validation`.
+        score: their mean, by which it is the best.
         step: after how many steps.
         calibration: how its similarities become probabilities; the default one before the end of the run.
     """
 
     model: CorrespondenceNetwork
     pck: dict[str, float]
+    score: float
     step: int
     calibration: Calibration = field(default_factory=Calibration)
 
 
 def train(
     config: TrainConfig,
-    images: Path,
+    mixture: Mixture,
     device: torch.device,
     report: Callable[[Progress], None],
     keep: Callable[[Trained], None],
 ) -> Trained:
-    """Trains on synthetic pairs of the photographs in a folder.
+    """Trains a network.
 
     Args:
         config: the run.
-        images: folder of the photographs.
+        mixture: where its pairs come from, as `open_sources` opens it.
         device: where to train.
         report: called after every 50 steps and after every validation; the last step is always validated.
         keep: called whenever a validation was the best so far, so that a run that is killed leaves something,
@@ -84,10 +101,9 @@ def train(
         The best network, calibrated.
 
     Raises:
-        DataError: the folder is missing or holds no images.
+        UcnError: a pair could not be read.
         NonFiniteLossError: the loss became infinite or NaN.
     """
-    training, validation = _split(images, config, device)
     # torch's annotations do not know memory_format.
     model = _start_model(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.train()
@@ -96,14 +112,15 @@ def train(
         model.compile()
     optimiser = AdamW(_parameter_groups(model, config), weight_decay=config.weight_decay)
     schedule = LambdaLR(optimiser, lambda step: _rate_factor(step, config))
-    generator = torch.Generator(device).manual_seed(config.seed)
+    generator = torch.Generator(device)
 
     best: Trained | None = None
     losses: list[Tensor] = []
     names: list[tuple[str, ...]] = []
     started = time.monotonic()
     for step in range(1, config.steps + 1):
-        batch = make_pairs(training, config.batch, config.synthetic, generator)
+        generator.manual_seed(mix_seed(config.seed, "step", step))
+        batch = mixture.draw(step, generator)
         with _fast_products(device):
             result = training_step(model, batch, config.loss, optimiser, config.clip_norm, generator)
         schedule.step()
@@ -114,54 +131,66 @@ def train(
         if step % _CHECK_EVERY == 0 or is_validation:
             stacked = torch.stack(losses)
             check_finite(stacked, names)
-            speed = len(losses) * config.batch / (time.monotonic() - started)
-            pck = validate(average, validation, config) if is_validation else None
-            report(Progress(step, stacked.mean().item(), speed, pck))
-            if pck is not None and (best is None or pck["pck@5"] > best.pck["pck@5"]):
-                best = Trained(copy.deepcopy(average), pck, step)
+            speed = sum(map(len, names)) / (time.monotonic() - started)
+            found = validate(average, mixture.sources) if is_validation else None
+            report(Progress(step, stacked.mean().item(), speed, found.pck if found else None))
+            if found and (best is None or found.score > best.score):
+                best = Trained(copy.deepcopy(average), found.pck, found.score, step)
                 keep(best)
             losses, names, started = [], [], time.monotonic()
     if best is None:
         raise ValueError(f"steps must be at least 1, got {config.steps}")
-    calibration = fit_calibration(
-        best.model, validation, config.synthetic, _CALIBRATION_PAIRS, config.seed + 2
-    )
-    best = replace(best, calibration=calibration)
+    best = replace(best, calibration=_calibrate(best.model, mixture.sources, config))
     keep(best)
     return best
 
 
-def validate(model: CorrespondenceNetwork, bank: ImageBank, config: TrainConfig) -> dict[str, float]:
-    """PCK at several pixel thresholds of refined dense nearest neighbours, on the same pairs each time."""
-    device = bank.canvases.device
-    generator = torch.Generator(device).manual_seed(config.seed + 1)
+def validate(model: CorrespondenceNetwork, sources: Sequence[Source]) -> Validation:
+    """PCK of refined dense nearest neighbours on the held-out pairs of each source, the same each time."""
+    pck: dict[str, float] = {}
+    scores: list[float] = []
+    for source in sources:
+        figures = _measure(model, source)
+        prefix = f"{source.label} " if len(sources) > 1 else ""
+        pck |= {prefix + name: value for name, value in figures.items()}
+        scores += [figures[name] for name in _HEADLINES if not math.isnan(figures.get(name, math.nan))]
+    return Validation(pck, sum(scores) / max(1, len(scores)))
+
+
+@torch.no_grad()
+def _measure(model: CorrespondenceNetwork, source: Source) -> dict[str, float]:
+    """The figures of one source; NaN where its held-out pairs have no points."""
     errors: list[Tensor] = []
-    with torch.no_grad():
-        for _ in range(max(1, _VALIDATION_PAIRS // config.batch)):
-            batch = make_pairs(bank, config.batch, config.synthetic, generator)
-            errors += [_match_errors(model, pair) for pair in batch]
+    has_lengths = False
+    for batch in source.validation():
+        has_lengths = batch.pck_length is not None
+        errors += [_match_errors(model, pair) for pair in batch]
     merged = torch.cat(errors)
-    return {f"pck@{t}": (merged <= t).float().mean().item() for t in (1, 3, 5, 10)}
+    thresholds: tuple[float, ...] = _SHARES if has_lengths else _PIXELS
+    return {f"pck@{t:g}": (merged <= t).float().mean().item() for t in thresholds}
 
 
 def _match_errors(model: CorrespondenceNetwork, pair: PairBatch) -> Tensor:
+    """How far matches are from the truth: in pixels, or as a share of the pair's length where it has one."""
     map0, map1 = encode_pair(model, pair)
     points0, points1 = pair.points0[0][pair.is_valid[0]], pair.points1[0][pair.is_valid[0]]
     found = match_cells(map0, map1, points0)
     errors: Tensor = (found.points1 - points1).norm(dim=-1)
-    return errors
+    return errors if pair.pck_length is None else errors / pair.pck_length
 
 
-def _split(images: Path, config: TrainConfig, device: torch.device) -> tuple[ImageBank, ImageBank]:
-    """Banks for training and validation: every n-th photograph, in sorted order, is held out.
+def _calibrate(model: CorrespondenceNetwork, sources: Sequence[Source], config: TrainConfig) -> Calibration:
+    """Curves fitted on held-out photographs or, where there are none, on held-out pairs of the data sets.
 
-    A lone photograph serves both.
+    What two unrelated images look like can be learnt of photographs only: two pairs of a data set may well
+    show the same thing.
     """
-    paths = list_images(images)
-    every = max(2, round(1 / config.validation_share))
-    held_out = paths[::every]
-    rest = [path for index, path in enumerate(paths) if index % every] or held_out
-    return ImageBank(rest, _CANVAS_SIDE, device), ImageBank(held_out, _CANVAS_SIDE, device)
+    for source in sources:
+        if isinstance(source, PhotoSource):
+            # Calibration takes the truth of a pair for a homography.
+            synthetic = replace(config.synthetic, spline_share=0.0, parallax_share=0.0)
+            return fit_calibration(model, source.held_out, synthetic, _CALIBRATION_PAIRS, config.seed + 2)
+    return fit_match_curve(model, (batch for source in sources for batch in source.validation()))
 
 
 def _start_model(config: TrainConfig) -> CorrespondenceNetwork:

@@ -16,10 +16,16 @@ from ucn.errors import ConfigError
 _MAX_BYTES = 2**20
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
-    """Reads a recipe and applies ``key=value`` overrides, keys dotted, values in YAML.
+def read_recipe(path: Path, overrides: Sequence[str] = (), data: Sequence[str] = ()) -> TrainConfig:
+    """Reads a recipe and applies what the command line changes.
 
-    ``${NAME}`` in `init` is replaced by the environment variable.
+    ``${NAME}`` in `init` and in the folders of sources is replaced by the environment variable.
+
+    Args:
+        path: a .yaml file.
+        overrides: each ``key=value``, keys dotted (``loss.radius``, ``sources.0.weight``), values in YAML.
+        data: each ``name=folder``: the folder of the recipe's source of that name, or a further source. A
+            name that comes twice means two sources.
 
     Raises:
         ConfigError: the file is missing, too large or not YAML, has unknown or repeated keys or values out of
@@ -39,14 +45,15 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold keys and values, got {type(values).__name__}")
-    for override in overrides:
+    given = _take_folders(values, data)
+    for override in overrides:  # last, so that they reach the sources that `data` adds
         _apply(values, override)
-    if isinstance(values.get("init"), str):
-        values["init"] = _fill_in_variables(values["init"])
+    _fill_in(values, given)
     try:
         return TrainConfig.from_dict(values)
     except ConfigError as error:
-        where = f"{path} with {', '.join(overrides)}" if overrides else path
+        changes = [*overrides, *data]
+        where = f"{path} with {', '.join(changes)}" if changes else path
         raise ConfigError(f"{where}: {error}") from None
 
 
@@ -77,12 +84,51 @@ def _parse(text: str) -> Any:
         raise yaml.YAMLError("it is nested too deeply") from None
 
 
-def _fill_in_variables(text: str) -> str:
+def _take_folders(values: dict[str, Any], data: Sequence[str]) -> list[int]:
+    """Gives sources the folders of the command line; returns which sources these are."""
+    sources = values.setdefault("sources", [])
+    given: list[int] = []
+    if not isinstance(sources, list):
+        return given  # `from_dict` says what is wrong with it
+    for text in data:
+        name, separator, folder = text.partition("=")
+        if not (separator and name.strip() and folder.strip()):
+            raise ConfigError(f"data must be NAME=DIR, got '{text[:80]}'")
+        names = [source.get("name") if isinstance(source, dict) else None for source in sources]
+        place = next((i for i, known in enumerate(names) if known == name and i not in given), None)
+        if place is None:
+            place = len(sources)
+            sources.append({"name": name})
+        sources[place]["folder"] = folder
+        given.append(place)
+    return given
+
+
+def _fill_in(values: dict[str, Any], given: Sequence[int]) -> None:
+    """Puts environment variables into `init` and into the folders of sources, but not into `given` ones."""
+    if isinstance(values.get("init"), str):
+        values["init"] = _fill_in_variables(values["init"], "init")
+    sources = values.get("sources")
+    for place, source in enumerate(sources if isinstance(sources, list) else ()):
+        if place not in given and isinstance(source, dict) and isinstance(source.get("folder"), str):
+            source["folder"] = _fill_in_variables(source["folder"], f"sources[{place}].folder")
+
+
+def _fill_in_variables(text: str, key: str) -> str:
     filled = os.path.expandvars(text)
     unset = re.search(r"\$\{(\w+)\}", filled)
     if unset:
-        raise ConfigError(f"init is {text}, but the environment variable {unset[1]} is not set")
+        raise ConfigError(f"{key} is {text}, but the environment variable {unset[1]} is not set")
     return filled
+
+
+def _enter(values: Any, parent: str, key: str) -> Any:
+    """What a part of a dotted key names: the value of a key, or the entry of a list, counted from 0."""
+    if isinstance(values, dict):
+        return values.setdefault(parent, {})
+    if parent not in map(str, range(len(values))):
+        raise ConfigError(f"there is no entry '{parent}' for '{key}': that list has {len(values)}, from 0")
+    return values[int(parent)]
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -91,9 +137,11 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"an override must be key=value, got '{override}'")
     *parents, last = key.split(".")
     for parent in parents:
-        values = values.setdefault(parent, {})
-        if not isinstance(values, dict):
+        values = _enter(values, parent, key)
+        if not isinstance(values, dict | list):
             raise ConfigError(f"'{parent}' in '{key}' has no keys of its own")
+    if not isinstance(values, dict):
+        raise ConfigError(f"'{key}' is an entry of a list: set its keys, as in '{key}.weight'")
     try:
         values[last] = _parse(text)
     except (yaml.YAMLError, ValueError) as error:

@@ -61,8 +61,8 @@ class DensePair:
     truth: tuple[TruthFile, ...]
 
 
-class DenseData(PairData):
-    """Pairs whose truth is a place in image 1 for the pixels of image 0.
+class FilePairs(PairData):
+    """Pairs whose truth says for pixels of image 0 where they lie in image 1.
 
     A derived class fills `pairs` and `faults` when it is made.
 
@@ -75,12 +75,12 @@ class DenseData(PairData):
         self.pairs: list[DensePair] = []
 
     @abstractmethod
-    def read_targets(self, pair: DensePair, image0_hw: SizeHW, image1_hw: SizeHW) -> Tensor:
-        """Reads where pixels go.
+    def read_correspondences(
+        self, pair: DensePair, image0_hw: SizeHW, image1_hw: SizeHW
+    ) -> tuple[Tensor, Tensor]:
+        """Reads (N, 2) float32 pixel centres of image 0 and their places in image 1.
 
-        Returns:
-            (H0, W0, 2): for each pixel centre of image 0 its place in image 1; NaN where that is unknown or
-            hidden. Places outside image 1 are dropped afterwards.
+        Places that are NaN or outside image 1 are dropped afterwards.
 
         Raises:
             UcnError: a truth file is wrong, or does not fit the images.
@@ -112,9 +112,9 @@ class DenseData(PairData):
         pair = self._pair(index)
         image0, image1 = read_image(pair.image0), read_image(pair.image1)
         image0_hw, image1_hw = (image0.shape[1], image0.shape[2]), (image1.shape[1], image1.shape[2])
-        targets = self.read_targets(pair, image0_hw, image1_hw).to(torch.float32)
-        is_seen = is_inside(targets, image1_hw)
-        return PairSample(image0, image1, pixel_grid(image0_hw)[is_seen], targets[is_seen], pair.name)
+        points0, points1 = self.read_correspondences(pair, image0_hw, image1_hw)
+        is_seen = is_inside(points1, image1_hw)
+        return PairSample(image0, image1, points0[is_seen], points1[is_seen], pair.name)
 
     def files(self) -> Sequence[DataFile]:
         """Every image and truth file, once."""
@@ -139,6 +139,29 @@ class DenseData(PairData):
     def _pair(self, index: int) -> DensePair:
         check_index(index, len(self.pairs))
         return self.pairs[index]
+
+
+class DenseData(FilePairs):
+    """Pairs whose truth is a map: a place in image 1 for each pixel of image 0."""
+
+    @abstractmethod
+    def read_targets(self, pair: DensePair, image0_hw: SizeHW, image1_hw: SizeHW) -> Tensor:
+        """Reads where pixels go.
+
+        Returns:
+            (H0, W0, 2): for each pixel centre of image 0 its place in image 1; NaN where that is unknown or
+            hidden. Places outside image 1 are dropped afterwards.
+
+        Raises:
+            UcnError: a truth file is wrong, or does not fit the images.
+        """
+
+    def read_correspondences(
+        self, pair: DensePair, image0_hw: SizeHW, image1_hw: SizeHW
+    ) -> tuple[Tensor, Tensor]:
+        """All pixels of image 0 and where the map says they are."""
+        targets = self.read_targets(pair, image0_hw, image1_hw).to(torch.float32)
+        return pixel_grid(image0_hw).reshape(-1, 2), targets.reshape(-1, 2)
 
 
 def read_header_hw(path: Path) -> SizeHW | None:

@@ -14,14 +14,15 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import MAX_PIXELS
 from ucn.data.pairs import check_choice
 from ucn.data.sets.dense import (
-    DenseData,
     DensePair,
+    FilePairs,
     SizeHW,
     TruthFile,
     check_size,
@@ -29,7 +30,6 @@ from ucn.data.sets.dense import (
 )
 from ucn.data.sets.layout import find_image, find_root, read_binary
 from ucn.errors import DataError
-from ucn.geometry.warp import targets_of_flow
 
 INFO = DataInfo(
     name="kitti-flow",
@@ -72,7 +72,7 @@ def open_folder(folder: Path, split: str, *, truth: str = "auto") -> KittiFlow:
     return KittiFlow(find_root(folder, INFO.markers, INFO.inside), split, truth)
 
 
-class KittiFlow(DenseData):
+class KittiFlow(FilePairs):
     """Frames 10 and 11 of each scene, with flow where the scanner measured."""
 
     def __init__(self, root: Path, split: str, truth: str) -> None:
@@ -105,17 +105,27 @@ class KittiFlow(DenseData):
         else:
             self.pairs.append(DensePair(number, image0, image1, (TruthFile(flow, "flow"),)))
 
-    def read_targets(self, pair: DensePair, image0_hw: SizeHW, image1_hw: SizeHW) -> Tensor:
-        """Where the measured pixels go."""
-        flow = read_flow_png(pair.truth[-1].path, pair.image0, image0_hw)
-        return targets_of_flow(flow[None])[0]
+    def read_correspondences(
+        self, pair: DensePair, image0_hw: SizeHW, image1_hw: SizeHW
+    ) -> tuple[Tensor, Tensor]:
+        """The measured pixels and where they go; about one in six was measured."""
+        channels = read_channels(pair.truth[-1].path, pair.image0, image0_hw)
+        known = np.flatnonzero(channels[..., 0])
+        points0 = np.stack(np.divmod(known, channels.shape[1])[::-1], axis=-1).astype(np.float32)
+        points1 = points0 + _to_vectors(channels.reshape(-1, 3)[known])
+        return torch.from_numpy(points0), torch.from_numpy(points1)
 
     def check_truth(self, pair: DensePair, file: TruthFile) -> object:
         """Reads the flow."""
-        return read_flow_png(file.path, pair.image0, read_header_hw(pair.image0))
+        return read_channels(file.path, pair.image0, read_header_hw(pair.image0))
 
 
-def read_flow_png(path: Path, image: Path, image_hw: SizeHW | None) -> Tensor:
+def _to_vectors(channels: NDArray[np.uint16]) -> NDArray[np.float32]:
+    vectors: NDArray[np.float32] = (channels[..., :0:-1].astype(np.float32) - 2**15) / np.float32(64)
+    return vectors
+
+
+def read_channels(path: Path, image: Path, image_hw: SizeHW | None) -> NDArray[np.uint16]:
     """Reads KITTI's flow: 16-bit RGB, u = (R - 2^15) / 64, v = (G - 2^15) / 64, known where B is not 0.
 
     That is the development kit's own description; vectors lead from pixel centre to place, with the centre of
@@ -127,7 +137,7 @@ def read_flow_png(path: Path, image: Path, image_hw: SizeHW | None) -> Tensor:
         image_hw: its size; None leaves that unchecked.
 
     Returns:
-        (H, W, 2) float32; NaN where unknown.
+        (H, W, 3), channels in the order B, G, R.
 
     Raises:
         DataError: missing, truncated, damaged, not 16-bit RGB, or not as large as the image.
@@ -141,9 +151,7 @@ def read_flow_png(path: Path, image: Path, image_hw: SizeHW | None) -> Tensor:
         channels = None
     if channels is None or channels.dtype != np.uint16 or channels.shape[2:] != (3,):
         raise DataError(f"{path}: expected a 16-bit RGB PNG, got one that cannot be decoded; unpack it again")
-    flow = (channels[..., :0:-1].astype(np.float32) - 2**15) / 64
-    flow[channels[..., 0] == 0] = np.nan
-    return torch.from_numpy(flow)
+    return np.asarray(channels)
 
 
 def _list_numbers(folder: Path) -> set[str]:

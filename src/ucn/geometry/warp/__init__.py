@@ -1,5 +1,50 @@
 """Truth by geometry: where points go through a homography, a flow, a disparity, or a depth and a pose."""
 
+from ucn.geometry.warp.depth import (
+    is_depth_consistent,
+    is_hidden,
+    is_seen_through,
+    is_smooth,
+    is_visible,
+    nearest_depths,
+    project,
+    sample_depth,
+    unproject,
+    warp_points_by_depth,
+)
+from ucn.geometry.warp.flow import (
+    flow_from_disparity,
+    is_disparity_consistent,
+    is_flow_consistent,
+    is_nearest_by_disparity,
+    targets_of_flow,
+    warp_points_by_disparity,
+    warp_points_by_flow,
+)
 from ucn.geometry.warp.homography import homography_from_corners, homography_from_points, warp_points
+from ucn.geometry.warp.spline import ThinPlateSpline, control_grid
 
-__all__ = ["homography_from_corners", "homography_from_points", "warp_points"]
+__all__ = [
+    "ThinPlateSpline",
+    "control_grid",
+    "flow_from_disparity",
+    "homography_from_corners",
+    "homography_from_points",
+    "is_depth_consistent",
+    "is_disparity_consistent",
+    "is_flow_consistent",
+    "is_hidden",
+    "is_nearest_by_disparity",
+    "is_seen_through",
+    "is_smooth",
+    "is_visible",
+    "nearest_depths",
+    "project",
+    "sample_depth",
+    "targets_of_flow",
+    "unproject",
+    "warp_points",
+    "warp_points_by_depth",
+    "warp_points_by_disparity",
+    "warp_points_by_flow",
+]

@@ -53,7 +53,8 @@ def homography_from_corners(corners0: Tensor, corners1: Tensor) -> Tensor:
     rows_u = torch.stack([x, y, one, zero, zero, zero, -u * x, -u * y], dim=-1)
     rows_v = torch.stack([zero, zero, zero, x, y, one, -v * x, -v * y], dim=-1)
     system = torch.cat([rows_u, rows_v], dim=1).double()
-    solved = torch.linalg.solve(system, torch.cat([u, v], dim=1).double())
+    # `solve` itself would wait for the device to say whether a system is singular.
+    solved = torch.linalg.solve_ex(system, torch.cat([u, v], dim=1).double())[0]
     H = torch.cat([solved, solved.new_ones(batch, 1)], dim=1).view(batch, 3, 3)
     return H.to(corners1.dtype)
 

@@ -1,6 +1,5 @@
 """Pairs made from single photographs: their truth holds, and a seed fixes them."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from photo_cases import make_photo, write_photos
 from ucn.config import SyntheticConfig
-from ucn.data.synthetic import ImageBank, _blur, _change_photometrically, list_images, make_pairs
+from ucn.data.synthetic import ImageBank, list_images, make_pairs
 from ucn.errors import DataError, ImageReadError
 from ucn.geometry.coords import is_inside
 from ucn.geometry.sampling import sample_image
@@ -19,6 +18,13 @@ from ucn.geometry.warp import homography_from_points, warp_points
 from ucn.types import PairBatch
 
 PLAIN = SyntheticConfig(side=64, points=200, photometric=0.0)
+KINDS = {
+    "homography": PLAIN,
+    "affine": replace(PLAIN, affine_share=1.0),
+    "spline": replace(PLAIN, spline_share=1.0),
+    "parallax": replace(PLAIN, parallax_share=1.0),
+    "mixed": replace(PLAIN, affine_share=0.25, spline_share=0.25, parallax_share=0.25),
+}
 
 
 @pytest.fixture
@@ -83,21 +89,23 @@ def test_folders_without_images(tmp_path: Path) -> None:
         list_images(tmp_path / "notes.txt")
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("B", [1, 2])
-def test_shapes(bank: ImageBank, B: int) -> None:
-    batch = draw(bank, replace(PLAIN, points=37), batch=B)
+def test_shapes(bank: ImageBank, B: int, kind: str) -> None:
+    batch = draw(bank, replace(KINDS[kind], points=37), batch=B)
     assert batch.image0.shape == batch.image1.shape == (B, 3, 64, 64)
     assert batch.points0.shape == batch.points1.shape == (B, 37, 2)
     assert batch.is_valid.shape == (B, 37)
     assert batch.is_valid.dtype == torch.bool
     assert len(batch.names) == B
-    assert set(batch.names) <= set(bank.names)
+    assert {part for name in batch.names for part in name.split(" + ")} <= set(bank.names)
     assert batch.pck_length is None
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("photometric", [0.0, 1.0])
-def test_a_seed_fixes_the_pairs(bank: ImageBank, photometric: float) -> None:
-    config = replace(PLAIN, photometric=photometric)
+def test_a_seed_fixes_the_pairs(bank: ImageBank, photometric: float, kind: str) -> None:
+    config = replace(KINDS[kind], photometric=photometric)
     first, again, other = (draw(bank, config, seed=seed) for seed in (3, 3, 4))
     assert first.names == again.names
     for name in ("image0", "image1", "points0", "points1", "is_valid"):
@@ -113,8 +121,10 @@ def test_a_generator_goes_on_to_other_pairs(bank: ImageBank) -> None:
     assert not torch.equal(first.image0, second.image0)
 
 
-def test_the_truth_shows_in_the_colours(bank: ImageBank) -> None:
-    config = replace(PLAIN, max_scale=1.2)  # a view that sees much less detail shows other colours
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_truth_shows_in_the_colours(bank: ImageBank, kind: str) -> None:
+    # A view that sees much less detail shows other colours.
+    config = replace(KINDS[kind], max_scale=1.2, stretch=1.2)
     batch = draw(bank, config, batch=16)
     colours0 = read_colours(batch.image0, batch.points0)
     colours1 = read_colours(batch.image1, batch.points1.nan_to_num())
@@ -126,8 +136,9 @@ def test_the_truth_shows_in_the_colours(bank: ImageBank) -> None:
     assert shuffled > 10 * difference
 
 
-def test_the_truth_is_good_to_a_fraction_of_a_pixel(bank: ImageBank) -> None:
-    batch = draw(bank, replace(PLAIN, max_scale=1.2), batch=16)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_truth_is_good_to_a_fraction_of_a_pixel(bank: ImageBank, kind: str) -> None:
+    batch = draw(bank, replace(KINDS[kind], max_scale=1.2, stretch=1.2), batch=16)
     colours0 = read_colours(batch.image0, batch.points0)
 
     def cost(shift: list[float]) -> float:
@@ -138,11 +149,12 @@ def test_the_truth_is_good_to_a_fraction_of_a_pixel(bank: ImageBank) -> None:
     assert 2 * cost([0.0, 0.0]) < min(map(cost, shifts))
 
 
-def test_valid_points_lie_in_both_views(bank: ImageBank) -> None:
-    config = replace(PLAIN, max_scale=3.0, perspective=0.4)
+@pytest.mark.parametrize("kind", KINDS)
+def test_valid_points_lie_in_both_views(bank: ImageBank, kind: str) -> None:
+    config = replace(KINDS[kind], max_scale=3.0, perspective=0.4)
     batch = draw(bank, config, batch=32)
     size_hw = (64, 64)
-    assert is_inside(batch.points0, size_hw).all()
+    assert is_inside(batch.points0, size_hw)[batch.is_valid].all()
     assert is_inside(batch.points1, size_hw)[batch.is_valid].all()
     assert batch.points1[batch.is_valid].isfinite().all()
     counts = batch.is_valid.sum(dim=1)
@@ -215,10 +227,11 @@ def test_points_lie_on_the_photograph_not_on_its_mirror_image(tmp_path: Path) ->
     assert 58 < valid.max().item() <= 59.001
 
 
+@pytest.mark.parametrize("kind", ["homography", "affine", "spline"])
 @pytest.mark.parametrize("size_hw", [(20, 30), (33, 200), (1, 40), (1, 1)])
-def test_photographs_smaller_than_the_view(tmp_path: Path, size_hw: tuple[int, int]) -> None:
+def test_photographs_smaller_than_the_view(tmp_path: Path, size_hw: tuple[int, int], kind: str) -> None:
     bank = ImageBank(write_photos(tmp_path / "photos", [size_hw], grain=5), 192, "cpu")
-    batch = draw(bank, batch=4)
+    batch = draw(bank, KINDS[kind], batch=4)
     assert batch.names == ("00.png",) * 4
     for image in (batch.image0, batch.image1):
         assert image.isfinite().all()
@@ -237,20 +250,3 @@ def test_photometric_changes_keep_colours_in_range(bank: ImageBank, strength: fl
         assert (after - before).abs().mean() > 0.01
     # The geometry is drawn before, so it stays.
     torch.testing.assert_close(plain.points1, changed.points1, rtol=0, atol=0, equal_nan=True)
-
-
-def test_the_two_views_change_independently() -> None:
-    images = make_photo(64, 64).expand(2, -1, -1, -1)
-    changed = _change_photometrically(images, 1.0, torch.Generator().manual_seed(0))
-    assert (changed[0] - changed[1]).abs().mean() > 0.01
-    assert torch.equal(_change_photometrically(images, 0.0, torch.Generator()), images)
-
-
-def test_blur_by_hand() -> None:
-    image = torch.zeros(2, 3, 9, 9)
-    image[:, :, 4, 4] = 1
-    blurred = _blur(image, torch.tensor([0.0, 1.0]).view(2, 1, 1, 1))
-    torch.testing.assert_close(blurred[0], image[0])
-    weights = torch.tensor([math.exp(-0.5 * step**2) for step in range(-3, 4)])
-    weights = weights / weights.sum()
-    torch.testing.assert_close(blurred[1, 2, 1:8, 1:8], torch.outer(weights, weights))

@@ -1,0 +1,311 @@
+"""Any data set written as a folder of one's own data, to look at, to correct, to mix, or to pass on.
+
+The folder is made beside its place under another name and gets its own when it is complete.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+
+import torch
+from torch import Tensor
+
+import ucn
+from ucn.data.catalogue import Option
+from ucn.data.checking import spread
+from ucn.data.io import read_image, to_pixels, write_bytes_atomically, write_image
+from ucn.data.pairs import PairData
+from ucn.errors import DataError, ImageReadError, OutputError
+from ucn.types import PairSample
+
+FORMAT = "ucn own data 1"
+"""What ``source.json`` calls such a folder; only folders that say so are ever replaced."""
+
+_MAX_SOURCE_BYTES = 2**20
+# Not allowed in names on some system, or with a meaning of their own in a list of paths.
+_ODD_LETTERS = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|,;]')
+
+
+@dataclass(frozen=True)
+class ConvertSummary:
+    """What was written.
+
+    Attributes:
+        pair_count: pairs.
+        image_count: image files; an image that several pairs have in common is one.
+        copied_count: those of them that are byte for byte what the source has; the others are PNG, of what
+            the source cuts out, decodes or computes.
+        point_count: correspondences.
+    """
+
+    pair_count: int
+    image_count: int
+    copied_count: int
+    point_count: int
+
+
+def convert_pairs(
+    data: PairData,
+    output: str | Path,
+    *,
+    source: str = "",
+    split: str | None = None,
+    options: Mapping[str, Option] | None = None,
+    max_pairs: int | None = None,
+    max_points: int | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> ConvertSummary:
+    """Writes a data set as a folder that the reader `own` reads: images, pairs.csv, points and parts.
+
+    Reading it gives the same points to the last bit, and the same images but for those with more than 8 bits
+    that cannot be copied.
+
+    Args:
+        data: the pairs.
+        output: the folder to make.
+        source: name of the data set, for ``source.json``.
+        split: which part of it, likewise.
+        options: of its reader, likewise.
+        max_pairs: at most so many pairs, spread evenly; None takes all.
+        max_points: at most so many points of a pair, drawn at random; None takes all.
+        seed: of that draw.
+        overwrite: replace a folder that an earlier conversion made.
+        progress: called with (done, all) after each pair.
+
+    Raises:
+        OutputError: the folder exists or cannot be written; nothing is left behind.
+        UcnError: a pair cannot be read, or there is none.
+    """
+    place = _check_output(Path(output), data.root, overwrite)
+    part = place.with_name(f".ucn-{secrets.token_hex(6)}.part")
+    chosen = spread(len(data), len(data) if max_pairs is None else max_pairs)
+    if not chosen:
+        raise DataError(f"{data.root} has no pairs to convert")
+    try:
+        part.mkdir()
+        writer = _Writer(part, data)
+        generator = torch.Generator().manual_seed(seed)
+        for done, index in enumerate(chosen, start=1):
+            sample = data.read(index)
+            if max_points is not None and len(sample) > max_points:
+                rows = torch.randperm(len(sample), generator=generator)[:max_points]
+                sample = sample.select(rows.sort().values)
+            writer.add(index, sample)
+            if progress is not None:
+                progress(done, len(chosen))
+        summary = writer.finish()
+        choice = {"max_pairs": max_pairs, "max_points": max_points, "seed": seed}
+        record = {"format": FORMAT, "ucn": ucn.__version__, "set": source, "split": split}
+        record |= {"options": dict(options or {})} | choice | asdict(summary)
+        _write_text(part / "source.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        _move(part, place, overwrite)
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write {output}: {(error.strerror or str(error)).lower()}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return summary
+
+
+class _Writer:
+    """Writes pairs one by one into a new folder."""
+
+    def __init__(self, folder: Path, data: PairData) -> None:
+        self._folder, self._data = folder, data
+        self._names: dict[tuple[Path, bytes], str] = {}
+        self._taken: set[str] = set()
+        self._rows: list[dict[str, str]] = []
+        self._copied_count = self._point_count = 0
+        self._parts = _PartTable(getattr(data, "part_names", None) or ())
+        (folder / "points").mkdir()
+
+    def add(self, index: int, sample: PairSample) -> None:
+        """Writes the points of a pair, and those images that are not there yet."""
+        path0, path1 = self._data.image_paths(index)
+        points = f"points/{len(self._rows):06d}.csv"
+        _write_text(self._folder / points, self._format_points(sample))
+        find_class = getattr(self._data, "pair_class", None)
+        self._rows.append(
+            {
+                "image0": self._write_image(path0, sample.image0),
+                "image1": self._write_image(path1, sample.image1),
+                "points": points,
+                "pck_length": "" if sample.pck_length is None else repr(float(sample.pck_length)),
+                "class": "" if find_class is None else find_class(index),
+            }
+        )
+        self._point_count += len(sample)
+
+    def finish(self) -> ConvertSummary:
+        """Writes the lists."""
+        columns = ["image0", "image1", "points"]
+        columns += [name for name in ("pck_length", "class") if any(row[name] for row in self._rows)]
+        rows = [[row[name] for name in columns] for row in self._rows]
+        _write_text(self._folder / "pairs.csv", _format_csv(columns, rows))
+        if self._parts.names:
+            _write_text(self._folder / "parts.csv", _format_csv(["name", "mirror"], self._parts.rows()))
+        return ConvertSummary(len(self._rows), len(self._names), self._copied_count, self._point_count)
+
+    def _format_points(self, sample: PairSample) -> str:
+        coordinates = torch.cat([sample.points0, sample.points1], dim=1).float().cpu().numpy()
+        rows = coordinates.astype(str).tolist()  # the fewest digits that give the same float32 again
+        columns = ["x0", "y0", "x1", "y1"]
+        if sample.parts is None or sample.mirror_parts is None:
+            return _format_csv(columns, rows)
+        first = self._parts.place(tuple(sample.mirror_parts.tolist()))
+        names = [self._parts.names[first + part] for part in sample.parts.tolist()]
+        return _format_csv([*columns, "part"], [[*row, name] for row, name in zip(rows, names, strict=True)])
+
+    def _write_image(self, path: Path, image: Tensor) -> str:
+        """The name of an image in the folder; the file is written where this one is new."""
+        # The same file may give several images: a reader may cut out one object after the other.
+        key = (path, hashlib.blake2b(image.contiguous().numpy().tobytes(), digest_size=16).digest())
+        if key not in self._names:
+            is_copy = _is_file_of(path, image)
+            name = self._free_name(path, path.suffix if is_copy else ".png")
+            target = self._folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if is_copy:
+                shutil.copyfile(path, target)
+            else:
+                write_image(target, to_pixels(image))
+            self._copied_count += is_copy
+            self._names[key] = name
+        return self._names[key]
+
+    def _free_name(self, path: Path, suffix: str) -> str:
+        """A readable name that no other image has, not even on systems that ignore case."""
+        root = self._data.root
+        inner = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
+        parts = [_clean(part) for part in inner.parts if part != ".."]
+        if parts[:1] == ["images"] and len(parts) > 1:
+            parts = parts[1:]
+        stem = PurePosixPath("images", *parts)
+        stem = stem.with_suffix("") if stem.suffix == path.suffix and path.suffix else stem
+        name, number = f"{stem}{suffix}", 1
+        while name.casefold() in self._taken:
+            number += 1
+            name = f"{stem}_{number}{suffix}"
+        self._taken.add(name.casefold())
+        return name
+
+
+class _PartTable:
+    """The parts of all samples in one table; sets with a table per class get one after the other."""
+
+    def __init__(self, known_names: Sequence[str]) -> None:
+        self.names: list[str] = []
+        self._mirror: list[int] = []
+        self._places: dict[tuple[int, ...], int] = {}
+        self._known_names = known_names
+
+    def place(self, mirror: tuple[int, ...]) -> int:
+        """The number that part 0 of a table of mirror images has here."""
+        if mirror not in self._places:
+            first = self._places[mirror] = len(self.names)
+            is_known = first == 0 and len(self._known_names) == len(mirror)
+            numbers = range(first, first + len(mirror))
+            self.names += self._known_names if is_known else [f"part_{number}" for number in numbers]
+            self._mirror += [first + other for other in mirror]
+        return self._places[mirror]
+
+    def rows(self) -> list[list[str]]:
+        """Name and name of the mirror image of each part."""
+        return [[name, self.names[other]] for name, other in zip(self.names, self._mirror, strict=True)]
+
+
+def _is_file_of(path: Path, image: Tensor) -> bool:
+    """Whether reading a file gives just this image."""
+    if not path.is_file():
+        return False
+    try:
+        return torch.equal(read_image(path), image)
+    except ImageReadError:  # a reader that decodes it in its own way
+        return False
+
+
+def _clean(part: str) -> str:
+    """A part of a path that all systems, and a line of CSV, can have."""
+    text = _ODD_LETTERS.sub("_", part.encode("utf-8", "replace").decode("utf-8")).strip(" .")
+    stem, dot, suffix = text.rpartition(".")
+    return f"{stem[:100]}{dot}{suffix[:20]}" if stem else text[:120] or "_"
+
+
+def _format_csv(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def _check_output(output: Path, root: Path, overwrite: bool) -> Path:
+    """The place of the folder to make, checked before the work."""
+    try:
+        place = output.resolve()
+        if not place.parent.is_dir() or not place.name:
+            raise OutputError(f"cannot write {output}: {place.parent} is no folder; create it first")
+        if place.exists() or place.is_symlink():
+            if not place.is_dir():
+                raise OutputError(f"cannot write {output}: it is a file; give the name of a folder")
+            if not overwrite:
+                raise OutputError(f"{output} exists already and was kept; use --overwrite or a new name")
+            if not _is_ours(place):
+                raise OutputError(
+                    f"{output} was kept: it is not empty and no conversion made it (no source.json says so); "
+                    "use a new name"
+                )
+            if root.resolve().is_relative_to(place):
+                raise OutputError(f"{output} was kept: what is to be converted lies in it; use a new name")
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write {output}: {(error.strerror or str(error)).lower()}") from error
+    return place
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is empty, or was made here."""
+    path = folder / "source.json"
+    if not path.is_file():
+        return next(folder.iterdir(), None) is None
+    if path.stat().st_size > _MAX_SOURCE_BYTES:
+        return False
+    try:
+        record = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and record.get("format") == FORMAT
+
+
+def _move(part: Path, place: Path, overwrite: bool) -> None:
+    """Gives the complete folder its name; an old one goes only when the new one is there."""
+    if not place.exists():
+        part.rename(place)
+        return
+    if not overwrite or not _is_ours(place):
+        raise OutputError(f"{place} has come into being meanwhile and was kept; use a new name")
+    old = part.with_suffix(".old")
+    place.rename(old)
+    try:
+        part.rename(place)
+    except OSError:
+        old.rename(place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,112 @@
+"""Any folder of photographs as a data set: each is shown twice, through a random map, so its truth is exact.
+
+Training makes such pairs by the thousand on the GPU, without this reader; it is for looking at them, for
+checking a folder, and for writing some to disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ucn.config import SyntheticConfig
+from ucn.data.catalogue import DataInfo
+from ucn.data.io import read_image
+from ucn.data.pairs import DataFile, PairData, check_choice, check_index
+from ucn.data.sets.layout import IMAGE_SUFFIXES, find_root
+from ucn.data.synthetic import ImageBank, list_images, make_pairs
+from ucn.errors import DataError
+from ucn.types import PairSample
+
+KINDS = ("homography", "affine", "spline", "parallax")
+"""How views of a pair can differ."""
+_SCENE_PHOTOGRAPHS = 3
+_CANVAS_SIDE = 1024
+
+INFO = DataInfo(
+    name="synthetic",
+    title="Pairs made from a folder of photographs",
+    task="geometric",
+    truth="exact: two views made from one photograph, or of planes in depth made from several",
+    layout=("any image files, here or in sub-folders",),
+    splits=("all",),
+    licence="that of the photographs",
+    source="",
+    markers=tuple(f"**/*{suffix}" for suffix in IMAGE_SUFFIXES),
+)
+
+
+def open_folder(
+    folder: Path, split: str, *, kind: str = "mixed", side: int = 320, points: int = 1000, seed: int = 0
+) -> Synthetic:
+    """Opens a folder of photographs.
+
+    Args:
+        folder: holds them, in sub-folders too.
+        split: all.
+        kind: one of `KINDS`, or mixed: one after the other.
+        side: of the square views, in pixels, a multiple of 32.
+        points: correspondences of a pair, at most.
+        seed: of all draws.
+    """
+    check_choice(split, INFO.splits, "split")
+    check_choice(kind, ("mixed", *KINDS), "option kind of synthetic")
+    if seed < 0:
+        raise DataError(f"option seed of synthetic must be at least 0, got {seed}")
+    root = find_root(folder, INFO.markers)
+    return Synthetic(root, kind, SyntheticConfig(side=side, points=points), seed)
+
+
+class Synthetic(PairData):
+    """One pair for each photograph."""
+
+    def __init__(self, root: Path, kind: str, config: SyntheticConfig, seed: int) -> None:
+        super().__init__(root)
+        self._paths = list_images(root)
+        self._kind, self._config, self._seed = kind, config, seed
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def pair_name(self, index: int) -> str:
+        """The photograph and how it was changed."""
+        check_index(index, len(self))
+        return f"{self._paths[index].relative_to(self.root).as_posix()} ({self._kind_of(index)})"
+
+    def image_paths(self, index: int) -> tuple[Path, Path]:
+        """The photograph, twice: both views are made from it."""
+        check_index(index, len(self))
+        return self._paths[index], self._paths[index]
+
+    def pair_files(self, index: int) -> tuple[Path, ...]:
+        """The photograph, or those of a scene."""
+        check_index(index, len(self))
+        count = _SCENE_PHOTOGRAPHS if self._kind_of(index) == "parallax" else 1
+        return tuple(self._paths[(index + offset) % len(self)] for offset in range(count))
+
+    def read(self, index: int) -> PairSample:
+        """Makes a pair; the same each time."""
+        kind = self._kind_of(index)
+        shares = {f"{name}_share": float(name == kind) for name in KINDS[1:]}
+        config = SyntheticConfig.from_dict(self._config.to_dict() | shares)
+        bank = ImageBank(self.pair_files(index), _CANVAS_SIDE, "cpu")
+        generator = torch.Generator().manual_seed((self._seed * 1_000_003 + index) % 2**63)
+        batch = make_pairs(bank, 1, config, generator)
+        is_valid = batch.is_valid[0]
+        return PairSample(
+            image0=batch.image0[0],
+            image1=batch.image1[0],
+            points0=batch.points0[0][is_valid],
+            points1=batch.points1[0][is_valid],
+            name=self.pair_name(index),
+        )
+
+    def files(self) -> Sequence[DataFile]:
+        """The photographs."""
+        return [DataFile(path, "image", partial(read_image, path)) for path in self._paths]
+
+    def _kind_of(self, index: int) -> str:
+        return KINDS[index % len(KINDS)] if self._kind == "mixed" else self._kind

@@ -1,0 +1,89 @@
+"""Photographs held in memory, from which synthetic pairs are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.data.io import read_image
+from ucn.errors import DataError
+from ucn.geometry.sampling import sample_image
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm"}
+
+
+class ImageBank:
+    """Photographs held as uint8 on one device, each in the corner of a square canvas.
+
+    Attributes:
+        canvases: (M, 3, S, S) uint8.
+        sizes: (M, 2) float, (width, height) of each photograph on its canvas.
+        names: file names.
+    """
+
+    def __init__(self, paths: Sequence[Path], side: int, device: torch.device | str) -> None:
+        if not paths:
+            raise DataError("no images to make pairs from: expected a folder with .jpg or .png files")
+        self.names = [path.name for path in paths]
+        self.canvases = torch.zeros(len(paths), 3, side, side, dtype=torch.uint8)
+        sizes = []
+        for index, path in enumerate(paths):
+            image = _shrink(read_image(path), side)
+            height, width = image.shape[-2:]
+            self.canvases[index, :, :height, :width] = (image * 255).round().to(torch.uint8)
+            sizes.append((width, height))
+        self.canvases = self.canvases.to(device)
+        self.sizes = torch.tensor(sizes, dtype=torch.float32, device=device)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def sample(self, photographs: Tensor, points: Tensor) -> Tensor:
+        """Colours of photographs at real-valued points; beyond their borders they go on as in a mirror.
+
+        Args:
+            photographs: (B,) int64, which ones.
+            points: (B, P, Q, 2) pixels of the photographs; NaN reads the first pixel.
+
+        Returns:
+            (B, 3, P, Q) in [0, 1].
+        """
+        canvases = self.canvases[photographs].float() / 255
+        span = self.sizes[photographs, None, None] - 1
+        # Behind the horizon of a steep view coordinates explode; the mirror needs finite ones.
+        points = points.nan_to_num(0.0).clamp(-1e5, 1e5)
+        # A photograph one pixel wide has no span to mirror at; `grid_sample` reads its NaN at the border.
+        folded = span - (points.remainder(2 * span) - span).abs()
+        return sample_image(canvases, folded, "border")
+
+    def is_on(self, photographs: Tensor, points: Tensor) -> Tensor:
+        """Bool (B, N): which points (B, N, 2) lie between the pixel centres of photographs (B,)."""
+        return ((points >= 0) & (points <= self.sizes[photographs, None] - 1)).all(-1)
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Image files of a folder and its sub-folders, sorted by path.
+
+    Raises:
+        DataError: the folder is missing or has none.
+    """
+    if not folder.is_dir():
+        raise DataError(f"no folder {folder}: expected one that holds images")
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    if not paths:
+        raise DataError(f"{folder} holds no images (looked for {', '.join(sorted(IMAGE_SUFFIXES))})")
+    return paths
+
+
+def _shrink(image: Tensor, side: int) -> Tensor:
+    height, width = image.shape[-2:]
+    scale = side / max(height, width)
+    if scale >= 1:
+        return image
+    size = (max(1, round(height * scale)), max(1, round(width * scale)))
+    shrunk = F.interpolate(image[None], size=size, mode="bilinear", antialias=True, align_corners=False)
+    return shrunk[0].clamp(0, 1)

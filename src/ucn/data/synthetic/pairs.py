@@ -1,0 +1,173 @@
+"""A batch of pairs with exact truth.
+
+View 0 is a zoomed crop of a photograph; view 1 sees the same plane through a random homography, an affine map
+or a bend (`bends`). Or both see a scene of several planes, from different places (`parallax`). Then they
+change in light, colour, sharpness and noise, each on its own. All draws come from one generator, so a seed
+fixes the pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.config import SyntheticConfig
+from ucn.data.draws import draw_counts, uniform
+from ucn.data.photometric import change_photometrically
+from ucn.data.synthetic.bank import ImageBank
+from ucn.data.synthetic.bends import Bends, draw_bends
+from ucn.data.synthetic.parallax import Scenes, draw_scene_photographs, draw_scenes
+from ucn.data.synthetic.views import draw_crops, draw_motions
+from ucn.geometry.coords import is_inside, pixel_grid
+from ucn.geometry.warp import warp_points
+from ucn.types import PairBatch
+
+
+@dataclass(frozen=True)
+class _Planes:
+    """All planes of a batch: one for each of the first pairs, the last of them bent, then those of scenes.
+
+    Attributes:
+        photographs: (E,) int64, what each plane shows.
+        view0_to_source: (E, 3, 3).
+        view1_to_view0: (E, 3, 3), after the bend.
+        flat: how many pairs show one plane.
+        bends: of the last of these.
+        scenes: of the pairs after these; None where there are none.
+    """
+
+    photographs: Tensor
+    view0_to_source: Tensor
+    view1_to_view0: Tensor
+    flat: int
+    bends: Bends
+    scenes: Scenes | None
+
+
+def make_pairs(
+    bank: ImageBank,
+    batch: int,
+    config: SyntheticConfig,
+    generator: torch.Generator,
+    strength: float = 1.0,
+) -> PairBatch:
+    """A batch of pairs.
+
+    Args:
+        bank: the photographs; each pair is made from one of them, drawn at random, and a scene of several
+            planes from several.
+        batch: how many pairs.
+        config: how the views differ.
+        generator: source of all draws, on the bank's device.
+        strength: share of every difference between the views (turn, scale, shift, perspective, stretch,
+            bending, parallax and photometric change) that is used, in [0, 1]; at 0 the views are equal.
+
+    Returns:
+        The pairs on the bank's device, with ``config.points`` rows of points each. Where fewer candidates are
+        seen in both views and lie on the photograph, the rest of the rows is not valid and may hold NaN.
+
+    Raises:
+        ValueError: strength is out of range.
+    """
+    if not 0 <= strength <= 1:
+        raise ValueError(f"strength must be in [0, 1], got {strength}")
+    planes = _draw_planes(bank, batch, config, strength, generator)
+    images = _render(bank, planes, config.side)
+    candidates0, candidates1, is_seen = _draw_candidates(bank, planes, batch, config, generator)
+    shown = _list_photographs(planes)
+    if config.affine_share or config.spline_share or config.parallax_share:
+        order = torch.randperm(batch, generator=generator, device=bank.canvases.device)
+        images, shown, is_seen = images[:, order], shown[order], is_seen[order]
+        candidates0, candidates1 = candidates0[order], candidates1[order]
+    # A stable sort brings the visible ones to the front and keeps their random order.
+    first = is_seen.int().argsort(dim=1, descending=True, stable=True)[:, : config.points]
+    take = first[..., None].expand(-1, -1, 2)
+    image0, image1 = change_photometrically(images, config.photometric * strength, generator)
+    return PairBatch(
+        image0=image0,
+        image1=image1,
+        points0=candidates0.gather(1, take),
+        points1=candidates1.gather(1, take),
+        is_valid=is_seen.gather(1, first),
+        # Last, since reading them waits for the device.
+        names=tuple(" + ".join(bank.names[i] for i in row if i >= 0) for row in shown.tolist()),
+    )
+
+
+def _draw_planes(
+    bank: ImageBank, batch: int, config: SyntheticConfig, strength: float, generator: torch.Generator
+) -> _Planes:
+    shares = (config.parallax_share, config.spline_share, config.affine_share)
+    parallax, bent, affine = draw_counts(batch, shares, generator)
+    flat = batch - parallax
+    photographs = torch.randint(len(bank), (batch,), generator=generator, device=bank.canvases.device)
+    if parallax:
+        of_scenes = draw_scene_photographs(photographs[flat:], len(bank), config, generator)
+        photographs = torch.cat([photographs[:flat], of_scenes.flatten()])
+    view0_to_source = draw_crops(bank.sizes[photographs], config, generator)
+    affine_rows = slice(flat - bent - affine, flat - bent)
+    view1_to_view0 = draw_motions(batch, affine_rows, config, strength, generator)
+    bends = draw_bends(bent, config, strength, generator)
+    scenes = None
+    if parallax:
+        crops = view0_to_source[flat:].view(parallax, -1, 3, 3)
+        scenes = draw_scenes(of_scenes, crops, view1_to_view0[flat:], config, strength, generator)
+        view1_to_view0 = torch.cat([view1_to_view0[:flat], scenes.view1_to_view0.flatten(0, 1)])
+    return _Planes(photographs, view0_to_source, view1_to_view0, flat, bends, scenes)
+
+
+def _render(bank: ImageBank, planes: _Planes, side: int) -> Tensor:
+    """Both views (2, B, 3, H, W)."""
+    count = len(planes.photographs)
+    grid = pixel_grid((side, side), bank.canvases.device).view(-1, 2)
+    in_view0 = in_view1 = grid.expand(count, -1, -1)
+    if len(planes.bends):
+        straight = planes.flat - len(planes.bends)
+        in_view1 = torch.cat([in_view1[:straight], planes.bends.bend(grid), in_view1[planes.flat :]])
+    in_source0 = warp_points(in_view0, planes.view0_to_source)
+    in_source1 = warp_points(in_view1, planes.view0_to_source @ planes.view1_to_view0)
+    # One view below the other, so that both are read in one pass over the photographs.
+    in_source = torch.cat([in_source0, in_source1], dim=1).view(count, 2 * side, side, 2)
+    colours = bank.sample(planes.photographs, in_source).view(count, 3, 2, side, side)
+    if planes.scenes is not None:
+        composed = planes.scenes.compose(colours[planes.flat :], grid)
+        colours = torch.cat([colours[: planes.flat], composed])
+    return colours.permute(2, 0, 1, 3, 4).contiguous()
+
+
+def _draw_candidates(
+    bank: ImageBank, planes: _Planes, batch: int, config: SyntheticConfig, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Points (B, C, 2) of view 0 and view 1, and bool (B, C): both views show them."""
+    flat, straight, size_hw = planes.flat, planes.flat - len(planes.bends), (config.side, config.side)
+    drawn = uniform((batch, 4 * config.points, 2), -0.5, config.side - 0.5, generator)
+    # A bend has no closed inverse, but the way from view 1 to view 0 needs none: there, draws are of view 1.
+    points0, drawn1 = drawn, drawn[straight:flat]
+    if len(planes.bends):
+        bent0 = warp_points(planes.bends.bend(drawn1), planes.view1_to_view0[straight:flat])
+        points0 = torch.cat([drawn[:straight], bent0, drawn[flat:]])
+    on_each0 = points0
+    if planes.scenes is not None:
+        repeated = points0[flat:].repeat_interleave(config.parallax_planes, dim=0)
+        on_each0 = torch.cat([points0[:flat], repeated])
+    # `inv` itself would wait for the device, to check.
+    on_each1 = warp_points(on_each0, torch.linalg.inv_ex(planes.view1_to_view0)[0])
+    on_each1[straight:flat] = drawn1
+    is_on_photograph = bank.is_on(planes.photographs, warp_points(on_each0, planes.view0_to_source))
+    is_seen = is_inside(on_each0, size_hw) & is_inside(on_each1, size_hw) & is_on_photograph
+    if planes.scenes is None:
+        return points0, on_each1, is_seen
+    points1, is_shown = planes.scenes.follow(points0[flat:], on_each1[flat:], is_seen[flat:])
+    return points0, torch.cat([on_each1[:flat], points1]), torch.cat([is_seen[:flat], is_shown])
+
+
+def _list_photographs(planes: _Planes) -> Tensor:
+    """(B, P) int64: the photographs of each pair, -1 as padding."""
+    one = planes.photographs[: planes.flat, None]
+    if planes.scenes is None:
+        return one
+    several = planes.scenes.shown_photographs
+    return torch.cat([F.pad(one, (0, several.shape[1] - 1), value=-1), several])

@@ -1,0 +1,119 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+from typer.testing import CliRunner
+
+from dense_cases import write_flo, write_picture
+from ucn.cli.app import app
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A Middlebury flow set of two pairs, 40 × 30 pixels, that move by (2, 1)."""
+    root = tmp_path / "flow set"
+    for scene in ("Door", "Wall"):
+        for frame in ("frame10", "frame11"):
+            write_picture(root / "other-data" / scene / f"{frame}.png", 40, 30)
+        write_flo(root / "other-gt-flow" / scene / "flow10.flo", np.full((30, 40, 2), (2, 1)))
+    return root
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = runner.invoke(app, ["data", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def test_list() -> None:
+    code, output = run("list")
+    assert code == 0
+    for word in ("cub", "semantic", "kitti-flow", "CC BY-NC-SA"):
+        assert word in output
+    code, output = run("list", "cub")
+    assert code == 0
+    assert "part_locs.txt" in output and "pairing=class" in output
+    code, output = run("list", "--json")
+    listed = json.loads(output)["data"]
+    assert {"name", "task", "truth", "layout", "licence", "source", "options"} <= set(listed[0])
+    code, output = run("list", "nothing")
+    assert code == 1 and "no data set 'nothing'" in output
+
+
+def test_check_of_good_data(folder: Path) -> None:
+    code, output = run("check", "middlebury-flow", folder)
+    assert code == 0, output
+    assert "nothing wrong" in output
+    code, output = run("check", "middlebury-flow", folder, "--json")
+    report = json.loads(output)
+    assert code == 0
+    assert report["is_good"] and report["pairs"] == 2 and report["points"] == 2 * 38 * 29
+    assert report["files"] == {"flow": 2, "image": 4}
+
+
+def test_check_exits_1_and_names_what_is_wrong(folder: Path) -> None:
+    bad = folder / "other-data" / "Door" / "frame11.png"
+    bad.write_bytes(bad.read_bytes()[:60])
+    code, output = run("check", "middlebury-flow", folder)
+    assert code == 1
+    assert "frame11.png" in output and "1 faults" in output
+    code, output = run("check", "middlebury-flow", folder, "--json")
+    report = json.loads(output)
+    assert code == 1 and not report["is_good"]
+    assert [Path(fault["file"]).name for fault in report["faults"]] == ["frame11.png"]
+    assert report["pairs_read"] == 1
+
+
+def test_check_of_many_faults_says_how_many_more(folder: Path) -> None:
+    for number in range(30):
+        write_picture(folder / "other-data" / f"Extra{number}" / "frame10.png", 4, 3)
+        write_flo(folder / "other-gt-flow" / f"Extra{number}" / "flow10.flo", [[[0, 0]] * 4] * 3)
+    code, output = run("check", "middlebury-flow", folder)
+    assert code == 1
+    assert "… and 10 more faults" in output and "30 faults" in output
+
+
+def test_check_of_a_wrong_folder_is_one_line(folder: Path) -> None:
+    code, output = run("check", "cub", folder)
+    assert code == 1
+    assert output.startswith("error: ") and "it looks like 'middlebury-flow'" in output
+
+
+def test_show(folder: Path, tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.png"
+    code, output = run("show", "middlebury-flow", folder, "-n", 4, "-o", sheet)
+    assert code == 0, output
+    assert "1,102 correspondences" in output
+    with PIL.Image.open(sheet) as picture:
+        assert picture.width == 1200 and picture.height > 600
+    code, output = run("show", "middlebury-flow", folder, "-o", sheet)
+    assert code == 1 and "exists already" in output
+    code, output = run("show", "middlebury-flow", folder, "-o", sheet, "--overwrite", "--json")
+    assert code == 0 and json.loads(output)["pairs"] == {"Door": 1102, "Wall": 1102}
+    code, output = run("show", "middlebury-flow", folder, "-o", tmp_path / "sheet.txt")
+    assert code == 1 and "must end in" in output
+
+
+def test_convert_then_check_as_own(folder: Path, tmp_path: Path) -> None:
+    made = tmp_path / "own"
+    code, output = run("convert", "middlebury-flow", folder, "-o", made, "--max-points", 50)
+    assert code == 0, output
+    code, output = run("check", "own", made, "--json")
+    report = json.loads(output)
+    assert code == 0, output
+    assert (report["pairs"], report["points"]) == (2, 100)
+    code, output = run("convert", "middlebury-flow", folder, "-o", made)
+    assert code == 1 and "exist" in output
+    code, output = run(
+        "convert", "middlebury-flow", folder, "-o", made, "--limit", 1, "--overwrite", "--json"
+    )
+    assert code == 0, output
+    assert json.loads(output)["output"] == str(made)
+
+
+def test_unknown_option_is_refused(folder: Path) -> None:
+    code, output = run("check", "middlebury-flow", folder, "--option", "colour=red")
+    assert code == 1 and "has no option 'colour'" in output

@@ -1,0 +1,337 @@
+"""Batches of a data set: the same whatever the workers, with errors as they were raised."""
+
+import os
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from numbered_data import NumberedData
+from ucn.data import loading
+from ucn.data.catalogue import open_data
+from ucn.data.loading import (
+    Fitting,
+    PairLoader,
+    collate,
+    fit_pair,
+    load_in_order,
+    make_generator,
+    mix_seed,
+)
+from ucn.data.pairs import PairData
+from ucn.data.transforms import PADDING_RGB
+from ucn.errors import DataError, ImageReadError, UcnError
+from ucn.geometry.coords import is_inside
+from ucn.types import PairBatch, PairSample
+
+
+class BrokenData(NumberedData):
+    """Pair 2 cannot be read."""
+
+    def read(self, index: int) -> PairSample:
+        if index == 2:
+            raise ImageReadError("cannot read image numbered/2.png: the file is empty (0 bytes)")
+        return super().read(index)
+
+
+class DyingData(NumberedData):
+    """Reading ends the process that reads."""
+
+    def read(self, index: int) -> PairSample:
+        os._exit(9)
+
+
+FITTING = Fitting((32, 32), min_points=1)
+VARIED = Fitting((32, 32), min_points=4, mirror=0.5, rotation=40.0, scale=1.5)
+
+
+def make_loader(data: PairData, fitting: Fitting = VARIED, seed: int = 5, workers: int = 0) -> PairLoader:
+    return PairLoader(data, fitting, batch=2, points=8, seed=seed, workers=workers)
+
+
+def take(loader: PairLoader, count: int, start: int = 0) -> list[PairBatch]:
+    batches = loader.batches(start)
+    found = list(islice(batches, count))
+    batches.close()
+    return found
+
+
+def assert_equal(first: Sequence[PairBatch], second: Sequence[PairBatch]) -> None:
+    assert len(first) == len(second) > 0
+    for mine, theirs in zip(first, second, strict=True):
+        assert mine.names == theirs.names
+        for name in ("image0", "image1", "points0", "points1", "is_valid", "pck_length"):
+            assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
+
+
+def make_sample(rows: int, size_hw: tuple[int, int] = (4, 6), name: str = "a") -> PairSample:
+    points = torch.arange(2.0 * rows).view(-1, 2)
+    return PairSample(torch.zeros(3, *size_hw), torch.ones(3, *size_hw), points, points + 100, name)
+
+
+def test_collate_pads_and_chooses() -> None:
+    batch = collate(
+        [make_sample(2), make_sample(9, name="b"), make_sample(0, name="c")], 4, make_generator(0)
+    )
+    assert batch.image0.shape == batch.image1.shape == (3, 3, 4, 6)
+    assert batch.points0.shape == batch.points1.shape == (3, 4, 2)
+    assert batch.is_valid.tolist() == [[True, True, False, False], [True] * 4, [False] * 4]
+    assert batch.points0[0].tolist() == [[0, 1], [2, 3], [0, 0], [0, 0]]
+    assert torch.equal(batch.points1[1], batch.points0[1] + 100)  # rows stay together
+    assert len(set(batch.points0[1, :, 0].tolist())) == 4  # none is drawn twice
+    assert batch.names == ("a", "b", "c") and batch.pck_length is None
+
+
+def test_collate_draws_by_the_generator() -> None:
+    first, again, other = (collate([make_sample(50)], 10, make_generator(seed)) for seed in (0, 0, 1))
+    assert torch.equal(first.points0, again.points0)
+    assert not torch.equal(first.points0, other.points0)
+
+
+def test_collate_keeps_lengths_where_every_pair_has_one() -> None:
+    samples = [replace(make_sample(1), pck_length=3.0), replace(make_sample(1), pck_length=4.5)]
+    found = collate(samples, 2, make_generator(0)).pck_length
+    assert found is not None and found.tolist() == [3.0, 4.5]
+    assert collate([*samples, make_sample(1)], 2, make_generator(0)).pck_length is None
+
+
+def test_collate_refuses_other_sizes_and_nothing() -> None:
+    wrong = make_sample(1, (4, 7), "wide")
+    with pytest.raises(ValueError, match=r"must all be \(4, 6\), got \(4, 7\) in wide; crop or resize"):
+        collate([make_sample(1), wrong], 2, make_generator(0))
+    with pytest.raises(ValueError, match="at least one sample, got none"):
+        collate([], 2, make_generator(0))
+
+
+@pytest.mark.parametrize("fit", ["crop", "resize"])
+@pytest.mark.parametrize("size_hw", [(32, 32), (64, 48), (20, 90)])
+def test_pairs_become_one_size(fit: str, size_hw: tuple[int, int]) -> None:
+    sample = NumberedData(3, parts=True).read(1)
+    for seed in range(10):
+        fitting = Fitting(size_hw, fit=fit, mirror=0.5, mirror_view=0.5, rotation=60.0, scale=2.0)  # type: ignore[arg-type]
+        found = fit_pair(sample, fitting, make_generator(seed))
+        assert found.image0.shape == found.image1.shape == (3, *size_hw)
+        assert is_inside(found.points0, size_hw).all() and is_inside(found.points1, size_hw).all()
+        assert found.parts is not None and len(found.parts) == len(found)
+
+
+def test_a_window_as_it_stands() -> None:
+    # Without changes a crop of the image's own size is the image, and views stay as they are.
+    sample = NumberedData(3).read(1)
+    found = fit_pair(sample, Fitting((40, 60)), make_generator(0))
+    assert torch.equal(found.image0, sample.image0) and torch.equal(found.points0, sample.points0)
+    assert found.pck_length == 11.0
+
+
+def test_images_that_fit_are_padded() -> None:
+    found = fit_pair(NumberedData(3).read(1), Fitting((60, 60), fit="resize"), make_generator(0))
+    assert torch.allclose(found.image0[:, 0, 30], torch.tensor(PADDING_RGB))
+    assert found.image0[:, 10, 0].tolist() == found.image0[:, 49, 59].tolist() == [1 / 256] * 3
+    assert torch.allclose(found.points0, NumberedData(3).read(1).points0 + torch.tensor([0.0, 10.0]))
+
+
+def test_scales_and_turns_are_drawn_for_each_view() -> None:
+    sample = NumberedData(3).read(1)
+    for fit in ("crop", "resize"):
+        fitting = Fitting((40, 40), fit=fit, rotation=0.0, scale=2.0)
+        found = fit_pair(sample, fitting, make_generator(4))
+        spans = [(points.amax(0) - points.amin(0)).norm().item() for points in (found.points0, found.points1)]
+        assert abs(spans[0] / spans[1] - 1) > 0.05
+        assert found.pck_length is not None and 5.0 * 0.6 < found.pck_length < 22.1
+        assert found.pck_length != 11.0
+
+
+def test_one_view_is_mirrored_for_parts_only() -> None:
+    fitting = Fitting((40, 60), mirror_view=1.0)
+    found = [fit_pair(NumberedData(3, parts=True).read(1), fitting, make_generator(s)) for s in range(12)]
+    for pair in found:
+        assert torch.allclose(pair.points0[:, 0], 59 - pair.points1[:, 0], atol=1e-4)
+    with pytest.raises(DataError, match="pair-1 has no named parts: set mirror_view to 0"):
+        fit_pair(NumberedData(3).read(1), fitting, make_generator(0))
+
+
+def test_seeds_are_mixed() -> None:
+    assert len({mix_seed(a, b) for a in range(30) for b in range(30)}) == 900
+    assert mix_seed(1, 23) != mix_seed(12, 3)
+    assert mix_seed(1, "a", 2) != mix_seed(1, "b", 2)
+    assert all(0 <= mix_seed(2**63 - 1, n) < 2**63 for n in range(100))
+
+
+def test_batches_depend_on_seed_and_number_alone() -> None:
+    data = NumberedData(5)
+    first = take(make_loader(data), 7)
+    assert_equal(first, take(make_loader(data), 7))
+    assert_equal(first[4:], take(make_loader(data), 3, start=4))
+    other = take(make_loader(data, seed=6), 7)
+    assert [batch.names for batch in first] != [batch.names for batch in other]
+    # The same pair in two epochs is cut and changed anew.
+    again = [
+        (batch.image0[i], batch.points0[i])
+        for batch in first
+        for i, name in enumerate(batch.names)
+        if name == "pair-3"
+    ]
+    assert len(again) >= 2 and not torch.equal(again[0][1], again[1][1])
+
+
+def test_workers_change_nothing() -> None:
+    data = NumberedData(5, points=(30, 0, 2))
+    alone = take(make_loader(data), 6, start=2)
+    assert_equal(alone, take(make_loader(data, workers=1), 6, start=2))
+    assert_equal(alone, take(make_loader(data, workers=2), 6, start=2))
+
+
+@pytest.mark.slow
+def test_workers_that_are_spawned_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on macOS and Windows, where a worker gets the data set pickled.
+    alone = take(make_loader(NumberedData(5)), 3)
+    monkeypatch.setattr(loading, "DataLoader", partial(DataLoader, multiprocessing_context="spawn"))
+    assert_equal(alone, take(make_loader(NumberedData(5), workers=1), 3))
+
+
+def test_every_pair_comes_once_an_epoch() -> None:
+    names = [name for batch in take(make_loader(NumberedData(6), FITTING), 9) for name in batch.names]
+    for epoch in (names[:6], names[6:12], names[12:]):
+        assert sorted(epoch) == [f"pair-{i}" for i in range(6)]
+    assert names[:6] != names[6:12]
+
+
+def test_very_many_pairs_are_drawn_without_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_MAX_PERMUTED", 100)
+    data = NumberedData(10**12)
+    first = take(make_loader(data, FITTING), 3)
+    assert_equal(first, take(make_loader(data, FITTING), 3))
+    assert len({name for batch in first for name in batch.names}) == 6
+
+
+def test_pairs_with_few_points_are_replaced() -> None:
+    data = NumberedData(4, points=(30, 3))  # every other pair has 3
+    plenty = take(make_loader(data, Fitting((40, 60), min_points=10)), 6)
+    assert {name for batch in plenty for name in batch.names} == {"pair-0", "pair-2"}
+    few = take(make_loader(data, Fitting((40, 60), min_points=3)), 6)
+    assert {name for batch in few for name in batch.names} == {f"pair-{i}" for i in range(4)}
+
+
+def test_where_no_pair_has_enough_the_fullest_is_taken() -> None:
+    data = NumberedData(2, points=(2, 5))
+    for batch in take(make_loader(data, Fitting((40, 60), min_points=10)), 5):
+        assert batch.names == ("pair-1", "pair-1")
+        assert batch.is_valid.sum(1).tolist() == [5, 5]
+
+
+def test_a_set_without_any_correspondence_is_refused() -> None:
+    loader = make_loader(NumberedData(3, points=(0,)), FITTING)
+    with pytest.raises(
+        DataError, match=r"no correspondence is left in any of 100 pairs of numbered .*32 × 32.*: .*pair-1"
+    ):
+        next(loader.batches())
+    with pytest.raises(DataError, match="numbered has no pairs to make batches of"):
+        make_loader(NumberedData(0))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_errors_arrive_as_they_were_raised(workers: int) -> None:
+    with pytest.raises(ImageReadError) as caught:
+        take(make_loader(BrokenData(3), workers=workers), 3)
+    assert str(caught.value) == "cannot read image numbered/2.png: the file is empty (0 bytes)"
+    assert torch.multiprocessing.active_children() == []  # though the traceback is still there
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_reported() -> None:
+    with pytest.raises(UcnError, match=r"a process that reads data ended \(DataLoader worker.*fewer workers"):
+        take(make_loader(DyingData(3), workers=1), 1)
+
+
+def test_closing_ends_the_workers() -> None:
+    before = set(torch.multiprocessing.active_children())
+    batches = make_loader(NumberedData(5), workers=2).batches()
+    next(batches)
+    workers = set(torch.multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    batches.close()
+    until = time.monotonic() + 10
+    while any(worker.is_alive() for worker in workers) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_loading_does_not_touch_the_global_generator() -> None:
+    before = torch.random.get_rng_state()
+    take(make_loader(NumberedData(5), workers=1), 2)
+    take(make_loader(NumberedData(5)), 2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_pass_in_order() -> None:
+    data = NumberedData(9, points=(30, 0))
+
+    def load(workers: int = 0) -> list[PairBatch]:
+        passed = load_in_order(
+            data, [0, 3, 4, 6, 8], FITTING, batch=2, points=8, seed=1, workers=workers, pin=False
+        )
+        return list(passed)
+
+    found = load()
+    assert [batch.names for batch in found] == [("pair-0", "pair-3"), ("pair-4", "pair-6"), ("pair-8",)]
+    assert found[0].is_valid.sum(1).tolist() == [8, 0]  # a pair without points is not replaced
+    assert_equal(found, load())
+    assert_equal(found, load(workers=2))
+    assert list(load_in_order(data, [], FITTING, batch=2, points=8, seed=1)) == []
+
+
+def test_validation_knows_no_random_changes() -> None:
+    fitting = replace(VARIED, mirror_view=0.5, fit="resize").without_changes()
+    assert fitting == Fitting((32, 32), fit="resize", min_points=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "size_hw", "points"),
+    [("kitti-flow", "kitti_flow_2015", (321, 769), 1000), ("sintel", "sintel", (256, 512), 1000)],
+)
+def test_real_pairs_keep_their_truth(
+    data_folder: Path, name: str, folder: str, size_hw: tuple[int, int], points: int
+) -> None:
+    data = open_data(name, data_folder / folder)
+    loader = PairLoader(data, Fitting(size_hw, min_points=points), batch=2, points=points, seed=0)
+    (batch,) = take(loader, 1)
+    assert batch.is_valid.all()
+    for pair in batch:
+        nearest0, nearest1 = (
+            points[0].round().long().clamp_min(0) for points in (pair.points0, pair.points1)
+        )
+        limit = torch.tensor([size_hw[1] - 1, size_hw[0] - 1])
+        (x0, y0), (x1, y1) = torch.minimum(nearest0, limit).T, torch.minimum(nearest1, limit).T
+        colours0, there, stays = (
+            pair.image0[0][:, y0, x0],
+            pair.image1[0][:, y1, x1],
+            pair.image1[0][:, y0, x0],
+        )
+        assert (colours0 - there).abs().mean() < 0.6 * (colours0 - stays).abs().mean()
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("kitti-flow", "kitti_flow_2015"),
+        ("hpatches", "hpatches"),
+        ("kitti-odometry", "kitti_odometry"),
+        ("kitti-raw", "kitti_raw"),
+        ("seven-scenes", "rgbd_7scenes"),
+        ("cub", "cub"),
+        ("faces", "helen_faces"),
+        ("pf-willow", "pf_willow"),
+        ("flowweb", "flowweb_toy"),
+    ],
+)
+def test_data_sets_can_be_sent_to_spawned_workers(data_folder: Path, name: str, folder: str) -> None:
+    data = open_data(name, data_folder / folder)
+    again = pickle.loads(pickle.dumps(data))
+    assert len(again) == len(data) and again.pair_name(0) == data.pair_name(0)
