@@ -378,6 +378,12 @@ class SourceConfig(Config):
     """Strength of changes of light and colour, in [0, 3]; 0 switches them off."""
     workers: int = 2
     """Processes that read pairs, 0..64; 0 reads between the steps."""
+    on_device: bool = False
+    """Hold all images on the device and make pairs there, without workers; for sets of images with parts."""
+    shift: float = 0.0
+    """Largest way that each view is moved, as a share of its sides, in [0, 0.5]; needs `on_device`."""
+    across: float = 0.0
+    """Share of pairs, in [0, 1], of two images of any classes instead of one; needs `on_device`."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -391,11 +397,15 @@ class SourceConfig(Config):
             _require(value is None or value >= 1, f"{name} must be at least 1", value)
         sides = self.crop_hw
         _require(all(32 <= side <= 8192 for side in sides), "crop_hw must each be 32..8192", sides)
+        limits: dict[str, tuple[float, float]]
         limits = {"mirror": (0, 1), "mirror_view": (0, 1), "rotation": (0, 180), "scale": (1, 4)}
-        limits |= {"photometric": (0, 3), "workers": (0, 64)}
+        limits |= {"photometric": (0, 3), "workers": (0, 64), "shift": (0, 0.5), "across": (0, 1)}
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             _require(low <= value <= high, f"{name} must be in [{low}, {high}]", value)
+        for name in ("shift", "across"):
+            value = getattr(self, name)
+            _require(self.on_device or value == 0, f"{name} must be 0 unless on_device is true", value)
         _require_at_most(self, weight=1e6, batch=65_536, points=1_000_000, min_points=1_000_000)
 
 

@@ -23,7 +23,9 @@ from ucn.data.catalogue import open_data, parse_options
 from ucn.data.checking import CheckReport, check_data, skip_bad, spread
 from ucn.data.loading import Fitting, PairLoader, load_in_order, mix_seed
 from ucn.data.pairs import Fault, PairData
+from ucn.data.part_pairs import PartBank, Variation, make_part_pairs
 from ucn.data.photometric import change_photometrically
+from ucn.data.sets.keypoints import KeypointData
 from ucn.data.synthetic import ImageBank, list_images, make_pairs
 from ucn.errors import DataError
 from ucn.types import PairBatch
@@ -92,14 +94,15 @@ class PhotoSource(Source):
         """Nothing runs in the background."""
 
 
-class DataSource(Source):
-    """Pairs of a data set, read by worker processes, recoloured on the device."""
+class _SetSource(Source):
+    """A data set; where its pairs for training come from is said by derived classes."""
+
+    _validation_pairs = _VALIDATION_PAIRS
 
     def __init__(
         self,
         label: str,
         source: SourceConfig,
-        training: PairData,
         held_out: PairData,
         *,
         batch: int,
@@ -118,6 +121,38 @@ class DataSource(Source):
             source.rotation,
             source.scale,
         )
+
+    def validation(self) -> Iterator[PairBatch]:
+        """Pairs of the images held out, spread over them, without random changes."""
+        batches = load_in_order(
+            self._held_out,
+            spread(len(self._held_out), self._validation_pairs),
+            self._fitting.without_changes(),
+            batch=self._batch,
+            points=self._source.points,
+            seed=self._seed,
+            workers=self._source.workers,
+            pin=self._pin,
+        )
+        for batch in batches:
+            yield batch.to(self._device)
+
+
+class DataSource(_SetSource):
+    """Pairs of a data set, read by worker processes, recoloured on the device."""
+
+    def __init__(
+        self,
+        label: str,
+        source: SourceConfig,
+        training: PairData,
+        held_out: PairData,
+        *,
+        batch: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(label, source, held_out, batch=batch, seed=seed, device=device)
         self._loader = PairLoader(
             training,
             self._fitting,
@@ -140,24 +175,47 @@ class DataSource(Source):
         image0, image1 = change_photometrically(images, self._source.photometric, generator)
         return replace(batch, image0=image0, image1=image1)
 
-    def validation(self) -> Iterator[PairBatch]:
-        """Pairs of the images held out, spread over them, without random changes."""
-        batches = load_in_order(
-            self._held_out,
-            spread(len(self._held_out), _VALIDATION_PAIRS),
-            self._fitting.without_changes(),
-            batch=self._batch,
-            points=self._source.points,
-            seed=self._seed,
-            workers=self._source.workers,
-            pin=self._pin,
-        )
-        for batch in batches:
-            yield batch.to(self._device)
-
     def close(self) -> None:
         """Ends the workers."""
         self._batches.close()
+
+
+class PartSource(_SetSource):
+    """Pairs of a set of images with parts, all held on the device and made there."""
+
+    _validation_pairs = 256  # they have few points each, and small images
+
+    def __init__(
+        self,
+        label: str,
+        source: SourceConfig,
+        training: PairData,
+        held_out: PairData,
+        *,
+        batch: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(label, source, held_out, batch=batch, seed=seed, device=device)
+        if not isinstance(training, KeypointData):
+            raise DataError(f"{label} has no images with parts: set on_device to false for it")
+        self._bank = PartBank(training, max(source.crop_hw), device)
+        self._variation = Variation(
+            rotation=source.rotation,
+            scale=source.scale,
+            shift=source.shift,
+            mirror=source.mirror,
+            mirror_view=source.mirror_view,
+            across=source.across,
+            photometric=source.photometric,
+        )
+
+    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
+        """A batch; the generator decides everything."""
+        return make_part_pairs(self._bank, self._batch, self._source.crop_hw, self._variation, generator)
+
+    def close(self) -> None:
+        """Nothing runs in the background."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +308,8 @@ def open_sources(
             training, held_out = _skip(label, source, training, held_out, report, use_skipping)
             skipped.append(Skipped(label, report.faults, len(data) - len(skip_bad(data, report))))
         batch, seed = source.batch or config.batch, mix_seed(config.seed, "source", place)
-        sources.append(DataSource(label, source, training, held_out, batch=batch, seed=seed, device=device))
+        kind = PartSource if source.on_device else DataSource
+        sources.append(kind(label, source, training, held_out, batch=batch, seed=seed, device=device))
     return Mixture(sources, config.seed, skipped)
 
 

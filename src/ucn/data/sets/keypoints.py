@@ -48,12 +48,20 @@ def first_share(count: int) -> int:
 
 
 @dataclass(frozen=True)
-class _View:
+class PartView:
+    """An image and where its parts are.
+
+    Attributes:
+        image: (3, H, W) float RGB in [0, 1].
+        keypoints: its parts, those outside the image not visible.
+    """
+
     image: Tensor
     keypoints: Keypoints
 
     @property
     def size_hw(self) -> tuple[int, int]:
+        """(H, W) of the image."""
         return self.image.shape[-2], self.image.shape[-1]
 
 
@@ -152,7 +160,7 @@ class KeypointData(PairData):
     def read(self, index: int) -> PairSample:
         """Reads a pair; its correspondences are the parts visible in both images."""
         example0, example1 = self._pair(index)
-        view0, view1 = self._read_view(example0), self._read_view(example1)
+        view0, view1 = self.read_view(example0), self.read_view(example1)
         rows = _common_parts(view0.keypoints, view1.keypoints)
         mirror = self.mirror_table(example0.category)
         is_named = mirror is not None and len(mirror) == len(view0.keypoints.points)
@@ -167,16 +175,22 @@ class KeypointData(PairData):
             mirror_parts=torch.from_numpy(mirror.copy()) if is_named and mirror is not None else None,
         )
 
-    def _read_view(self, example: Example) -> _View:
+    @property
+    def examples(self) -> Sequence[Example]:
+        """The images that the pairs are made of, those of a class together unless pairs are listed."""
+        return self._examples
+
+    def read_view(self, example: Example) -> PartView:
+        """Reads one image with its parts; raises `UcnError` where a file is wrong."""
         image = read_image(example.image)
         size_hw = (image.shape[-2], image.shape[-1])
         keypoints = self._put_on_image(self.keypoints(example), size_hw)
         window = self.window(keypoints, size_hw)
         if window is None:
-            return _View(image, keypoints)
+            return PartView(image, keypoints)
         x0, y0, x1, y1 = window
         moved = replace(keypoints, points=keypoints.points - (x0, y0), box=None)
-        return _View(image[:, y0:y1, x0:x1].contiguous(), moved)
+        return PartView(image[:, y0:y1, x0:x1].contiguous(), moved)
 
     def _put_on_image(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> Keypoints:
         placed, note = put_on_image(keypoints, size_hw, self.outside_share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -25,14 +25,32 @@ class ImageBank:
         names: file names.
     """
 
-    def __init__(self, paths: Sequence[Path], side: int, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        side: int,
+        device: torch.device | str,
+        images: Iterable[Tensor] | None = None,
+    ) -> None:
+        """Reads photographs.
+
+        Args:
+            paths: their files.
+            side: S; larger ones are reduced to it.
+            device: where to hold them.
+            images: (3, H, W) each, in place of what the files hold; read one after the other.
+
+        Raises:
+            DataError: there are none.
+            ImageReadError: a file cannot be read.
+        """
         if not paths:
             raise DataError("no images to make pairs from: expected a folder with .jpg or .png files")
         self.names = [path.name for path in paths]
         self.canvases = torch.zeros(len(paths), 3, side, side, dtype=torch.uint8)
         sizes = []
-        for index, path in enumerate(paths):
-            image = _shrink(read_image(path), side)
+        for index, whole in enumerate(map(read_image, paths) if images is None else images):
+            image = _shrink(whole, side)
             height, width = image.shape[-2:]
             self.canvases[index, :, :height, :width] = (image * 255).round().to(torch.uint8)
             sizes.append((width, height))
