@@ -131,7 +131,7 @@ def test_data_page_has_every_set_as_its_reader_describes_it() -> None:
         assert f"| {' | '.join(cells)} |\n" in page, (
             f"docs/data.md lacks the row of {info.name}, or it is old"
         )
-        assert page.count(f"\n| `{info.name}` | ") == 2, f"docs/data.md does not say how {info.name} holds"
+        assert page.count(f"\n| `{info.name}` | ") >= 2, f"docs/data.md does not say how {info.name} holds"
 
 
 def test_every_convention_names_a_test_and_every_such_test_is_named() -> None:

@@ -93,6 +93,16 @@ class TestDrawMatches:
         assert len(set(chosen.tolist())) == 60
         assert (chosen >= 1000).sum() > 25
 
+    def test_dense_points_are_shown_down_to_the_last_rows(self) -> None:
+        y, x = np.mgrid[0:75, 0:100]
+        dense = np.stack([x.ravel(), y.ravel()], axis=-1).astype(np.float32)
+        for count in (1, 7, 300, 301):
+            chosen = spread_evenly(dense, count)
+            assert len(set(chosen.tolist())) == count
+        quarters = np.histogram(dense[spread_evenly(dense, 300)][:, 1], bins=4, range=(0, 75))[0]
+        assert quarters.min() > 55 and quarters.max() < 95
+        assert len(spread_evenly(dense, 0)) == 0
+
 
 class TestDrawPoints:
     @pytest.mark.parametrize("count", [0, 1, 60, 61, 500])

@@ -35,7 +35,7 @@ def test_list() -> None:
         assert word in output
     code, output = run("list", "cub")
     assert code == 0
-    assert "part_locs.txt" in output and "pairing=class" in output
+    assert "part_locs.txt" in output and "pairing=class" in output and "any two" in output
     code, output = run("list", "--json")
     listed = json.loads(output)["data"]
     assert {"name", "task", "truth", "layout", "licence", "source", "options"} <= set(listed[0])
@@ -59,7 +59,7 @@ def test_check_exits_1_and_names_what_is_wrong(folder: Path) -> None:
     bad.write_bytes(bad.read_bytes()[:60])
     code, output = run("check", "middlebury-flow", folder)
     assert code == 1
-    assert "frame11.png" in output and "1 faults" in output
+    assert "frame11.png" in output and "1 fault\n" in output
     code, output = run("check", "middlebury-flow", folder, "--json")
     report = json.loads(output)
     assert code == 1 and not report["is_good"]
@@ -95,6 +95,23 @@ def test_show(folder: Path, tmp_path: Path) -> None:
     assert code == 0 and json.loads(output)["pairs"] == {"Door": 1102, "Wall": 1102}
     code, output = run("show", "middlebury-flow", folder, "-o", tmp_path / "sheet.txt")
     assert code == 1 and "must end in" in output
+
+
+def test_show_and_convert_say_what_was_left_out(folder: Path, tmp_path: Path) -> None:
+    (folder / "other-data" / "Door" / "frame11.png").unlink()
+    code, output = run("show", "middlebury-flow", folder, "-o", tmp_path / "sheet.png")
+    assert code == 0 and "warning: 1 entries were left out" in output and "frame11.png" in output
+    (folder / "other-data" / "Wall" / "frame11.png").unlink()
+    for verb, made in (("show", tmp_path / "other.png"), ("convert", tmp_path / "own")):
+        code, output = run(verb, "middlebury-flow", folder, "-o", made)
+        assert code == 1 and "has no usable pair" in output and "frame11.png" in output
+        assert not made.exists()
+
+
+def test_list_prints_layout_and_whole_addresses() -> None:
+    output = run("list")[1]
+    assert "https://www.cvlibs.net/datasets/kitti/eval_scene_flow.php?benchmark=flow" in output
+    assert "training/flow_noc/NNNNNN_10.png" in output
 
 
 def test_convert_then_check_as_own(folder: Path, tmp_path: Path) -> None:

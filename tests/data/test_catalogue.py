@@ -4,7 +4,15 @@ from pathlib import Path
 import pytest
 
 from dense_cases import write_flo, write_picture
-from ucn.data.catalogue import find_info, guess_data, list_data, list_options, open_data, parse_options
+from ucn.data.catalogue import (
+    explain_options,
+    find_info,
+    guess_data,
+    list_data,
+    list_options,
+    open_data,
+    parse_options,
+)
 from ucn.data.checking import check_data
 from ucn.errors import DataError
 
@@ -50,6 +58,12 @@ def test_every_option_has_a_plain_default() -> None:
     for info in list_data():
         for key, default in list_options(info.name).items():
             assert isinstance(default, (str, int, float, bool)), f"{info.name}: {key}"
+
+
+def test_every_option_is_explained() -> None:
+    for info in list_data():
+        silent = [key for key, meaning in explain_options(info.name).items() if not meaning]
+        assert not silent, f"open_folder of {info.name} does not say what {', '.join(silent)} means"
 
 
 def test_unknown_names_are_refused_with_the_closest() -> None:

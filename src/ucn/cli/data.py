@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,16 +43,19 @@ def list_sets(
     debug: Debug = False,
 ) -> None:
     """List the data sets that can be read: task, truth, layout, licence, where to get them."""
-    from ucn.data.catalogue import find_info, list_data, list_options
+    from ucn.data.catalogue import explain_options, find_info, list_data, list_options
 
     infos = list_data() if name is None else (find_info(name),)
     if json:
-        sets = [asdict(info) | {"options": list_options(info.name)} for info in infos]
+        sets = [
+            asdict(info) | {"options": list_options(info.name), "options_mean": explain_options(info.name)}
+            for info in infos
+        ]
         print_json({"command": "data list", "ucn": find_version(), "data": sets})
     elif name is None:
-        _print_table(infos)
+        _print_infos(infos)
     else:
-        print_lines(_describe(infos[0]))
+        _describe(infos[0])
 
 
 def check(
@@ -101,7 +104,7 @@ def show(
 
     check_image_suffix(output)
     check_output(output, overwrite)
-    data = _open(name, folder, split, options)
+    data = _open_for_use(name, folder, split, options)
     samples = []
     with CountBar("reading", is_quiet=json) as bar:
         for index in spread(len(data), count):
@@ -140,7 +143,7 @@ def convert(
     """Write a data set as a folder of one's own: images, pairs.csv and a CSV of points for each pair."""
     from ucn.data.convert import convert_pairs
 
-    data = _open(name, folder, split, options)
+    data = _open_for_use(name, folder, split, options)
     with CountBar("converting", is_quiet=json) as bar:
         summary = convert_pairs(
             data,
@@ -172,42 +175,57 @@ def _open(name: str, folder: Path, split: str | None, options: list[str] | None)
     return open_data(name, folder, split, _parse(options))
 
 
+def _open_for_use(name: str, folder: Path, split: str | None, options: list[str] | None) -> PairData:
+    """An opened set that has pairs; says on stderr what was left out."""
+    from ucn.errors import DataError
+
+    data = _open(name, folder, split, options)
+    if data.faults:
+        left_out = f"{len(data.faults):,} entries were left out, the first: {data.faults[0]}"
+        hint = f"`ucn data check {name} DIR` lists them"
+        if not len(data):
+            raise DataError(f"{name} has no usable pair: {left_out}; {hint}")
+        typer.secho(f"warning: {left_out}; {hint}", err=True, fg=typer.colors.YELLOW)
+    return data
+
+
 def _parse(options: list[str] | None) -> dict[str, Option]:
     from ucn.data.catalogue import parse_options
 
     return parse_options(options or ())
 
 
-def _print_table(infos: tuple[DataInfo, ...]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", "what", "task", "truth", "splits", "licence", "where to get it", show_lines=True)
+def _print_infos(infos: Sequence[DataInfo]) -> None:
     for info in infos:
-        splits = ", ".join(info.splits)
-        table.add_row(info.name, info.title, info.task, info.truth, splits, info.licence, info.source or "–")
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 160
-    console.print(table)
-    console.print("`ucn data list NAME` says everything about one of them, its layout and options too.")
+        typer.secho(f"{info.name}: {info.title}", bold=True)
+        print_lines({f"  {name}": text for name, text in _summarise(info).items()})
+        typer.echo()
+    typer.echo("`ucn data list NAME` says what the options of one of them mean.")
 
 
-def _describe(info: DataInfo) -> dict[str, str]:
-    from ucn.data.catalogue import list_options
-
-    options = [f"{key}={value!s}" for key, value in list_options(info.name).items()]
-    lines = {
-        "name": info.name,
-        "title": info.title,
+def _summarise(info: DataInfo) -> dict[str, str]:
+    first, *others = info.layout
+    indent = "\n" + " " * 19
+    return {
         "task": info.task,
         "truth": info.truth,
+        "layout": indent.join([first, *others]),
         "splits": ", ".join(info.splits),
-        "options": ", ".join(options) or "none",
         "licence": info.licence,
         "where to get it": info.source or "–",
     }
-    return lines | {f"layout {number}": line for number, line in enumerate(info.layout, start=1)}
+
+
+def _describe(info: DataInfo) -> None:
+    from ucn.data.catalogue import explain_options, list_options
+
+    typer.secho(f"{info.name}: {info.title}", bold=True)
+    print_lines({f"  {name}": text for name, text in _summarise(info).items()})
+    meanings = explain_options(info.name)
+    if meanings:
+        typer.secho("options (--option KEY=VALUE)", bold=True)
+        defaults = list_options(info.name)
+        print_lines({f"  {key}={defaults[key]}": meaning for key, meaning in meanings.items()})
 
 
 def _print_report(name: str, report: CheckReport) -> None:
@@ -227,7 +245,8 @@ def _print_report(name: str, report: CheckReport) -> None:
     if report.is_good:
         typer.secho(f"{name}: nothing wrong", fg=typer.colors.GREEN)
     else:
-        typer.secho(f"{name}: {len(report.faults):,} faults", fg=typer.colors.RED)
+        count = len(report.faults)
+        typer.secho(f"{name}: {count:,} {'fault' if count == 1 else 'faults'}", fg=typer.colors.RED)
 
 
 def _to_dict(report: CheckReport) -> dict[str, Any]:

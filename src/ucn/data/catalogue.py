@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +155,15 @@ def list_options(name: str) -> dict[str, Option]:
     reader = _import(_module_of(name)).open_folder
     parameters = list(inspect.signature(reader).parameters.values())[2:]
     return {parameter.name: parameter.default for parameter in parameters}
+
+
+def explain_options(name: str) -> dict[str, str]:
+    """What each option of a data set's reader means: its line in the docstring of ``open_folder``."""
+    documentation = inspect.getdoc(_import(_module_of(name)).open_folder) or ""
+    arguments = documentation.partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", arguments, flags=re.MULTILINE)
+    meanings = {key: " ".join(text.split()) for key, text in entries}
+    return {key: meanings.get(key, "") for key in list_options(name)}
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Option]:

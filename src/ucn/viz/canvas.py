@@ -85,13 +85,21 @@ def spread_evenly(points: FloatArray, count: int) -> NDArray[np.int64]:
     """Indices of at most `count` points, evenly spread: one of each cell of a grid, then the next."""
     if len(points) <= count:
         return np.arange(len(points))
+    if count < 1:
+        return np.zeros(0, np.int64)
     side = max(1.0, float(np.sqrt(np.prod(np.ptp(points, axis=0) + 1) / max(count, 1))))
     cells = np.floor(points / side).astype(np.int64)
     _, cell, sizes = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     order = np.argsort(cell.reshape(-1), kind="stable")
     rank = np.empty(len(points), np.int64)  # how many of its cell came before
     rank[order] = np.concatenate([np.arange(size) for size in sizes])
-    return np.sort(np.argsort(rank, kind="stable")[:count])
+    # Where one rank does not fit whole, every n-th cell of it is taken, not the first rows of the image.
+    by_rank = np.argsort(rank, kind="stable")
+    last = rank[by_rank[count - 1]]
+    whole = by_rank[rank[by_rank] < last]
+    rest = by_rank[rank[by_rank] == last]
+    chosen = np.linspace(0, len(rest), count - len(whole), endpoint=False).astype(np.int64)
+    return np.sort(np.concatenate([whole, rest[chosen]]))
 
 
 def _fixed(point: FloatArray) -> tuple[int, int]:
