@@ -33,7 +33,7 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --editable '.[dev,train]'
 	touch $@
 
 clean:

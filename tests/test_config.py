@@ -30,17 +30,27 @@ def changed_everywhere() -> TrainConfig:
         seed=3,
         batch=2,
         init="trunk.npz",
+        max_side=500,
+        optimiser="sgd",
         head_rate=0.5,
         trunk_rate=0.25,
         weight_decay=0.125,
+        use_vector_decay=False,
+        momentum=0.75,
+        use_nesterov=True,
+        schedule="step",
         warmup_steps=1,
+        milestones=(3, 5),
+        milestone_factor=0.5,
         clip_norm=2.0,
         average_decay=0.5,
+        precision="float32",
         use_compile=True,
         validate_every=4,
+        checkpoint_every=3,
         validation_share=0.5,
         model=ModelConfig((1, 2, 2, 1), None, "none", "in_branch", 5, 2),
-        loss=LossConfig("triplet", 3.0, 0.5, 2.0, "nearest", "1to0"),
+        loss=LossConfig("triplet", 3.0, 0.5, 2.0, "nearest", "1to0", 2, 3, 0.25),
         synthetic=SyntheticConfig(64, 9, 0.25, 10.0, 1.5, 0.125, (0.5, 0.75), 0.5),
         sources=(SourceConfig("cub", "birds", crop_hw=(96, 128), options=("pairing=any",)),),
     )
@@ -138,7 +148,7 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (ModelConfig, "strides", [(2, 2, 1, 3), (0, 2, 1, 1)]),
         (ModelConfig, "dim", [0, 4097]),
         (ModelConfig, "transformer_kernel", [2, -1, 17]),
-        (MatchConfig, "max_side", [31, 0, 1_000_001]),
+        (MatchConfig, "max_side", [31, -1, 1_000_001]),
         (MatchConfig, "tile_side", [224, 260, 32 * 100_000]),
         (MatchConfig, "max_keypoints", [0, 1_000_001, 3_000_000_000]),
         (MatchConfig, "grid_step", [0, 3_000_000_000]),
@@ -160,6 +170,9 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (LossConfig, "radius", [-1.0]),
         (LossConfig, "temperature", [0.0]),
         (LossConfig, "margin", [0.0]),
+        (LossConfig, "negatives", [0, 1001]),
+        (LossConfig, "random_negatives", [-1, 1001]),
+        (LossConfig, "positive_share", [-0.1, 1.1]),
         (TrainConfig, "name", ["", " "]),
         (TrainConfig, "steps", [0, 10**9 + 1]),
         (TrainConfig, "seed", [-1, 2**63]),
@@ -170,7 +183,11 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (TrainConfig, "warmup_steps", [-1]),
         (TrainConfig, "clip_norm", [0.0]),
         (TrainConfig, "average_decay", [-0.1, 1.0]),
-        (TrainConfig, "validate_every", [0]),
+        (TrainConfig, "momentum", [-0.1, 1.0]),
+        (TrainConfig, "milestones", [(5,)]),
+        (TrainConfig, "milestone_factor", [0.0, 1.1]),
+        (TrainConfig, "validate_every", [0, 10**9 + 1]),
+        (TrainConfig, "checkpoint_every", [0, 10**9 + 1]),
         (TrainConfig, "validation_share", [0.0, 0.51]),
     ],
 )
@@ -194,7 +211,11 @@ def test_values_out_of_range_are_named(kind: type[Config], name: str, values: li
         (MatchConfig, {"max_side": 32, "tile_side": 256, "ratio": 1.0, "min_score": 1.0}),
         (SyntheticConfig, {"side": 64, "max_scale": 1.0, "perspective": 0.4, "zoom": (1.0, 1.0)}),
         (SyntheticConfig, {"upright_share": 1.0, "upright_degrees": 180.0, "photometric": 0.0}),
-        (LossConfig, {"radius": 0.0}),
+        (LossConfig, {"radius": 0.0, "negatives": 1000, "random_negatives": 0, "positive_share": 0.0}),
+        (
+            TrainConfig,
+            RUN | {"schedule": "step", "milestones": (1, 2), "milestone_factor": 1.0, "momentum": 0.0},
+        ),
         (TrainConfig, RUN | {"warmup_steps": 0, "average_decay": 0.0, "trunk_rate": 0.0, "seed": 0}),
         (TrainConfig, RUN | {"validation_share": 0.5, "seed": 2**63 - 1}),
     ],
@@ -203,6 +224,29 @@ def test_the_ends_of_the_ranges_are_legal(kind: type[Config], values: dict[str, 
     config = kind.from_dict(values)
     for name, value in values.items():
         assert getattr(config, name) == value
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"schedule": "step"},
+            r"^milestones must be given with schedule 'step', and only with it, got \(\)$",
+        ),
+        (
+            {"schedule": "step", "milestones": [3, 3]},
+            r"^milestones must rise and be at least 1, got \(3, 3\)$",
+        ),
+        ({"schedule": "step", "milestones": [0]}, r"^milestones must rise and be at least 1, got \(0,\)$"),
+        ({"momentum": 0, "use_nesterov": True}, "^use_nesterov must be false where momentum is 0, got True$"),
+        ({"optimiser": "adam"}, "^optimiser must be one of adamw, sgd, got 'adam'$"),
+        ({"schedule": "poly"}, "^schedule must be one of cosine, step, constant, got 'poly'$"),
+        ({"precision": "fp16"}, "^precision must be one of bf16, float32, got 'fp16'$"),
+    ],
+)
+def test_optimisers_and_schedules_that_cannot_be(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig.from_dict(RUN | values)
 
 
 def test_a_nested_value_out_of_range_is_named_with_its_path() -> None:

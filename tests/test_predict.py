@@ -1,5 +1,6 @@
 """The matcher on images whose answer is known; a network with random weights is enough for most of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,14 @@ from ucn.predict import Matcher, choose_device
 from ucn.weights import LoadedWeights, WeightsInfo
 
 
-def _matcher(**settings: object) -> Matcher:
+def _loaded() -> LoadedWeights:
     info = WeightsInfo.of_file(Path("random"), "0" * 64, 0)
     model = build_model(ModelConfig(dim=32, transformer="none"))
-    loaded = LoadedWeights(model, Calibration(), info, {})
-    return Matcher(loaded, config=MatchConfig.from_dict(settings), device="cpu")
+    return LoadedWeights(model, Calibration(), info, {})
+
+
+def _matcher(**settings: object) -> Matcher:
+    return Matcher(_loaded(), config=MatchConfig.from_dict(settings), device="cpu")
 
 
 def _texture(height: int, width: int, seed: int = 0) -> Tensor:
@@ -58,6 +62,16 @@ def test_shift_is_found_in_the_callers_pixels() -> None:
     matches = _matcher().match(image0, image1)
     error = np.abs(matches.points1 - matches.points0 - [16, 0]).max(axis=1)
     assert np.median(error) < 0.5 and (error < 3).mean() > 0.9
+
+
+def test_images_are_reduced_to_the_side_that_weights_were_made_for() -> None:
+    loaded = replace(_loaded(), max_side=64)
+    image = _texture(96, 128)
+    assert Matcher(loaded, device="cpu").extract(image).map.image_hw == (48, 64)
+    assert Matcher(loaded, device="cpu").config.max_side == 64
+    for max_side in (None, 1000):
+        matcher = Matcher(loaded, config=MatchConfig(max_side=max_side), device="cpu")
+        assert matcher.extract(image).map.image_hw == (96, 128)
 
 
 def test_reduced_images_answer_in_the_callers_pixels() -> None:

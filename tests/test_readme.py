@@ -96,7 +96,8 @@ def _find_command(where: str, words: list[str]) -> tuple[Any, list[str]]:
     command, rest = typer.main.get_command(app), words
     while hasattr(command, "commands"):
         verbs = command.commands
-        assert rest, f"{where}: it lacks a verb; there are {', '.join(verbs)}"
+        if not rest:  # a group alone, which running it would answer with its help
+            break
         assert rest[0] in verbs, f"{where}: there is no such command; there are {', '.join(verbs)}"
         command, rest = verbs[rest[0]], rest[1:]
         if rest == ["--help"]:

@@ -197,8 +197,9 @@ class Calibration(Config):
 class MatchConfig(Config):
     """How images are matched."""
 
-    max_side: int | None = 1024
-    """Larger images are reduced to this longest side, in pixels, before encoding; None keeps full size."""
+    max_side: int | None = 0
+    """Larger images are reduced to this longest side, in pixels, before encoding; 0 takes the side that the
+    weights were made for (1024 for geometric, 160 for birds), None keeps full size."""
     tile_side: int = 1536
     """Images with a longer side than this, in pixels, are encoded in overlapping tiles; multiple of 32."""
     keypoints: Literal["corners", "grid"] = "corners"
@@ -226,7 +227,8 @@ class MatchConfig(Config):
         """Checks types and ranges."""
         super().__post_init__()
         max_side = self.max_side
-        _require(max_side is None or max_side >= 32, "max_side must be at least 32 or null", max_side)
+        is_legal = max_side is None or max_side == 0 or max_side >= 32
+        _require(is_legal, "max_side must be at least 32, 0 or null", max_side)
         _require(
             self.tile_side >= 256 and self.tile_side % 32 == 0,
             "tile_side must be a multiple of 32 and at least 256",
@@ -317,8 +319,9 @@ class SyntheticConfig(Config):
 class LossConfig(Config):
     """Which loss, over which negatives."""
 
-    kind: Literal["infonce", "contrastive", "triplet"] = "infonce"
-    """InfoNCE over all cells outside the radius, the paper's Eq. 1, or triplets."""
+    kind: Literal["infonce", "contrastive", "triplet", "one_contrastive"] = "infonce"
+    """InfoNCE over all cells outside the radius, the paper's Eq. 1, triplets, or Eq. 1 on one example a pair
+    of images."""
     radius: float = 16.0
     """Candidates closer than this many pixels to the truth are never negatives."""
     temperature: float = 0.07
@@ -329,6 +332,12 @@ class LossConfig(Config):
     """How negatives of the contrastive and triplet losses are found."""
     direction: Literal["0to1", "1to0", "both"] = "both"
     """Whether candidates lie in view 1, view 0 or both."""
+    negatives: int = 1
+    """Mined negatives per point and direction of the contrastive and triplet losses, 1..1000."""
+    random_negatives: int = 0
+    """Random negatives per point and direction beside the mined ones, for sparse points, 0..1000."""
+    positive_share: float = 0.5
+    """Share of positive examples of the loss of one example a pair, in [0, 1]."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -336,6 +345,11 @@ class LossConfig(Config):
         _require(self.radius >= 0, "radius must be at least 0", self.radius)
         _require(self.temperature > 0, "temperature must be above 0", self.temperature)
         _require(self.margin > 0, "margin must be above 0", self.margin)
+        _require(1 <= self.negatives <= 1000, "negatives must be 1..1000", self.negatives)
+        _require(
+            0 <= self.random_negatives <= 1000, "random_negatives must be 0..1000", self.random_negatives
+        )
+        _require(0 <= self.positive_share <= 1, "positive_share must be in [0, 1]", self.positive_share)
 
 
 @dataclass(frozen=True)
@@ -420,25 +434,47 @@ class TrainConfig(Config):
     seed: int = 0
     """Seed of weights and of data, at least 0."""
     batch: int = 16
-    """Pairs per step."""
+    """Pairs per step, over all processes of a distributed run together."""
     init: str = "random"
-    """'random', or the path of an .npz of BVLC GoogLeNet arrays for the trunk."""
+    """'random'; a file of BVLC GoogLeNet for the trunk (.npz, .caffemodel, .onnx); or for the whole network
+    the name of shipped weights or a .safetensors file."""
+    max_side: int = 1024
+    """Longest side, in pixels, to which larger images should be reduced when they are matched with these
+    weights, at least 32: about the size of what they learn from, where scale matters."""
+    optimiser: Literal["adamw", "sgd"] = "adamw"
+    """AdamW, or stochastic gradient descent with momentum."""
     head_rate: float = 1e-3
-    """AdamW's peak learning rate of all that is not the trunk, at least 0."""
+    """Peak learning rate of all that is not the trunk, at least 0."""
     trunk_rate: float = 1e-4
-    """AdamW's peak learning rate of the trunk, at least 0; 0 leaves the trunk as it is."""
+    """Peak learning rate of the trunk, at least 0; 0 leaves the trunk as it is."""
     weight_decay: float = 1e-4
-    """AdamW's weight decay, at least 0."""
+    """The optimiser's weight decay, at least 0."""
+    use_vector_decay: bool = True
+    """Whether weight decay also shrinks biases and the vectors of norms, not only kernels."""
+    momentum: float = 0.9
+    """SGD's momentum, in [0, 1); AdamW has its own."""
+    use_nesterov: bool = False
+    """Whether SGD's momentum is Nesterov's; needs a momentum above 0."""
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    """How rates move after their rise: along a cosine to 0, down at each milestone, or not at all."""
     warmup_steps: int = 200
-    """Steps over which the rates rise linearly, before they fall along a cosine."""
+    """Steps over which the rates rise linearly, before the schedule begins."""
+    milestones: tuple[int, ...] = ()
+    """Steps, rising, after which the schedule 'step' multiplies the rates by `milestone_factor`."""
+    milestone_factor: float = 0.1
+    """What the schedule 'step' multiplies the rates by at each milestone, in (0, 1]."""
     clip_norm: float = 1.0
     """Gradients longer than this are shortened to it; above 0."""
     average_decay: float = 0.999
     """Decay per step of the moving average of the weights that is kept, in [0, 1)."""
+    precision: Literal["bf16", "float32"] = "bf16"
+    """Of the forward pass on a GPU; float32 also keeps its products from TF32. A CPU takes float32."""
     use_compile: bool = False
     """Compile the network's forward and backward on a GPU; pays after a minute, needs a C compiler."""
     validate_every: int = 1000
     """Steps between validations."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints; one is also written at each validation."""
     validation_share: float = 0.05
     """Share of the images of each source held out for validation, in (0, 0.5]; at least one image is."""
     model: ModelConfig = ModelConfig()
@@ -456,14 +492,30 @@ class TrainConfig(Config):
         _require(self.name.strip() != "", "name must not be empty", self.name)
         _require(self.steps >= 1, "steps must be at least 1", self.steps)
         _require(0 <= self.seed < 2**63, "seed must be in [0, 2^63)", self.seed)
+        _require(32 <= self.max_side <= 1_000_000, "max_side must be 32..1000000", self.max_side)
         _require(self.batch >= 1, "batch must be at least 1", self.batch)
         for name in ("head_rate", "trunk_rate", "weight_decay", "warmup_steps"):
             value = getattr(self, name)
             _require(value >= 0, f"{name} must be at least 0", value)
         _require(self.clip_norm > 0, "clip_norm must be above 0", self.clip_norm)
         _require(0 <= self.average_decay < 1, "average_decay must be in [0, 1)", self.average_decay)
-        _require(self.validate_every >= 1, "validate_every must be at least 1", self.validate_every)
+        for name in ("validate_every", "checkpoint_every"):
+            value = getattr(self, name)
+            _require(value >= 1, f"{name} must be at least 1", value)
+        self._check_schedule()
         share = self.validation_share
         _require(0 < share <= 0.5, "validation_share must be in (0, 0.5]", share)
-        counts = dict.fromkeys(("steps", "warmup_steps", "validate_every"), 1_000_000_000)
-        _require_at_most(self, **counts, batch=65_536)
+        names = ("steps", "warmup_steps", "validate_every", "checkpoint_every")
+        _require_at_most(self, **dict.fromkeys(names, 1_000_000_000), batch=65_536)
+
+    def _check_schedule(self) -> None:
+        _require(0 <= self.momentum < 1, "momentum must be in [0, 1)", self.momentum)
+        rule = "use_nesterov must be false where momentum is 0"
+        _require(self.momentum > 0 or not self.use_nesterov, rule, self.use_nesterov)
+        factor, milestones = self.milestone_factor, self.milestones
+        _require(0 < factor <= 1, "milestone_factor must be in (0, 1]", factor)
+        is_rising = all(earlier < later for earlier, later in zip((0, *milestones), milestones, strict=False))
+        _require(is_rising, "milestones must rise and be at least 1", milestones)
+        is_used = self.schedule == "step"
+        rule = "milestones must be given with schedule 'step', and only with it"
+        _require(is_used == bool(milestones), rule, milestones)

@@ -1,8 +1,20 @@
 """Errors a caller can cause and may catch; each message says what was expected, what came, what to do."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 
 class UcnError(Exception):
-    """Base of every error that `ucn` raises on purpose; the command line prints it without a traceback."""
+    """Base of every error that `ucn` raises on purpose; the command line prints it without a traceback.
+
+    Attributes:
+        path: the file that is wrong; None where the error is not about one, or its message alone names it.
+    """
+
+    def __init__(self, *arguments: object, path: Path | None = None) -> None:
+        super().__init__(*arguments)
+        self.path = path
 
 
 class ImageReadError(UcnError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,8 @@ class Matcher:
     def __init__(
         self, loaded: LoadedWeights, *, config: MatchConfig | None = None, device: str | None = None
     ) -> None:
-        self.config = config or MatchConfig()
+        config = config or MatchConfig()
+        self.config = replace(config, max_side=loaded.max_side) if config.max_side == 0 else config
         self.weights: WeightsInfo = loaded.info
         self.device = choose_device(device)
         self._calibration = loaded.calibration

@@ -215,7 +215,7 @@ class TestBadValues:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            (["--max-side", "8"], "max_side must be at least 32 or null, got 8"),
+            (["--max-side", "8"], "max_side must be at least 32, 0 or null, got 8"),
             (["--ratio", "0"], "ratio must be in (0, 1], got 0"),
             (["--min-score", "2"], "min_score must be in [0, 1], got 2"),
             (["--max-keypoints", "0"], "max_keypoints must be at least 1"),

@@ -1,8 +1,14 @@
 """``ucn train`` from the recipe to the weights file."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,6 +20,9 @@ from photo_cases import write_photos
 from ucn.cli.app import app
 from ucn.config import Calibration, ModelConfig
 from ucn.train import loop, sources
+from ucn.train.checkpoint import load_run
+from ucn.train.recipe import read_recipe
+from ucn.train.validation import Validation
 from ucn.weights import load_weights
 
 RECIPE = """
@@ -66,7 +75,11 @@ def kitti(tmp_path: Path) -> Path:
     return training.parent
 
 
-SOURCE = "sources=[{name: kitti-flow, crop_hw: [64, 64], points: 50, workers: 0}]"
+def take_set(kitti: Path) -> tuple[str, ...]:
+    """The options that add the data set, with small images."""
+    settings = ("crop_hw=[64, 64]", "points=50", "workers=0")
+    changes = [word for setting in settings for word in ("--set", f"sources.0.{setting}")]
+    return ("--data", f"kitti-flow={kitti}", *changes)
 
 
 def run_train(recipe: Path, photos: Path | None, output: Path, *options: str) -> Result:
@@ -107,8 +120,10 @@ def test_people_are_told_how_it_went(recipe: Path, photos: Path, out: Path) -> N
     assert result.exit_code == 0, result.output
     lines = result.stderr.splitlines()
     assert [line.split(":")[0] for line in lines] == ["step 1", "step 2"]
-    assert all("loss " in line and "pck@3 " in line for line in lines)
-    for words in ("pck@10", "written", "w.safetensors", "sha256"):
+    for line in lines:
+        for words in ("loss ", " pairs/s, ", " points/s, ", "pck@3 "):
+            assert words in line
+    for words in ("pck@10", "written", "w.safetensors", "sha256", "log.jsonl"):
         assert words in result.stdout
 
 
@@ -126,7 +141,7 @@ def test_the_best_network_is_kept_while_training_goes_on(
     recipe: Path, photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = iter([0.5, 0.25])
-    monkeypatch.setattr(loop, "validate", lambda *_: loop.Validation({"pck@5": 0.0}, next(figures)))
+    monkeypatch.setattr(loop, "validate", lambda *_: Validation({"pck@5": 0.0}, next(figures)))
 
     def fail(*_: object) -> None:
         raise RuntimeError("killed at the end")
@@ -146,9 +161,192 @@ def test_an_existing_output_is_kept_unless_told_otherwise(recipe: Path, photos: 
     assert load_weights(output).training["name"] == "tiny"
 
 
+def read_log(output: Path) -> list[dict[str, Any]]:
+    path = output.with_suffix(".train") / "log.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_run_folder_beside_the_weights(recipe: Path, photos: Path, out: Path) -> None:
+    output = out / "w.safetensors"
+    assert run_train(recipe, photos, output, "--set", "validate_every=1").exit_code == 0
+    assert sorted(path.name for path in out.iterdir()) == ["w.safetensors", "w.train"]
+    names = sorted(path.name for path in (out / "w.train").iterdir())
+    assert names == ["best.safetensors", "last.safetensors", "log.jsonl"]
+    start, *progress, end = read_log(output)
+    assert (start["event"], start["step"], start["processes"]) == ("start", 0, 1)
+    assert start["config"]["name"] == "tiny" and set(start["versions"]) == {"ucn", "torch", "python"}
+    assert [(line["event"], line["step"]) for line in progress] == [("progress", 1), ("progress", 2)]
+    assert all(line["loss"] > 0 and line["pairs_per_second"] > 0 for line in progress)
+    assert (end["event"], end["step"], end["score"]) == ("end", 2, max(line["score"] for line in progress))
+
+
+def test_an_earlier_run_is_kept_unless_told_otherwise(recipe: Path, photos: Path, out: Path) -> None:
+    output = out / "w.safetensors"
+    assert run_train(recipe, photos, output).exit_code == 0
+    output.unlink()
+    assert_refused(run_train(recipe, photos, output), "w.train holds an earlier run", "--resume")
+    assert run_train(recipe, photos, output, "--overwrite").exit_code == 0
+    assert [line["event"] for line in read_log(output)] == ["start", "progress", "end"]
+
+
+def test_resume_with_another_recipe_names_the_keys(recipe: Path, photos: Path, out: Path) -> None:
+    output = out / "w.safetensors"
+    assert run_train(recipe, photos, output).exit_code == 0
+    before = output.read_bytes()
+    refused = run_train(recipe, photos, output, "--resume", "--set", "loss.radius=3")
+    assert_refused(refused, "is of another run", "loss.radius (there 16.0, here 3.0)")
+    assert_refused(run_train(recipe, photos, output, "--resume", "--overfit"), "here 'one batch'")
+    assert output.read_bytes() == before
+
+
+def test_resume_of_a_finished_run_writes_its_weights_again(recipe: Path, photos: Path, out: Path) -> None:
+    output = out / "w.safetensors"
+    assert run_train(recipe, photos, output).exit_code == 0
+    before = output.read_bytes()
+    output.unlink()
+    result = run_train(recipe, photos, output, "--resume")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("resume: step 2\n")
+    assert output.read_bytes() == before
+
+
+def test_resume_without_a_checkpoint_begins(recipe: Path, photos: Path, out: Path) -> None:
+    output = out / "w.safetensors"
+    output.write_text("precious")  # of something else: there is no run beside it
+    assert_refused(run_train(recipe, photos, output, "--resume"), "--overwrite")
+    output.unlink()
+    result = run_train(recipe, photos, output, "--resume")
+    assert result.exit_code == 0, result.output
+    assert "resume: no checkpoint in " in result.stderr and "w.train yet" in result.stderr
+
+
+def test_overfitting_one_batch(recipe: Path, photos: Path, out: Path) -> None:
+    options = ("--overfit", "--json", "--set", "steps=3", "--set", "average_decay=0")
+    result = run_train(recipe, photos, out / "w.safetensors", *options)
+    assert result.exit_code == 0, result.output
+    assert set(json.loads(result.stdout)["validation"]) == {"pck@1", "pck@3", "pck@5", "pck@10"}
+
+
+def test_tensorboard_events_are_written(recipe: Path, photos: Path, out: Path) -> None:
+    pytest.importorskip("tensorboard")
+    result = run_train(recipe, photos, out / "w.safetensors", "--tensorboard", "--json")
+    assert result.exit_code == 0, result.output
+    (events,) = (out / "w.train" / "tensorboard").iterdir()
+    content = events.read_bytes()
+    for tag in (b"loss", b"validation/pck@5", b"rate/head", b"synthetic/0"):
+        assert tag in content
+
+
+def test_tensorboard_that_is_not_installed(
+    recipe: Path, photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    result = run_train(recipe, photos, out / "w.safetensors", "--tensorboard")
+    assert_refused(result, "--tensorboard needs the package tensorboard: pip install 'ucn[train]'")
+    assert list(out.iterdir()) == []
+
+
+def command(recipe: Path, photos: Path, output: Path, *options: str) -> list[str]:
+    arguments = [str(recipe), "--images", str(photos), "-o", str(output), "--device", "cpu"]
+    return [sys.executable, "-m", "ucn", "train", *arguments, *options]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(Path(loop.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+
+
+def wait_for_checkpoint(process: subprocess.Popen[str], output: Path) -> None:
+    started = time.monotonic()
+    while not (output.with_suffix(".train") / "last.safetensors").exists():
+        assert process.poll() is None and time.monotonic() - started < 100
+        time.sleep(0.05)
+
+
+def without_speed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    progress = [line for line in lines if line["event"] == "progress"]
+    return [{key: value for key, value in line.items() if "per_second" not in key} for line in progress]
+
+
+# Rates that do not depend on the number of steps: the run is endless, until a test knows how far it came.
+ENDLESS = ("schedule=constant", "steps=100000", "checkpoint_every=1", "validate_every=100000")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
+def test_a_run_that_was_ended_goes_on_as_if_nothing_had_happened(
+    number: signal.Signals, recipe: Path, photos: Path, out: Path
+) -> None:
+    output = out / "w.safetensors"
+    endless = [word for setting in ENDLESS for word in ("--set", setting)]
+    process = subprocess.Popen(
+        command(recipe, photos, output, *endless), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_for_checkpoint(process, output)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    if number == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 128 + number
+        (stop,) = [line for line in read_log(output) if line["event"] == "stop"]
+        assert stop["signal"] == number.name
+        said = errors.splitlines()[-1]
+        assert said.startswith(f"stopped by {number.name} at step {stop['step']} of 100000, kept in ")
+        assert said.endswith("w.train; the same command with --resume goes on")
+    left = load_run(output.with_suffix(".train"), read_recipe(recipe, ENDLESS), ["synthetic"])
+    assert left is not None
+    steps = left.step + 3
+    options = [*endless, "--set", f"steps={steps}"]
+    resumed = run_train(recipe, photos, output, *options, "--resume", "--json")
+    assert resumed.exit_code == 0, resumed.output
+    assert json.loads(resumed.stdout)["resumed_at"] == left.step
+    unbroken = run_train(recipe, photos, out / "unbroken.safetensors", *options, "--json")
+    assert unbroken.exit_code == 0, unbroken.output
+    first, second = load_weights(output), load_weights(out / "unbroken.safetensors")
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    assert first.training == second.training and first.calibration == second.calibration
+    assert without_speed(read_log(output)) == without_speed(read_log(out / "unbroken.safetensors"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+def test_a_signal_that_the_readers_get_too_costs_no_step(
+    number: signal.Signals, recipe: Path, kitti: Path, out: Path
+) -> None:
+    output = out / "w.safetensors"
+    endless = [word for setting in ENDLESS for word in ("--set", setting)]
+    readers = ("--data", f"kitti-flow={kitti}", "--set", "sources.0.crop_hw=[64, 64]")
+    arguments = [str(recipe), "-o", str(output), "--device", "cpu", *readers, *endless]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ucn", "train", *arguments],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for_checkpoint(process, output)
+        os.killpg(process.pid, number)  # as a terminal, a scheduler or torchrun does
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + number, errors
+    (said,) = errors.splitlines()
+    step = int(said.split(" at step ")[1].split(" of ")[0])
+    config = read_recipe(recipe, (*ENDLESS, readers[-1]), readers[1:2])
+    left = load_run(output.with_suffix(".train"), config, ["kitti-flow"])
+    assert left is not None and left.step == step
+
+
 def test_a_missing_folder_of_images(recipe: Path, tmp_path: Path, out: Path) -> None:
     result = run_train(recipe, tmp_path / "missing", out / "w.safetensors")
-    assert_refused(result, "no folder", "missing", "expected one that holds images")
+    assert_refused(result, "no folder", "missing")
     assert list(out.iterdir()) == []
 
 
@@ -163,7 +361,7 @@ def test_other_wrong_arguments_are_refused_before_training(recipe: Path, photos:
 
 
 def test_training_on_a_data_set(recipe: Path, kitti: Path, out: Path) -> None:
-    options = ("--set", SOURCE, "--data", f"kitti-flow={kitti}", "--json")
+    options = (*take_set(kitti), "--json")
     result = run_train(recipe, None, out / "w.safetensors", *options)
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
@@ -177,7 +375,7 @@ def test_training_on_a_data_set(recipe: Path, kitti: Path, out: Path) -> None:
 
 
 def test_photographs_and_a_data_set(recipe: Path, photos: Path, kitti: Path, out: Path) -> None:
-    options = ("--set", SOURCE, "--data", f"kitti-flow={kitti}", "--set", "steps=4")
+    options = (*take_set(kitti), "--set", "steps=4")
     result = run_train(recipe, photos, out / "w.safetensors", *options)
     assert result.exit_code == 0, result.output
     for words in ("kitti-flow pck@5", "synthetic pck@5"):
@@ -187,7 +385,7 @@ def test_photographs_and_a_data_set(recipe: Path, photos: Path, kitti: Path, out
 def test_a_data_set_that_its_check_refuses(recipe: Path, kitti: Path, out: Path) -> None:
     broken = kitti / "training" / "image_2" / "000001_11.png"
     broken.write_bytes(broken.read_bytes()[:100])
-    options = ("--set", SOURCE, "--data", f"kitti-flow={kitti}")
+    options = take_set(kitti)
     refused = run_train(recipe, None, out / "w.safetensors", *options)
     assert_refused(refused, "kitti-flow in ", "has 1 faults", "000001_11.png", "data check", "--skip-bad")
     assert list(out.iterdir()) == []
@@ -214,5 +412,9 @@ def test_wrong_data_is_refused_before_training(recipe: Path, photos: Path, kitti
         run_train(recipe, None, output, "--data", f"kiti-flow={kitti}"), "did you mean 'kitti-flow'"
     )
     assert_refused(run_train(recipe, None, output, "--data", f"kitti-flow={photos}"), "expected layout")
-    assert_refused(run_train(recipe, None, output, "--set", SOURCE), "has no folder", "--data kitti-flow=DIR")
+    assert_refused(
+        run_train(recipe, None, output, "--set", "sources=[{name: kitti-flow}]"),
+        "has no folder",
+        "--data kitti-flow=DIR",
+    )
     assert list(out.iterdir()) == []

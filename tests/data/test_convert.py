@@ -10,7 +10,7 @@ import PIL.Image
 import pytest
 import torch
 
-from ucn.data.catalogue import open_data
+from ucn.data.catalogue import find_info, open_data
 from ucn.data.checking import check_data
 from ucn.data.convert import ConvertSummary, convert_pairs
 from ucn.data.io import read_image
@@ -136,6 +136,55 @@ class TestContent:
         assert second.part_names == ("left, eye", "right eye", "part_2", "part_3")
         assert [second.pair_class(index) for index in range(3)] == ["cat"] * 3
         assert_same(second.read(1), data.read(1))
+
+    def test_names_of_parts_classes_and_splits_are_kept(self, tmp_path: Path) -> None:
+        class Named(Scenes):
+            def pair_class(self, index: int) -> str:
+                return ("cat", "bus", "dog")[index]
+
+            def pair_split(self, index: int) -> str:
+                return ("train", "", "val")[index]
+
+            def pair_part_names(self, index: int) -> Sequence[str]:
+                return (
+                    ["left eye", "right eye", "nose"],
+                    ["wheel", "door"],
+                    ["left ear", "right ear", "nose"],
+                )[index]
+
+        data = Named(tmp_path / "source")
+        convert(data, tmp_path / "out")
+        found = open_folder(tmp_path / "out", "all")
+        # The table of the bus has one part, not two: its names are of no use. The dog has a nose of its own.
+        expected = ("left eye", "right eye", "nose", "part_3", "left ear", "right ear", "dog nose")
+        assert found.part_names == expected
+        assert [found.pair_class(index) for index in range(3)] == ["cat", "bus", "dog"]
+        assert [found.pair_split(index) for index in range(3)] == ["train", "", "val"]
+        sample = found.read(2)
+        assert sample.mirror_parts is not None and sample.mirror_parts.tolist() == [1, 0, 2, 3, 5, 4, 6]
+        assert len(open_folder(tmp_path / "out", "val")) == 1
+
+    def test_folders_keep_their_whole_names(self, tmp_path: Path) -> None:
+        class Birds(Scenes):
+            def image_paths(self, index: int) -> tuple[Path, Path]:
+                folder = self.root / "images" / "001.Black_footed_Albatross"
+                return folder / f"{'a' * 130}.{index}.jpg", folder / f"b.{'c' * 30}"
+
+        convert(Birds(tmp_path / "source"), tmp_path / "out")
+        (folder,) = (tmp_path / "out" / "images").iterdir()
+        assert folder.name == "001.Black_footed_Albatross"
+        stem = "a" * 100
+        assert sorted(path.name for path in folder.iterdir())[:3] == [
+            f"{stem}.png",
+            f"{stem}_2.png",
+            f"{stem}_3.png",
+        ]
+
+    def test_the_default_split_is_recorded(self, data: Scenes, tmp_path: Path) -> None:
+        convert_pairs(data, tmp_path / "out", source="cub")
+        assert json.loads((tmp_path / "out/source.json").read_text())["split"] == find_info("cub").splits[0]
+        convert_pairs(data, tmp_path / "test", source="cub", split="test")
+        assert json.loads((tmp_path / "test/source.json").read_text())["split"] == "test"
 
     def test_without_parts_and_lengths(self, data: Scenes, tmp_path: Path) -> None:
         class Plain(Scenes):

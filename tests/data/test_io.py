@@ -138,8 +138,11 @@ class TestReadImage:
         assert read_image(tmp_path / "a.gif")[:, 3, 3].tolist() == [1, 0, 0]
 
     def test_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(ImageReadError, match=r"cannot read image .*no\.png: no such file"):
+        with pytest.raises(
+            ImageReadError, match=r"cannot read image .*no\.png: no such file; check"
+        ) as caught:
             read_image(tmp_path / "no.png")
+        assert caught.value.path == tmp_path / "no.png"
 
     def test_folder(self, tmp_path: Path) -> None:
         with pytest.raises(ImageReadError, match="it is a folder"):
@@ -147,12 +150,12 @@ class TestReadImage:
 
     def test_zero_bytes(self, tmp_path: Path) -> None:
         (tmp_path / "a.jpg").touch()
-        with pytest.raises(ImageReadError, match=r"a\.jpg: the file is empty"):
+        with pytest.raises(ImageReadError, match=r"a\.jpg: the file is empty .*; get it again or remove it"):
             read_image(tmp_path / "a.jpg")
 
     def test_text_named_jpg(self, tmp_path: Path) -> None:
         (tmp_path / "a.jpg").write_text("I am not a picture\n" * 9)
-        with pytest.raises(ImageReadError, match=r"not an image of a known format.*JPEG"):
+        with pytest.raises(ImageReadError, match=r"not an image of a known format.*JPEG.*; get it again"):
             read_image(tmp_path / "a.jpg")
 
     @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.tif"])
@@ -162,8 +165,9 @@ class TestReadImage:
         PIL.Image.fromarray(make_pixels(64, 64)).save(path)
         content = path.read_bytes()
         path.write_bytes(content[: int(len(content) * share)])
-        with pytest.raises(ImageReadError, match=f"cannot read image .*{name}: "):
+        with pytest.raises(ImageReadError, match=f"cannot read image .*{name}: .*; get it again") as caught:
             read_image(path)
+        assert caught.value.path == path
 
     def test_unreadable_permission(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "a.png"
@@ -179,7 +183,7 @@ class TestReadImage:
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
     def test_named_pipe_does_not_block(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe.png")
-        with pytest.raises(ImageReadError, match="not a regular file"):
+        with pytest.raises(ImageReadError, match="not a regular file; give an image file"):
             read_image(tmp_path / "pipe.png")
 
     @pytest.mark.parametrize(("width", "height"), [(30_000, 30_000), (13_000, 13_000)])

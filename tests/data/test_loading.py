@@ -3,7 +3,7 @@
 import os
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import pin_memory as pinning
 
 from numbered_data import NumberedData
 from ucn.data import loading
@@ -245,6 +246,59 @@ def test_errors_arrive_as_they_were_raised(workers: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_pairs_that_cannot_be_read_are_replaced_and_noted(workers: int) -> None:
+    skipped: dict[str, str] = {}
+    loader = PairLoader(BrokenData(4), FITTING, batch=2, points=8, seed=5, workers=workers, skipped=skipped)
+    batches = take(loader, 6)
+    assert {name for batch in batches for name in batch.names} == {"pair-0", "pair-1", "pair-3"}
+    assert skipped == {"pair-2": "cannot read image numbered/2.png: the file is empty (0 bytes)"}
+    assert_equal(take(loader, 3, start=3), batches[3:])
+    # The pairs that can be read are where they would be without the bad one.
+    whole = take(make_loader(NumberedData(4), FITTING), 6)
+    for batch, expected in zip(batches, whole, strict=True):
+        for name, wanted in zip(batch.names, expected.names, strict=True):
+            assert name == wanted or wanted == "pair-2"
+
+
+def test_batches_are_pinned_with_their_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor + 1)  # CUDA alone can pin
+    made = loading._Made({"image0": torch.zeros(2), "names": ("a",), "pck_length": None}, {"b": "wrong"})
+    pin: Callable[[object], loading._Made] = pinning.pin_memory
+    pinned = pin(made)
+    assert pinned.fields is not None
+    assert pinned.fields["image0"].tolist() == [1, 1]
+    assert (pinned.fields["names"], pinned.fields["pck_length"]) == (("a",), None)
+    assert pinned.skipped == {"b": "wrong"}
+    assert pin(loading._Made(None, {})).fields is None
+
+
+class UnreadableData(NumberedData):
+    """No pair can be read."""
+
+    def read(self, index: int) -> PairSample:
+        raise DataError(f"pair {index} is wrong")
+
+
+def test_a_set_of_which_nothing_can_be_read_is_refused() -> None:
+    loader = PairLoader(UnreadableData(3), FITTING, batch=2, points=8, seed=5, skipped={})
+    with pytest.raises(
+        DataError, match=r"none of 100 pairs drawn from numbered can be read.*pair \d is wrong"
+    ):
+        take(loader, 1)
+
+
+def test_a_pass_in_order_leaves_out_pairs_that_cannot_be_read() -> None:
+    skipped: dict[str, str] = {}
+    batches = load_in_order(
+        BrokenData(5), [2, 0, 1, 2, 2, 2], FITTING, batch=2, points=8, seed=0, skipped=skipped
+    )
+    assert [batch.names for batch in batches] == [("pair-0",), ("pair-1",)]
+    assert list(skipped) == ["pair-2"]
+    with pytest.raises(ImageReadError, match="the file is empty"):
+        list(load_in_order(BrokenData(5), [0, 2], FITTING, batch=1, points=8, seed=0))
+
+
 def test_a_worker_that_dies_is_reported() -> None:
     with pytest.raises(UcnError, match=r"a process that reads data ended \(DataLoader worker.*fewer workers"):
         take(make_loader(DyingData(3), workers=1), 1)

@@ -1,10 +1,11 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from data_cases import MemoryData
-from ucn.data.pairs import Fault, Selection, check_choice, check_index
+from ucn.data.pairs import Fault, PairData, Selection, check_choice, check_index
 from ucn.errors import DataError
 from ucn.types import PairSample
 
@@ -26,6 +27,75 @@ def test_split_off_shares_no_image() -> None:
 def test_split_off_of_a_lone_pair_serves_both() -> None:
     training, validation = MemoryData(1).split_off(0.1)
     assert len(training) == len(validation) == 1
+
+
+class ListedData(MemoryData):
+    """Pairs of images that are given by name."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+        super().__init__(len(pairs))
+        self.pairs = pairs
+
+    def image_paths(self, index: int) -> tuple[Path, Path]:
+        name0, name1 = self.pairs[index]
+        return self.root / name0, self.root / name1
+
+
+def held_out_names(data: PairData, share: float) -> tuple[list[str], list[str]]:
+    training, validation = data.split_off(share)
+    images = [{path for i in range(len(d)) for path in d.image_paths(i)} for d in (training, validation)]
+    assert images[0].isdisjoint(images[1])
+    names = [[part.pair_name(i) for i in range(len(part))] for part in (training, validation)]
+    return names[0], names[1]
+
+
+def test_split_off_holds_out_whole_pairs_where_no_two_last_images_are_a_pair() -> None:
+    data = ListedData([(f"left_{i:02}.png", f"right_{i:02}.png") for i in range(60)])
+    training, validation = held_out_names(data, 0.05)  # every 20th
+    assert validation == ["pair-0", "pair-20", "pair-40"] and len(training) == 57
+
+
+def test_split_off_holds_out_whole_folders() -> None:
+    pairs = [(f"{scene}/1.ppm", f"{scene}/{i}.ppm") for scene in "abcd" for i in range(2, 7)]
+    training, validation = held_out_names(ListedData(pairs), 0.3)  # every third scene: a and d
+    assert validation == [f"pair-{i}" for i in (*range(5), *range(15, 20))]
+    assert training == [f"pair-{i}" for i in range(5, 15)]
+
+
+def test_split_off_follows_chains_of_pairs_and_trains_on_the_larger_part() -> None:
+    chain = [(f"a{i}.png", f"b{i // 2}.png") for i in range(6)] + [("b0.png", "b1.png"), ("b1.png", "b2.png")]
+    training, validation = held_out_names(ListedData([*chain, ("z0.png", "z1.png")]), 0.05)
+    assert validation == ["pair-8"] and training == [f"pair-{i}" for i in range(8)]
+
+
+def test_split_off_of_one_chain_serves_both() -> None:
+    star = ListedData([("1.png", f"{i}.png") for i in range(2, 7)])
+    training, validation = star.split_off(0.2)
+    assert len(training) == len(validation) == 5
+
+
+def test_pairs_say_nothing_of_classes_unless_their_set_does() -> None:
+    data = MemoryData(1)
+    assert (data.pair_class(0), data.pair_split(0), tuple(data.pair_part_names(0))) == ("", "", ())
+
+    class Named(MemoryData):
+        def pair_class(self, index: int) -> str:
+            return f"class {index}"
+
+        def pair_split(self, index: int) -> str:
+            return "val"
+
+        def pair_part_names(self, index: int) -> Sequence[str]:
+            return [f"part of {index}"]
+
+    chosen = Selection(Named(3), [2])
+    assert (chosen.pair_class(0), chosen.pair_split(0)) == ("class 2", "val")
+    assert chosen.pair_part_names(0) == ["part of 2"]
+
+
+def test_without_pairs() -> None:
+    kept = MemoryData(4).without_pairs({1, 2})
+    assert [kept.pair_name(i) for i in range(len(kept))] == ["pair-0", "pair-3"]
 
 
 def test_selection_reads_the_chosen_pairs_and_their_files() -> None:

@@ -92,7 +92,7 @@ def test_without_changes_images_are_scaled_to_fit_and_centred(bank: PartBank) ->
 )
 def test_parts_have_their_colour_in_both_views(bank: PartBank, variation: dict[str, float]) -> None:
     seen = 0
-    for image, points, is_valid in draw(bank, **variation):
+    for image, points, is_valid in draw(bank, 40, 0, **variation):
         names = (1, 0, 2) if variation.get("mirror") else (0, 1, 2)  # in a mirror the left eye is the right
         for part in range(3):
             if is_valid[part]:

@@ -320,8 +320,9 @@ class TestFlowFiles:
     )
     def test_damaged_flo(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "f.flo").write_bytes(content)
-        with pytest.raises(DataError, match=r"f\.flo"):
+        with pytest.raises(DataError, match=r"f\.flo.*; get it again") as caught:
             read_flo(tmp_path / "f.flo")
+        assert caught.value.path == tmp_path / "f.flo"
         with pytest.raises(DataError, match=r"no\.flo"):
             read_flo(tmp_path / "no.flo")
 

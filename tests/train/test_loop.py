@@ -1,10 +1,8 @@
 """The loop round the step, in a few small steps on the CPU."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,17 +11,17 @@ from torch.optim import Optimizer
 
 from numbered_data import NumberedData
 from photo_cases import write_photos
-from ucn.config import Calibration, LossConfig, ModelConfig, TrainConfig
+from train_cases import CPU, MODEL, ignore, make_config, train_on
+from ucn.config import Calibration, LossConfig, TrainConfig
 from ucn.errors import DataError, NonFiniteLossError, WeightsError
 from ucn.nn import CorrespondenceNetwork, build_model
-from ucn.train import loop, sources
-from ucn.train.loop import Progress, Trained, Validation, train, validate
-from ucn.train.sources import Source, open_sources
+from ucn.train import loop, sources, validation
+from ucn.train.log import Progress
+from ucn.train.loop import Trained, train
+from ucn.train.sources import open_sources
 from ucn.train.step import StepResult
+from ucn.train.validation import Validation
 from ucn.types import PairBatch
-
-CPU = torch.device("cpu")
-MODEL = ModelConfig(dim=8, transformer="none")
 
 
 @pytest.fixture(autouse=True)
@@ -36,35 +34,6 @@ def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 def photos(tmp_path: Path) -> Path:
     write_photos(tmp_path / "photos", [(90, 120), (100, 80)])
     return tmp_path / "photos"
-
-
-def make_config(**changes: object) -> TrainConfig:
-    base = {
-        "name": "tiny",
-        "steps": 2,
-        "batch": 2,
-        "warmup_steps": 0,
-        "head_rate": 1e-3,
-        "trunk_rate": 1e-3,
-        "model": MODEL,
-        "synthetic": {"side": 64, "points": 50},
-    }
-    return TrainConfig.from_dict(base | changes)
-
-
-def ignore(_: object) -> None:
-    """Takes reports and networks that a test does not look at."""
-
-
-def train_on(
-    photos: Path | None,
-    config: TrainConfig,
-    report: Callable[[Progress], None] = ignore,
-    keep: Callable[[Trained], None] = ignore,
-) -> Trained:
-    """Opens what the run trains on, as the command does, and trains."""
-    with open_sources(config, photos, CPU) as mixture:
-        return train(config, mixture, CPU, report, keep)
 
 
 def run(config: TrainConfig, photos: Path) -> tuple[dict[str, Tensor], list[Progress]]:
@@ -87,59 +56,12 @@ class FakeStep:
         self.names.extend(batch.names)
         self.rates.append([group["lr"] for group in optimiser.param_groups])
         optimiser.step()
-        return StepResult(torch.tensor(next(self._losses)), torch.tensor(0.0))
-
-
-class FakeSource(Source):
-    """A source with a label and nothing else."""
-
-    def __init__(self, label: str) -> None:
-        super().__init__(label, 1.0)
-
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
-        raise NotImplementedError
-
-    def validation(self) -> Iterator[PairBatch]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
+        return StepResult(torch.tensor(next(self._losses)), torch.tensor(0.5), batch.is_valid.sum())
 
 
 def largest_difference(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
     assert first.keys() == second.keys()
     return max((first[name] - second[name]).abs().max().item() for name in first)
-
-
-def test_rates_rise_and_fall_along_a_cosine() -> None:
-    config = make_config(steps=10, warmup_steps=4)
-    factors = [loop._rate_factor(step, config) for step in range(12)]
-    # From step 4 on, 6 steps of half a cosine: 1, 0.933, 0.75, 0.5, 0.25, 0.067, 0.
-    expected = [0.25, 0.5, 0.75, 1, 1, 0.9330127, 0.75, 0.5, 0.25, 0.0669873, 0, 0]
-    assert factors == pytest.approx(expected, abs=1e-6)
-
-
-def test_rates_without_warmup_and_with_nothing_else() -> None:
-    assert loop._rate_factor(0, make_config(steps=4, warmup_steps=0)) == 1
-    assert loop._rate_factor(2, make_config(steps=4, warmup_steps=0)) == pytest.approx(0.5)
-    config = make_config(steps=4, warmup_steps=4)
-    assert [loop._rate_factor(step, config) for step in range(5)] == [0.25, 0.5, 0.75, 1, 1]
-
-
-def test_the_moving_average_by_hand() -> None:
-    config = ModelConfig(dim=8, head_norm="batch")
-    average, model = build_model(config), build_model(config)
-    with torch.no_grad():
-        for kept, current in zip(average.parameters(), model.parameters(), strict=True):
-            kept.fill_(1)
-            current.fill_(3)
-        for buffer in model.buffers():
-            buffer.fill_(7)
-    loop._update_average(average, model, 0.75)
-    assert all((parameter == 1.5).all() for parameter in average.parameters())  # 0.75 * 1 + 0.25 * 3
-    assert all((parameter == 3).all() for parameter in model.parameters())
-    buffers = list(average.buffers())
-    assert len(buffers) == 3 and all((buffer == 7).all() for buffer in buffers)
 
 
 def test_the_average_trusts_early_weights_little(photos: Path) -> None:
@@ -228,65 +150,21 @@ def test_the_trunk_has_its_own_rate(photos: Path) -> None:
     start = build_model(MODEL, torch.Generator().manual_seed(config.seed))
     for name, parameter in start.named_parameters():
         assert torch.equal(parameter, weights[name]) == name.startswith("trunk."), name
-    groups = loop._parameter_groups(start, make_config(trunk_rate=0.25, head_rate=0.5))
-    assert [group["lr"] for group in groups] == [0.25, 0.5]
-    grouped = [id(parameter) for group in groups for parameter in group["params"]]  # type: ignore[attr-defined]
-    assert sorted(grouped) == sorted(map(id, start.parameters()))
 
 
 def test_training_never_sees_a_held_out_image(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     validated: list[str] = []
     step = FakeStep([1.0, 1.0])
 
-    def record_errors(model: CorrespondenceNetwork, pair: PairBatch) -> Tensor:
+    def record_errors(model: CorrespondenceNetwork, pair: PairBatch, precision: str) -> Tensor:
         validated.extend(pair.names)
         return torch.zeros(1)
 
     monkeypatch.setattr(loop, "training_step", step)
-    monkeypatch.setattr(loop, "_match_errors", record_errors)
+    monkeypatch.setattr(validation, "match_errors", record_errors)
     monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration())
     train_on(photos, make_config())
     assert (step.names, validated) == (["01.png"] * 4, ["00.png"] * 4)
-
-
-def test_validation_counts_errors_within_thresholds(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build_model(MODEL).eval()
-    monkeypatch.setattr(loop, "_match_errors", lambda *_: torch.tensor([0.5, 3.0, 4.0, 20.0, torch.nan]))
-    with open_sources(make_config(), photos, CPU) as mixture:
-        found = validate(model, mixture.sources)
-    assert found.pck == pytest.approx({"pck@1": 0.2, "pck@3": 0.4, "pck@5": 0.6, "pck@10": 0.6})
-    assert found.score == pytest.approx(0.6)
-
-
-def test_validation_is_the_same_each_time(photos: Path) -> None:
-    model = build_model(MODEL).eval()
-    with open_sources(make_config(), photos, CPU) as mixture:
-        found = validate(model, mixture.sources)
-        assert validate(model, mixture.sources) == found
-    pck = found.pck
-    assert 0 < pck["pck@10"] < 1
-    assert pck["pck@1"] <= pck["pck@3"] <= pck["pck@5"] <= pck["pck@10"]
-
-
-def test_errors_are_pixels_or_shares_of_a_length(photos: Path) -> None:
-    model = build_model(MODEL).eval()
-    with open_sources(make_config(), photos, CPU) as mixture:
-        batch = next(mixture.sources[0].validation())
-    (pair, _) = batch
-    pixels = loop._match_errors(model, pair)
-    assert len(pixels) == int(pair.is_valid.sum())
-    shares = loop._match_errors(model, replace(pair, pck_length=torch.tensor([20.0])))
-    assert torch.allclose(shares, pixels / 20)
-
-
-def test_a_run_can_start_from_the_imagenet_trunk(data_folder: Path) -> None:
-    path = data_folder / "googlenet" / "bvlc_googlenet_conv1_to_inception_4a.npz"
-    model = loop._start_model(make_config(init=str(path)))
-    with np.load(path) as arrays:
-        weight = arrays["inception_3a_3x3_w"]
-    assert np.array_equal(
-        dict(model.named_parameters())["trunk.inception_3a.conv_3x3.weight"].detach(), weight
-    )
 
 
 def test_missing_trunk_and_missing_images(photos: Path, tmp_path: Path) -> None:
@@ -350,9 +228,24 @@ def test_a_mixture_is_the_same_each_time(numbered: NumberedData, photos: Path) -
     assert largest_difference(weights[0], weights[1]) == largest_difference(weights[0], weights[2]) == 0
 
 
-def test_a_source_without_points_to_validate_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = iter([{"pck@5": torch.nan}, {"pck@0.1": 0.5, "pck@0.05": 0.25}])
-    monkeypatch.setattr(loop, "_measure", lambda *_: next(figures))
-    pair = [FakeSource("a"), FakeSource("b")]
-    found = validate(build_model(MODEL), pair)
-    assert list(found.pck) == ["a pck@5", "b pck@0.1", "b pck@0.05"] and found.score == 0.5
+def test_pictures_are_asked_for_after_each_validation(photos: Path) -> None:
+    looked: list[tuple[int, str]] = []
+
+    def look(step: int, model: CorrespondenceNetwork, given: object) -> None:
+        assert not model.training and given is mixture.sources
+        looked.append((step, type(model).__name__))
+
+    config = make_config(steps=3, validate_every=2)
+    with open_sources(config, photos, CPU) as mixture:
+        train(config, mixture, CPU, ignore, ignore, look=look)
+    assert looked == [(2, "CorrespondenceNetwork"), (3, "CorrespondenceNetwork")]
+
+
+def test_the_report_has_rates_speed_and_gradient(photos: Path) -> None:
+    reports: list[Progress] = []
+    train_on(photos, make_config(steps=2, trunk_rate=0.25, head_rate=0.5), reports.append)
+    (progress,) = reports
+    assert progress.rates == pytest.approx({"trunk": 0.125, "head": 0.25})
+    assert progress.gradient_norm > 0 and progress.memory_bytes is None
+    assert progress.correspondences_per_second == pytest.approx(50 * progress.pairs_per_second, rel=0.5)
+    assert progress.score == (progress.pck or {})["pck@5"]

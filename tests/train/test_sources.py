@@ -11,11 +11,12 @@ from data_cases import MemoryData
 from numbered_data import NumberedData
 from photo_cases import write_photos
 from ucn.config import SourceConfig, TrainConfig
+from ucn.data.checking import check_data
 from ucn.data.pairs import PairData
-from ucn.errors import DataError
-from ucn.train import sources
+from ucn.errors import DataError, ImageReadError
+from ucn.train import source_kinds, sources
 from ucn.train.sources import DataSource, Mixture, PhotoSource, Source, open_sources
-from ucn.types import PairBatch
+from ucn.types import PairBatch, PairSample
 
 CPU = torch.device("cpu")
 
@@ -178,13 +179,16 @@ def test_two_sources_have_seeds_of_their_own(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_photographs_are_held_out(tmp_path: Path, count: int, share: float, held_out: list[int]) -> None:
     paths = [tmp_path / f"{index:02}.png" for index in range(count)]
-    training, validation = sources._split_images(paths, share)
+    training, validation = source_kinds._split_images(paths, share)
     assert validation == [paths[index] for index in held_out]
     assert training == [path for path in paths if path not in validation]
 
 
 def test_a_lone_photograph_serves_training_and_validation(tmp_path: Path) -> None:
-    assert sources._split_images([tmp_path / "a.png"], 0.05) == ([tmp_path / "a.png"], [tmp_path / "a.png"])
+    assert source_kinds._split_images([tmp_path / "a.png"], 0.05) == (
+        [tmp_path / "a.png"],
+        [tmp_path / "a.png"],
+    )
 
 
 def test_photographs_alone_and_beside_a_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -259,3 +263,115 @@ def test_where_all_held_out_pairs_are_faulty_the_others_validate(monkeypatch: py
     with open_sources(make_config(make_source("own")), None, CPU, use_skipping=True) as mixture:
         validated = {name for batch in mixture.sources[0].validation() for name in batch.names}
     assert len(validated) > 5 and validated.isdisjoint(held_out)
+
+
+class LateData(NumberedData):
+    """Pair 3 cannot be read, as the check would not find in a large set."""
+
+    def read(self, index: int) -> PairSample:
+        if index == 3:
+            raise ImageReadError("3.png is 7 × 5, the others are 8 × 5")
+        return super().read(index)
+
+
+def test_pairs_that_cannot_be_read_are_replaced_while_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "check_data", lambda data, watch: check_data(data, watch, max_pairs=1))
+    offer(monkeypatch, LateData(6))
+    with open_sources(make_config(make_source()), None, CPU, use_skipping=True) as mixture:
+        assert mixture.late_skips() == ()
+        names = {name for step in range(1, 10) for name in draw(mixture, step).names}
+        (late,) = mixture.late_skips()
+    assert "pair-3" not in names and len(names) >= 4
+    assert (late.label, late.name) == ("numbered", "pair-3")
+    assert late.message == "3.png is 7 × 5, the others are 8 × 5"
+    with (
+        open_sources(make_config(make_source()), None, CPU) as mixture,
+        pytest.raises(ImageReadError, match="7 × 5"),
+    ):
+        for step in range(1, 10):
+            draw(mixture, step)
+
+
+def test_validation_leaves_out_pairs_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "check_data", lambda data, watch: check_data(data, watch, max_pairs=0))
+    offer(monkeypatch, LateData(4))  # pairs 2 and 3 are held out, or 3 alone
+    config = make_config(make_source(), validation_share=0.5)
+    with open_sources(config, None, CPU, use_skipping=True) as mixture:
+        (batch,) = mixture.sources[0].validation()
+        assert batch.names == ("pair-2",) and len(mixture.late_skips()) == 1
+    config = make_config(make_source(), validation_share=0.1)
+    with (
+        open_sources(config, None, CPU, use_skipping=True) as mixture,
+        pytest.raises(DataError, match=r"no held-out pair of numbered can be read, .*7 × 5"),
+    ):
+        list(mixture.sources[0].validation())
+
+
+def test_pairs_that_the_check_cannot_read_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, LateData(10))
+    with open_sources(make_config(make_source()), None, CPU, use_skipping=True) as mixture:
+        (skipped,) = mixture.skipped
+        for step in range(1, 12):
+            draw(mixture, step)
+        assert skipped.pairs == 1 and mixture.late_skips() == ()
+
+
+def test_a_warning_where_validation_is_done_on_what_is_trained_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    offer(monkeypatch, MemoryData(1))
+    with open_sources(make_config(make_source("own")), None, CPU) as mixture:
+        (warning,) = mixture.warnings
+    assert warning.startswith("own: validation uses the pairs that are trained on") and "; add" in warning
+    offer(monkeypatch, NumberedData(10))
+    with open_sources(make_config(make_source()), None, CPU) as mixture:
+        assert mixture.warnings == ()
+    write_photos(tmp_path / "photos", [(90, 120)])
+    with open_sources(make_config(), tmp_path / "photos", CPU) as mixture:
+        (warning,) = mixture.warnings
+    assert warning.startswith("synthetic: validation uses the photographs that are trained on")
+
+
+def write_bad_photos(folder: Path, count: int, *bad: int) -> None:
+    for index, path in enumerate(write_photos(folder, [(90, 120)] * count)):
+        if index in bad:
+            path.write_bytes(path.read_bytes()[:200])
+
+
+def test_photographs_that_cannot_be_read_are_refused_or_skipped(tmp_path: Path) -> None:
+    write_bad_photos(tmp_path / "photos", 5, 1, 3)
+    with pytest.raises(
+        DataError, match=r"synthetic in .*photos has 2 faults: .*01\.png: .*03\.png: .*--skip-bad"
+    ):
+        open_sources(make_config(), tmp_path / "photos", CPU)
+    seen: list[tuple[str, int, int]] = []
+    with open_sources(
+        make_config(), tmp_path / "photos", CPU, use_skipping=True, watch=lambda *now: seen.append(now)
+    ) as mixture:
+        (skipped,) = mixture.skipped
+        (source,) = mixture.sources
+        assert len(draw(mixture, 1).names) == 2
+    assert isinstance(source, PhotoSource) and source.held_out.names == ["00.png"]
+    assert source.training.names == ["02.png", "04.png"]
+    assert (skipped.label, skipped.pairs) == ("synthetic", 2)
+    assert [fault.path.name for fault in skipped.faults] == ["01.png", "03.png"]
+    assert seen == [("synthetic", done, 5) for done in range(1, 6)]
+
+
+@pytest.mark.parametrize("bad", [(0,), (1, 2)])
+def test_where_one_part_of_the_photographs_is_bad_the_other_serves_both(
+    tmp_path: Path, bad: tuple[int, ...]
+) -> None:
+    write_bad_photos(tmp_path / "photos", 3, *bad)
+    with open_sources(make_config(), tmp_path / "photos", CPU, use_skipping=True) as mixture:
+        (source,) = mixture.sources
+        assert len(mixture.warnings) == 1
+    assert isinstance(source, PhotoSource)
+    good = [f"0{index}.png" for index in range(3) if index not in bad]
+    assert source.held_out.names == source.training.names == good
+
+
+def test_photographs_that_are_all_bad_are_refused(tmp_path: Path) -> None:
+    write_bad_photos(tmp_path / "photos", 2, 0, 1)
+    with pytest.raises(DataError, match=r"has 2 faults: .*Without them there is no photograph left"):
+        open_sources(make_config(), tmp_path / "photos", CPU, use_skipping=True)

@@ -12,11 +12,19 @@ from photo_cases import write_photos
 from ucn.config import LossConfig, ModelConfig, SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.errors import NonFiniteLossError
-from ucn.losses import infonce_loss, mine_negatives, mined_contrastive_loss, mined_triplet_loss
+from ucn.losses import (
+    MinedNegatives,
+    infonce_loss,
+    mine_negatives,
+    mined_contrastive_loss,
+    mined_triplet_loss,
+    one_correspondence_contrastive_loss,
+)
 from ucn.matching import match_cells
 from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.train import step
 from ucn.train.step import check_finite, compute_loss, encode_pair, training_step
-from ucn.types import FeatureMap, PairBatch
+from ucn.types import Direction, FeatureMap, PairBatch
 
 LOSSES = [
     LossConfig("infonce", radius=6),
@@ -24,6 +32,8 @@ LOSSES = [
     LossConfig("contrastive", radius=6),
     LossConfig("contrastive", radius=6, mining="random"),
     LossConfig("triplet", radius=6, mining="nearest", direction="1to0"),
+    LossConfig("one_contrastive", radius=6),
+    LossConfig("contrastive", radius=6, negatives=2, random_negatives=4),
 ]
 
 
@@ -148,8 +158,61 @@ def test_compute_loss_passes_every_setting_on(batch: PairBatch) -> None:
     assert compute(contrastive) == pytest.approx(mined_contrastive_loss(*truth, mined, margin=1.5).item())
     triplet = replace(contrastive, kind="triplet")
     assert compute(triplet) == pytest.approx(mined_triplet_loss(*truth, mined, margin=1.5).item())
+    several = replace(contrastive, negatives=3)
+    generator = torch.Generator().manual_seed(0)
+    mined = mine_negatives(
+        *truth, method="random", radius=9.0, direction="0to1", count=3, generator=generator
+    )
+    assert compute(several) == pytest.approx(mined_contrastive_loss(*truth, mined, margin=1.5).item())
+    one = LossConfig("one_contrastive", radius=9.0, margin=1.5, positive_share=0.25)
+    generator = torch.Generator().manual_seed(0)
+    direct = one_correspondence_contrastive_loss(
+        *truth, min_distance=9.0, margin=1.5, positive_share=0.25, generator=generator
+    )
+    assert compute(one) == pytest.approx(direct.item())
     values = [compute(config) for config in (infonce, contrastive, triplet)]
     assert all(abs(first - second) > 1e-3 for first, second in pairwise(sorted(values)))
+
+
+@pytest.mark.parametrize("direction", ["0to1", "1to0", "both"])
+def test_random_negatives_come_beside_the_mined_ones(
+    batch: PairBatch, direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with torch.no_grad():
+        map0, map1 = encode_pair(make_model(), batch)
+    given: list[MinedNegatives] = []
+
+    def remember(*arguments: object, **_: object) -> Tensor:
+        assert isinstance(arguments[-1], MinedNegatives)
+        given.append(arguments[-1])
+        return torch.zeros(())
+
+    monkeypatch.setattr(step, "mined_contrastive_loss", remember)
+    config = LossConfig("contrastive", 9.0, negatives=2, random_negatives=3, direction=direction)
+    compute_loss(map0, map1, batch, config, torch.Generator().manual_seed(0))
+    truth = (map0, map1, batch.points0, batch.points1, batch.is_valid)
+    mined = mine_negatives(*truth, method="hardest", radius=9.0, direction=direction, count=2)
+    generator = torch.Generator().manual_seed(0)
+    drawn = mine_negatives(
+        *truth, method="random", radius=9.0, direction=direction, count=3, generator=generator
+    )
+    for way in ("0to1", "1to0"):
+        joined, hard, random = (getattr(found, f"cells_{way}") for found in (given[0], mined, drawn))
+        counts = [getattr(found, f"counts_{way}") for found in (given[0], mined, drawn)]
+        assert (joined is None) == (direction not in (way, "both"))
+        if joined is not None:
+            assert torch.equal(joined[..., :2], hard) and torch.equal(joined[..., 2:], random)
+            assert torch.equal(counts[0], counts[1] + counts[2])
+
+
+def test_a_step_counts_correspondences(batch: PairBatch) -> None:
+    model = make_model()
+    is_valid = batch.is_valid.clone()
+    is_valid[0, 7:] = False
+    partial = replace(batch, is_valid=is_valid)
+    optimiser = SGD(model.parameters(), lr=0.0)
+    result = training_step(model, partial, LOSSES[0], optimiser, 1.0, torch.Generator())
+    assert int(result.correspondences) == int(is_valid.sum())
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -157,6 +220,8 @@ def test_a_broken_loss_names_its_samples(value: float) -> None:
     names: list[tuple[str, ...]] = [("a", "b"), ("c", "d"), ("e", "f")]
     with pytest.raises(NonFiniteLossError, match=rf"the loss became {value} on the samples c, d; lower"):
         check_finite(torch.tensor([1.0, value, torch.nan]), names)
+    with pytest.raises(NonFiniteLossError, match=rf"the gradient became {value} on the samples a, b; lower"):
+        check_finite(torch.tensor([value, 1.0, 1.0]), names, "gradient")
     check_finite(torch.tensor([1.0, 2.0, 0.0]), names)
     check_finite(torch.zeros(0), [])
 

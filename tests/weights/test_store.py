@@ -45,6 +45,22 @@ def test_round_trip(saved: Path) -> None:
         torch.testing.assert_close(value, original[name], atol=1e-3, rtol=1e-3)
 
 
+def test_the_side_they_were_made_for_is_kept(saved: Path, tmp_path: Path) -> None:
+    assert load_weights(saved).max_side == 1024
+    save_weights(tmp_path / "side.safetensors", build_model(SMALL), max_side=160)
+    assert load_weights(tmp_path / "side.safetensors").max_side == 160
+
+
+def test_weights_from_before_that_key_load(saved: Path) -> None:
+    content = saved.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    del header["__metadata__"]["max_side"]
+    text = json.dumps(header).encode()
+    saved.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+    assert load_weights(saved).max_side == 1024
+
+
 def test_equal_weights_have_equal_hashes(tmp_path: Path) -> None:
     model = build_model(SMALL)
     hashes = {save_weights(tmp_path / f"{i}.safetensors", model, training={"b": 1, "a": 2}) for i in range(4)}
@@ -153,6 +169,8 @@ def test_shipped_weights_load_and_say_what_they_are(info: table.WeightsInfo) -> 
             "no usable 'calibration': match_bias must be a finite",
         ),
         ({"calibration": f'{{"match_bias": {"9" * 5000}}}'}, "no usable 'calibration': "),
+        ({"max_side": "16"}, "no usable 'max_side': expected a whole number of pixels from 32 on, got 16"),
+        ({"max_side": "true"}, "no usable 'max_side': expected a whole number of pixels"),
         ({"calibration": '{"pair_bias": -1e308}'}, r"pair_bias must be in \[-10000, 10000\], got -1e\+308"),
     ],
 )

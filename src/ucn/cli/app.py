@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ucn.cli import data, demo, flow, match, train, weights
+from ucn.cli import data, demo, evaluate, flow, match, train, weights
 from ucn.cli._errors import report_errors
 from ucn.cli._report import find_version
 
@@ -22,6 +22,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "match": match.run,
     "flow": flow.run,
     "train": train.run,
+    "evaluate": evaluate.run,
     "weights": weights.run,
 }
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from signal import SIGTERM
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ucn.cli._options import Debug, Device, Json, Overwrite
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines, say_share
+from ucn.cli._training_bar import TrainingBar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
     from ucn.config import TrainConfig
-    from ucn.train.loop import Progress, Trained
+    from ucn.train.checkpoint import Checkpoint
+    from ucn.train.distributed import Team
+    from ucn.train.log import Board, Progress, RunLog
+    from ucn.train.loop import Trained
+    from ucn.train.run_folder import RunFolder
     from ucn.train.sources import Mixture, Skipped
 
 _SHOWN_FAULTS = 20
@@ -47,6 +54,15 @@ def run(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe.")
     ] = None,
+    is_resumed: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint beside the output, if any.")
+    ] = False,
+    is_overfit: Annotated[
+        bool, typer.Option("--overfit", help="Train and validate on the first batch only, to find faults.")
+    ] = False,
+    use_board: Annotated[
+        bool, typer.Option("--tensorboard", help="Write figures and pictures of matches for TensorBoard.")
+    ] = False,
     device: Device = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -56,29 +72,37 @@ def run(
     from ucn.data.io import check_output
     from ucn.data.points import check_suffix
     from ucn.predict import choose_device
-    from ucn.train.loop import train
+    from ucn.train.distributed import join_team
+    from ucn.train.log import check_board
+    from ucn.train.overfit import repeat_first_batch
     from ucn.train.recipe import read_recipe
-    from ucn.weights import save_weights
+    from ucn.train.run_folder import RunFolder
 
     config = read_recipe(recipe, overrides or (), data or ())
     check_suffix(output, (".safetensors",), "weights")
-    check_output(output, overwrite)
-    sha256 = ""
-
-    def keep(trained: Trained) -> None:
-        nonlocal sha256
-        record = _without_places(config) | {"best_step": trained.step}
-        sha256 = save_weights(
-            output, trained.model, calibration=trained.calibration, training=record, overwrite=True
-        )
-
+    folder = RunFolder.beside(output)
+    check_output(output, overwrite or (is_resumed and folder.has_checkpoint))
+    folder.check(is_resumed=is_resumed, overwrite=overwrite)
+    if use_board:
+        check_board()
     started = time.perf_counter()
-    chosen = choose_device(device)
-    with _open_sources(config, images, chosen, use_skipping, is_quiet=json) as mixture:
-        if not json:
+    with ExitStack() as stack:
+        team = join_team(device)
+        stack.callback(team.close)
+        is_quiet = json or not team.is_first
+        chosen = team.device or choose_device(device)
+        mixture = _open_sources(config, images, chosen, team, use_skipping, is_quiet)
+        if is_overfit:
+            mixture = repeat_first_batch(mixture, team.share(config), chosen)
+        stack.enter_context(mixture)
+        if not is_quiet:
             _say_skipped(mixture.skipped)
-        with _TrainingBar(config.steps, is_quiet=json) as bar:
-            trained = train(config, mixture, chosen, bar, keep)
+            for warning in mixture.warnings:
+                typer.secho(f"warning: {warning}", err=True, fg=typer.colors.YELLOW)
+        session = _Session(config, output, folder, team, chosen, is_quiet)
+        trained = session.train(mixture, is_resumed, use_board)
+    if not team.is_first:
+        return
     seconds = time.perf_counter() - started
     if json:
         result = {
@@ -86,38 +110,175 @@ def run(
             "ucn": find_version(),
             "config": config.to_dict(),
             "skipped": [_to_dict(skipped) for skipped in mixture.skipped],
+            "skipped_while_training": [asdict(skip) for skip in mixture.late_skips()],
+            "warnings": list(mixture.warnings),
+            "processes": team.size,
+            "resumed_at": session.begun_at,
             "validation": trained.pck,
             "score": trained.score,
             "best_step": trained.step,
             "seconds": round(seconds, 1),
             "output": str(output),
-            "sha256": sha256,
+            "folder": str(folder.path),
+            "sha256": session.sha256,
         }
         print_json(result)
         return
+    for skip in mixture.late_skips()[:_SHOWN_FAULTS]:
+        typer.secho(f"skipped while training: {skip.label}, {skip.message}", err=True, fg=typer.colors.YELLOW)
     lines = {name: say_share(value) for name, value in trained.pck.items()}
-    print_lines(lines | {"time": f"{seconds:.0f} s", "written": str(output), "sha256": sha256})
+    written = {"written": str(output), "sha256": session.sha256, "log": str(folder.log)}
+    print_lines(lines | {"time": f"{seconds:.0f} s"} | written)
 
 
 def _open_sources(
-    config: TrainConfig, images: Path | None, device: torch.device, use_skipping: bool, is_quiet: bool
+    config: TrainConfig,
+    images: Path | None,
+    device: torch.device,
+    team: Team,
+    use_skipping: bool,
+    is_quiet: bool,
 ) -> Mixture:
     """Opens what is trained on, with a bar while data sets are checked."""
-    from ucn.train.sources import open_sources
+    from ucn.train.distributed import open_shared_sources
 
     with CountBar("checking", is_quiet) as bar:
-        return open_sources(
-            config, images, device, use_skipping=use_skipping, watch=lambda _, done, total: bar(done, total)
+        return open_shared_sources(
+            config,
+            images,
+            device,
+            team,
+            use_skipping=use_skipping,
+            watch=lambda _, done, total: bar(done, total),
         )
 
 
-def _without_places(config: TrainConfig) -> dict[str, Any]:
-    """The settings with file and folder names only: where they lay on one machine tells nobody anything."""
-    record = config.to_dict()
-    record["init"] = Path(config.init).name
-    for source in record["sources"]:
-        source["folder"] = Path(source["folder"]).name
-    return record
+class _Session:
+    """One call of the command: what it writes and shows while a run goes on.
+
+    Attributes:
+        sha256: of the weights that were written last; empty before.
+        begun_at: the step of the checkpoint from which the run went on; 0 for a new run.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        output: Path,
+        folder: RunFolder,
+        team: Team,
+        device: torch.device,
+        is_quiet: bool,
+    ) -> None:
+        self._config, self._output, self._folder = config, output, folder
+        self._team, self._device, self._is_quiet = team, device, is_quiet
+        self._watchers: list[Callable[[Progress], None]] = []
+        self.sha256 = ""
+        self.begun_at = 0
+
+    def train(self, mixture: Mixture, is_resumed: bool, use_board: bool) -> Trained:
+        """Trains until the end, or until a signal comes.
+
+        Raises:
+            typer.Exit: a signal came; the code is 128 and the signal's number.
+        """
+        from ucn.train.loop import train
+        from ucn.train.signals import StoppedError, StopSignals
+
+        resume = self._find_checkpoint(mixture) if is_resumed else None
+        self.begun_at = 0 if resume is None else resume.step
+        with ExitStack() as stack:
+            board = log = None
+            if self._team.is_first:
+                log, board = self._open_watchers(stack, is_resumed, use_board)
+            signals = stack.enter_context(StopSignals(is_repeated=self._team.size > 1))
+            try:
+                trained = train(
+                    self._config,
+                    mixture,
+                    self._device,
+                    self._report,
+                    self._keep,
+                    folder=self._folder.path,
+                    resume=resume,
+                    look=None if board is None else board.draw,
+                    is_asked_to_stop=signals.is_asked,
+                    team=self._team,
+                )
+            except StoppedError as error:
+                received = signals.received or SIGTERM  # another process got it
+                if log is not None:
+                    log.note("stop", step=error.step, signal=received.name)
+                    self._say_stopped(error.step, received.name)
+                raise typer.Exit(128 + received) from None
+            if log is not None:
+                log.note("end", step=self._config.steps, best_step=trained.step, score=trained.score)
+            return trained
+
+    def _find_checkpoint(self, mixture: Mixture) -> Checkpoint | None:
+        """The checkpoint to go on from, as the first process finds it; it tells the others."""
+        from ucn.train.checkpoint import load_run
+
+        found = None
+        if self._team.is_first:
+            labels = [source.label for source in mixture.sources]
+            found = load_run(self._folder.path, self._config, labels)
+            if not self._is_quiet:
+                where = f"no checkpoint in {self._folder.path} yet" if found is None else f"step {found.step}"
+                typer.echo(f"resume: {where}", err=True)
+        return self._team.tell(found)
+
+    def _open_watchers(
+        self, stack: ExitStack, is_resumed: bool, use_board: bool
+    ) -> tuple[RunLog, Board | None]:
+        """Opens the log, TensorBoard where asked for, and the bar, which all get the reports."""
+        from ucn.train.checkpoint import find_versions, record_config
+        from ucn.train.log import Board, RunLog
+
+        step = self.begun_at
+        self._folder.prepare(is_new=not step)
+        log = stack.enter_context(RunLog(self._folder.log, step))
+        event = "resume" if step else "start"
+        run = {
+            "device": str(self._device),
+            "processes": self._team.size,
+            "config": record_config(self._config),
+        }
+        log.note(event, step=step, versions=find_versions(), **run)
+        self._watchers.append(log)
+        board = Board(self._folder.board, step) if use_board else None
+        if board is not None:
+            stack.callback(board.close)
+            self._watchers.append(board)
+        self._watchers.append(stack.enter_context(TrainingBar(step, self._config.steps, self._is_quiet)))
+        return log, board
+
+    def _report(self, progress: Progress) -> None:
+        for watch in self._watchers:
+            watch(progress)
+
+    def _keep(self, trained: Trained) -> None:
+        from ucn.train.checkpoint import record_config
+        from ucn.weights import save_weights
+
+        record = record_config(self._config) | {"best_step": trained.step}
+        self.sha256 = save_weights(
+            self._output,
+            trained.model,
+            calibration=trained.calibration,
+            training=record,
+            max_side=self._config.max_side,
+            overwrite=True,
+        )
+
+    def _say_stopped(self, step: int, name: str) -> None:
+        text = f"stopped by {name} before the first step"
+        if step:
+            text = (
+                f"stopped by {name} at step {step} of {self._config.steps}, kept in {self._folder.path}; "
+                "the same command with --resume goes on"
+            )
+        typer.echo(text, err=True)
 
 
 def _say_skipped(all_skipped: Sequence[Skipped]) -> None:
@@ -136,42 +297,3 @@ def _say_skipped(all_skipped: Sequence[Skipped]) -> None:
 def _to_dict(skipped: Skipped) -> dict[str, Any]:
     faults = [{"file": str(f.path), "line": f.line, "message": f.message} for f in skipped.faults]
     return {"source": skipped.label, "pairs": skipped.pairs, "faults": faults}
-
-
-class _TrainingBar:
-    """A progress bar on a terminal, a line per report elsewhere, both on stderr."""
-
-    def __init__(self, steps: int, is_quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._is_quiet = is_quiet
-        self._is_terminal = sys.stderr.isatty()
-        self._bar = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=is_quiet or not self._is_terminal,
-        )
-        self._task = self._bar.add_task("starting", total=steps)
-        self._pck = ""
-
-    def __call__(self, progress: Progress) -> None:
-        """Shows how far the training is."""
-        if progress.pck is not None:
-            self._pck = ", ".join(f"{name} {say_share(value)}" for name, value in progress.pck.items())
-        text = f"loss {progress.loss:.3f}, {progress.pairs_per_second:.0f} pairs/s"
-        with_pck = f"{text}, {self._pck}" if self._pck else text
-        self._bar.update(self._task, completed=progress.step, description=with_pck)
-        is_worth_a_line = progress.pck is not None or progress.step % 500 == 0
-        if is_worth_a_line and not self._is_terminal and not self._is_quiet:
-            typer.echo(f"step {progress.step}: {text if progress.pck is None else with_pck}", err=True)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()

@@ -15,12 +15,13 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import ucn
-from ucn.data.catalogue import Option
+from ucn.data.catalogue import Option, list_data
 from ucn.data.checking import spread
 from ucn.data.io import read_image, to_pixels, write_bytes_atomically, write_image
 from ucn.data.pairs import PairData
@@ -92,22 +93,13 @@ def convert_pairs(
     chosen = spread(len(data), len(data) if max_pairs is None else max_pairs)
     if not chosen:
         raise DataError(f"{data.root} has no pairs to convert")
+    choice = {"max_pairs": max_pairs, "max_points": max_points, "seed": seed}
+    record: dict[str, Any] = {"format": FORMAT, "ucn": ucn.__version__, "set": source}
+    record |= {"split": split or _find_split(source), "options": dict(options or {})} | choice
     try:
         part.mkdir()
-        writer = _Writer(part, data)
-        generator = torch.Generator().manual_seed(seed)
-        for done, index in enumerate(chosen, start=1):
-            sample = data.read(index)
-            if max_points is not None and len(sample) > max_points:
-                rows = torch.randperm(len(sample), generator=generator)[:max_points]
-                sample = sample.select(rows.sort().values)
-            writer.add(index, sample)
-            if progress is not None:
-                progress(done, len(chosen))
-        summary = writer.finish()
-        choice = {"max_pairs": max_pairs, "max_points": max_points, "seed": seed}
-        record = {"format": FORMAT, "ucn": ucn.__version__, "set": source, "split": split}
-        record |= {"options": dict(options or {})} | choice | asdict(summary)
+        summary = _write_pairs(_Writer(part, data), data, chosen, max_points, seed, progress)
+        record |= asdict(summary)
         _write_text(part / "source.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         _move(part, place, overwrite)
     except OutputError:
@@ -119,6 +111,32 @@ def convert_pairs(
     return summary
 
 
+def _find_split(source: str) -> str | None:
+    """The split that a data set of the catalogue is opened with where none is named."""
+    names = [info.splits[0] for info in list_data() if info.name == source]
+    return names[0] if names else None
+
+
+def _write_pairs(
+    writer: _Writer,
+    data: PairData,
+    chosen: Sequence[int],
+    max_points: int | None,
+    seed: int,
+    progress: Callable[[int, int], None] | None,
+) -> ConvertSummary:
+    generator = torch.Generator().manual_seed(seed)
+    for done, index in enumerate(chosen, start=1):
+        sample = data.read(index)
+        if max_points is not None and len(sample) > max_points:
+            rows = torch.randperm(len(sample), generator=generator)[:max_points]
+            sample = sample.select(rows.sort().values)
+        writer.add(index, sample)
+        if progress is not None:
+            progress(done, len(chosen))
+    return writer.finish()
+
+
 class _Writer:
     """Writes pairs one by one into a new folder."""
 
@@ -128,22 +146,22 @@ class _Writer:
         self._taken: set[str] = set()
         self._rows: list[dict[str, str]] = []
         self._copied_count = self._point_count = 0
-        self._parts = _PartTable(getattr(data, "part_names", None) or ())
+        self._parts = _PartTable()
         (folder / "points").mkdir()
 
     def add(self, index: int, sample: PairSample) -> None:
         """Writes the points of a pair, and those images that are not there yet."""
         path0, path1 = self._data.image_paths(index)
         points = f"points/{len(self._rows):06d}.csv"
-        _write_text(self._folder / points, self._format_points(sample))
-        find_class = getattr(self._data, "pair_class", None)
+        _write_text(self._folder / points, self._format_points(index, sample))
         self._rows.append(
             {
                 "image0": self._write_image(path0, sample.image0),
                 "image1": self._write_image(path1, sample.image1),
                 "points": points,
                 "pck_length": "" if sample.pck_length is None else repr(float(sample.pck_length)),
-                "class": "" if find_class is None else find_class(index),
+                "class": self._data.pair_class(index),
+                "split": self._data.pair_split(index),
             }
         )
         self._point_count += len(sample)
@@ -151,22 +169,23 @@ class _Writer:
     def finish(self) -> ConvertSummary:
         """Writes the lists."""
         columns = ["image0", "image1", "points"]
-        columns += [name for name in ("pck_length", "class") if any(row[name] for row in self._rows)]
+        columns += [name for name in ("pck_length", "class", "split") if any(row[name] for row in self._rows)]
         rows = [[row[name] for name in columns] for row in self._rows]
         _write_text(self._folder / "pairs.csv", _format_csv(columns, rows))
         if self._parts.names:
             _write_text(self._folder / "parts.csv", _format_csv(["name", "mirror"], self._parts.rows()))
         return ConvertSummary(len(self._rows), len(self._names), self._copied_count, self._point_count)
 
-    def _format_points(self, sample: PairSample) -> str:
+    def _format_points(self, index: int, sample: PairSample) -> str:
         coordinates = torch.cat([sample.points0, sample.points1], dim=1).float().cpu().numpy()
         rows = coordinates.astype(str).tolist()  # the fewest digits that give the same float32 again
         columns = ["x0", "y0", "x1", "y1"]
         if sample.parts is None or sample.mirror_parts is None:
             return _format_csv(columns, rows)
-        first = self._parts.place(tuple(sample.mirror_parts.tolist()))
-        names = [self._parts.names[first + part] for part in sample.parts.tolist()]
-        return _format_csv([*columns, "part"], [[*row, name] for row, name in zip(rows, names, strict=True)])
+        names, category = self._data.pair_part_names(index), self._data.pair_class(index)
+        first = self._parts.place(tuple(sample.mirror_parts.tolist()), tuple(names), category)
+        parts = [self._parts.names[first + part] for part in sample.parts.tolist()]
+        return _format_csv([*columns, "part"], [[*row, part] for row, part in zip(rows, parts, strict=True)])
 
     def _write_image(self, path: Path, image: Tensor) -> str:
         """The name of an image in the folder; the file is written where this one is new."""
@@ -189,7 +208,8 @@ class _Writer:
         """A readable name that no other image has, not even on systems that ignore case."""
         root = self._data.root
         inner = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
-        parts = [_clean(part) for part in inner.parts if part != ".."]
+        *folders, last = (part for part in inner.parts if part != "..")
+        parts = [*map(_clean, folders), _clean_file(last)]
         if parts[:1] == ["images"] and len(parts) > 1:
             parts = parts[1:]
         stem = PurePosixPath("images", *parts)
@@ -205,21 +225,27 @@ class _Writer:
 class _PartTable:
     """The parts of all samples in one table; sets with a table per class get one after the other."""
 
-    def __init__(self, known_names: Sequence[str]) -> None:
+    def __init__(self) -> None:
         self.names: list[str] = []
         self._mirror: list[int] = []
-        self._places: dict[tuple[int, ...], int] = {}
-        self._known_names = known_names
+        self._places: dict[tuple[tuple[int, ...], tuple[str, ...]], int] = {}
 
-    def place(self, mirror: tuple[int, ...]) -> int:
-        """The number that part 0 of a table of mirror images has here."""
-        if mirror not in self._places:
-            first = self._places[mirror] = len(self.names)
-            is_known = first == 0 and len(self._known_names) == len(mirror)
-            numbers = range(first, first + len(mirror))
-            self.names += self._known_names if is_known else [f"part_{number}" for number in numbers]
+    def place(self, mirror: tuple[int, ...], names: tuple[str, ...], category: str) -> int:
+        """The number that part 0 of a table has here.
+
+        Args:
+            mirror: what each part is in a mirror.
+            names: of the parts; of no use unless each has one.
+            category: the class, which sets names apart that another table has already.
+        """
+        if (mirror, names) not in self._places:
+            first = self._places[mirror, names] = len(self.names)
+            wanted = [f"{category} {name}" if name in self.names else name for name in names]
+            if len(set(wanted) - set(self.names)) != len(mirror):
+                wanted = [f"part_{number}" for number in range(first, first + len(mirror))]
+            self.names += wanted
             self._mirror += [first + other for other in mirror]
-        return self._places[mirror]
+        return self._places[mirror, names]
 
     def rows(self) -> list[list[str]]:
         """Name and name of the mirror image of each part."""
@@ -238,9 +264,13 @@ def _is_file_of(path: Path, image: Tensor) -> bool:
 
 def _clean(part: str) -> str:
     """A part of a path that all systems, and a line of CSV, can have."""
-    text = _ODD_LETTERS.sub("_", part.encode("utf-8", "replace").decode("utf-8")).strip(" .")
-    stem, dot, suffix = text.rpartition(".")
-    return f"{stem[:100]}{dot}{suffix[:20]}" if stem else text[:120] or "_"
+    return _ODD_LETTERS.sub("_", part.encode("utf-8", "replace").decode("utf-8")).strip(" .")[:120] or "_"
+
+
+def _clean_file(name: str) -> str:
+    """The same for the name of a file, of which the suffix is kept though the rest be too long."""
+    stem, dot, suffix = name.rpartition(".")
+    return f"{_clean(stem)[:100]}{dot}{_clean(suffix)[:20]}" if stem.strip(" .") else _clean(name)
 
 
 def _format_csv(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ucn.data.array_checks import check_image_tensor, check_pixels
 from ucn.errors import ImageReadError, OutputError
 from ucn.types import ImageLike
 
@@ -83,9 +84,9 @@ def to_tensor(image: ImageLike) -> Tensor:
     if isinstance(image, PIL.Image.Image):
         return _pixels_to_tensor(_rgb_pixels(image))
     if isinstance(image, np.ndarray):
-        return _pixels_to_tensor(_check_array(image))
+        return _pixels_to_tensor(check_pixels(image))
     if isinstance(image, Tensor):
-        return _check_tensor(image).to(torch.float32)
+        return check_image_tensor(image).to(torch.float32)
     raise TypeError(
         "image must be a path, a PIL.Image, a numpy uint8 array (H, W, 3) or (H, W), or a torch float tensor "
         f"(3, H, W), got {type(image).__name__}"
@@ -119,7 +120,8 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     if mask.shape != tuple(image_hw):
         raise ImageReadError(
             f"mask {path} must be as large as its image, {_size(image_hw)}, got {_size(mask.shape)} "
-            "(width × height)"
+            "(width × height)",
+            path=Path(path),
         )
     return torch.from_numpy(mask)
 
@@ -250,7 +252,7 @@ def write_image(path: str | Path, pixels: NDArray[np.uint8], overwrite: bool = F
         ValueError: another shape.
     """
     check_image_suffix(path)
-    image = PIL.Image.fromarray(_check_array(pixels))
+    image = PIL.Image.fromarray(check_pixels(pixels))
     image_format = WRITE_FORMATS[Path(path).suffix.lower()]
     settings = {"quality": 92, "subsampling": 0} if image_format == "JPEG" else {}
     write_bytes_atomically(path, lambda file: image.save(file, image_format, **settings), overwrite)
@@ -266,12 +268,19 @@ def _open_image(path: Path, what: str) -> Iterator[PIL.Image.Image]:
             if width * height > MAX_PIXELS:
                 raise _TooLargeError(f"{width:,} × {height:,} pixels", MAX_PIXELS)
             yield image
-    except ImageReadError as error:
-        raise ImageReadError(f"cannot read {what} {path}: {error}") from error.__cause__
-    except MemoryError as error:
-        raise ImageReadError(f"cannot read {what} {path}: not enough memory; reduce the image") from error
     except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more
-        raise ImageReadError(f"cannot read {what} {path}: {_reason(error)}") from error
+        cause = error.__cause__ if isinstance(error, ImageReadError) else error
+        raise ImageReadError(f"cannot read {what} {path}: {_explain(error)}", path=path) from cause
+
+
+def _explain(error: Exception) -> str:
+    """Why an image cannot be read, and what to do."""
+    if isinstance(error, ImageReadError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "not enough memory; reduce the image"
+    is_refused = isinstance(error, OSError) and error.strerror
+    return f"{_reason(error)}; {'check path and rights' if is_refused else 'get it again or remove it'}"
 
 
 class _TooLargeError(ImageReadError):
@@ -284,12 +293,12 @@ def _check_file(path: Path) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise ImageReadError("it is a folder; give an image file")
     if not stat.S_ISREG(status.st_mode):
-        raise ImageReadError("it is not a regular file")
+        raise ImageReadError("it is not a regular file; give an image file")
     if status.st_size == 0:
-        raise ImageReadError("the file is empty (0 bytes)")
+        raise ImageReadError("the file is empty (0 bytes); get it again or remove it")
     if status.st_size > MAX_FILE_BYTES:
         raise ImageReadError(
-            f"it has {status.st_size:,} bytes, the limit is {MAX_FILE_BYTES:,} (MAX_FILE_BYTES)"
+            f"it has {status.st_size:,} bytes, the limit is {MAX_FILE_BYTES:,} (MAX_FILE_BYTES); reduce it"
         )
 
 
@@ -304,8 +313,8 @@ def _open_quietly(path: Path) -> PIL.Image.Image:
         count = re.search(r"\d+", str(error))
         raise _TooLargeError(f"{int(count[0]):,} pixels" if count else "too many pixels", limit) from error
     except PIL.UnidentifiedImageError as error:
-        formats = ", ".join(READ_FORMATS)
-        raise ImageReadError(f"it is damaged or not an image of a known format ({formats})") from error
+        known = f"an image of a known format ({', '.join(READ_FORMATS)})"
+        raise ImageReadError(f"it is damaged or not {known}; get it again or convert it") from error
 
 
 def _reason(error: Exception) -> str:
@@ -356,45 +365,6 @@ def _pixels_to_tensor(pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor
     planes = np.broadcast_to(pixels, (3, *pixels.shape)) if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     tensor = torch.from_numpy(np.array(planes, order="C"))  # a copy, since Pillow's arrays are read-only
     return tensor.to(torch.float32).div_(255) if tensor.dtype == torch.uint8 else tensor
-
-
-def _check_array(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    expected = "a numpy image must be uint8 (H, W, 3) RGB or (H, W) grey"
-    if image.dtype != np.uint8:
-        hint = (
-            "give floats as a torch tensor (3, H, W) in [0, 1]"
-            if np.issubdtype(image.dtype, np.floating)
-            else "scale it to 0..255 first"
-        )
-        raise TypeError(f"{expected}, got {image.dtype}; {hint}")
-    if image.ndim == 3 and image.shape[2] == 4:
-        raise ValueError(f"{expected}, got {image.shape}; drop the fourth channel with image[..., :3]")
-    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
-        raise ValueError(f"{expected}, got {image.shape}")
-    if image.size == 0:
-        raise ValueError(f"image must have pixels, got {image.shape}")
-    return image
-
-
-def _check_tensor(image: Tensor) -> Tensor:
-    expected = "a torch image must be float (3, H, W) RGB in [0, 1]"
-    if not image.is_floating_point():
-        raise TypeError(f"{expected}, got {image.dtype}; use image.float() / 255")
-    shape = tuple(image.shape)
-    if image.ndim == 4 and shape[0] == 1:
-        raise ValueError(f"{expected}, got {shape}; give image[0]")
-    if image.ndim == 2 or (image.ndim == 3 and shape[0] == 1):
-        raise ValueError(f"{expected}, got {shape}; repeat grey with image.expand(3, -1, -1)")
-    if image.ndim == 3 and shape[0] != 3 and shape[2] == 3:
-        raise ValueError(f"{expected}, got {shape}; use image.permute(2, 0, 1)")
-    if image.ndim != 3 or shape[0] != 3:
-        raise ValueError(f"{expected}, got {shape}")
-    if image.numel() == 0:
-        raise ValueError(f"image must have pixels, got {shape}")
-    low, high = image.detach().aminmax()
-    if not (low >= 0 and high <= 1):
-        raise ValueError(f"{expected}, got values {low.item():g} to {high.item():g}; scale or clamp it")
-    return image.detach()
 
 
 def _size(size_hw: tuple[int, ...]) -> str:

@@ -135,6 +135,7 @@ class PairLoader:
         seed: int,
         workers: int = 0,
         pin: bool = False,
+        skipped: dict[str, str] | None = None,
     ) -> None:
         """Makes a loader; nothing is read yet.
 
@@ -146,14 +147,16 @@ class PairLoader:
             seed: of all draws.
             workers: processes that read; 0 reads in this one.
             pin: put batches in memory that CUDA copies from without waiting.
+            skipped: where given, pairs that cannot be read are replaced by others, and noted here by name
+                with what is wrong; otherwise they raise.
 
         Raises:
             DataError: the set has no pairs.
         """
         if len(data) == 0:
             raise DataError(f"{data.root} has no pairs to make batches of")
-        self._batches = _RandomBatches(data, fitting, batch, points, seed)
-        self._workers, self._pin = workers, pin
+        self._batches = _RandomBatches(data, fitting, batch, points, seed, skipped is not None)
+        self._workers, self._pin, self._skipped = workers, pin, skipped
 
     def batches(self, start: int = 0) -> Generator[PairBatch, None, None]:
         """The batches from number `start` on, without end; close the iterator to end its workers.
@@ -162,7 +165,7 @@ class PairLoader:
             DataError: pair after pair has no correspondence left when it is brought to size.
             UcnError: what reading a pair raised, in a worker too.
         """
-        return _load(self._batches, count(start), self._workers, self._pin)
+        return _load(self._batches, count(start), self._workers, self._pin, self._skipped)
 
 
 def load_in_order(
@@ -175,6 +178,7 @@ def load_in_order(
     seed: int,
     workers: int = 0,
     pin: bool = False,
+    skipped: dict[str, str] | None = None,
 ) -> Generator[PairBatch, None, None]:
     """One pass over given pairs in their order, the same each time; the last batch may be smaller.
 
@@ -187,9 +191,12 @@ def load_in_order(
         seed: of windows and of the choice of points.
         workers: processes that read; 0 reads in this one.
         pin: put batches in memory that CUDA copies from without waiting.
+        skipped: where given, pairs that cannot be read are left out, and noted here by name with what is
+            wrong; otherwise they raise.
     """
-    batches = _OrderedBatches(data, indices, fitting, batch, points, seed)
-    return _load(batches, range(math.ceil(len(indices) / batch)), workers, pin)
+    batches = _OrderedBatches(data, fitting, batch, points, seed, skipped is not None)
+    batches.indices = list(indices)
+    return _load(batches, range(math.ceil(len(indices) / batch)), workers, pin, skipped)
 
 
 def mix_seed(*parts: int | str) -> int:
@@ -203,30 +210,67 @@ def make_generator(*parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(mix_seed(*parts))
 
 
-class _Batches(Dataset[dict[str, Any] | UcnError]):
-    """Batches by number, in the form in which they travel between processes."""
+@dataclass(frozen=True)
+class _Made:
+    """A batch in the form in which it travels between processes.
 
-    def __getitem__(self, number: int) -> dict[str, Any] | UcnError:
+    Attributes:
+        fields: of the batch; None where none of its pairs can be read.
+        skipped: the names of pairs that cannot be read, with what is wrong.
+    """
+
+    fields: dict[str, Any] | None
+    skipped: dict[str, str]
+
+    def pin_memory(self) -> _Made:
+        """Called by torch where batches are wanted in pinned memory."""
+        if self.fields is None:
+            return self
+        pinned = {k: v.pin_memory() if isinstance(v, Tensor) else v for k, v in self.fields.items()}
+        return replace(self, fields=pinned)
+
+
+class _Batches(Dataset[_Made | UcnError]):
+    """Batches by number."""
+
+    def __init__(
+        self, data: PairData, fitting: Fitting, batch: int, points: int, seed: int, is_skipping: bool
+    ) -> None:
+        self._data, self._fitting = data, fitting
+        self._batch, self._points, self._seed = batch, points, seed
+        self._is_skipping, self._skipped = is_skipping, dict[str, str]()
+
+    def __getitem__(self, number: int) -> _Made | UcnError:
+        self._skipped = {}
         try:
-            batch = self.make(number)
+            samples = self.choose(number)
         except UcnError as error:
             return error  # raised in a worker, torch would wrap its message in a traceback
-        return dict(vars(batch))
+        if not samples:
+            return _Made(None, self._skipped)
+        batch = collate(samples, self._points, make_generator(self._seed, "points", number))
+        return _Made(dict(vars(batch)), self._skipped)
 
-    def make(self, number: int) -> PairBatch:
-        """The batch of a number."""
+    def choose(self, number: int) -> list[PairSample]:
+        """The pairs of the batch of a number."""
         raise NotImplementedError
+
+    def read(self, index: int) -> PairSample | None:
+        """A pair; None where it cannot be read and such pairs are skipped."""
+        try:
+            return self._data.read(index)
+        except UcnError as error:
+            if not self._is_skipping:
+                raise
+            self._skipped[self._data.pair_name(index)] = str(error)
+            return None
 
 
 class _RandomBatches(_Batches):
-    def __init__(self, data: PairData, fitting: Fitting, batch: int, points: int, seed: int) -> None:
-        self._data, self._fitting = data, fitting
-        self._batch, self._points, self._seed = batch, points, seed
-        self._epoch, self._order = -1, torch.zeros(0, dtype=torch.int64)
+    _epoch, _order = -1, torch.zeros(0, dtype=torch.int64)
 
-    def make(self, number: int) -> PairBatch:
-        samples = [self._draw_sample(number * self._batch + place) for place in range(self._batch)]
-        return collate(samples, self._points, make_generator(self._seed, "points", number))
+    def choose(self, number: int) -> list[PairSample]:
+        return [self._draw_sample(number * self._batch + place) for place in range(self._batch)]
 
     def _draw_sample(self, position: int) -> PairSample:
         """The pair at a position of the endless order, or one drawn for it that has enough points."""
@@ -235,15 +279,22 @@ class _RandomBatches(_Batches):
         best: PairSample | None = None
         names: list[str] = []
         for attempt in range(1, _TRIES + 1):
-            sample = fit_pair(self._data.read(index), self._fitting, generator)
-            if len(sample) >= self._fitting.min_points:
-                return sample
-            if len(sample) and (best is None or len(sample) > len(best)):
-                best = sample
+            whole = self.read(index)
+            if whole is not None:
+                sample = fit_pair(whole, self._fitting, generator)
+                if len(sample) >= self._fitting.min_points:
+                    return sample
+                if len(sample) and (best is None or len(sample) > len(best)):
+                    best = sample
+                names.append(sample.name)
             if best is not None and attempt >= _TRIES_FOR_ENOUGH:
                 return best
-            names.append(sample.name)
             index = _draw_integer(len(self._data), generator)
+        if not names:
+            raise DataError(
+                f"none of {_TRIES} pairs drawn from {self._data.root} can be read: "
+                f"{next(iter(self._skipped.values()))}; check the set"
+            )
         height, width = self._fitting.size_hw
         raise DataError(
             f"no correspondence is left in any of {_TRIES} pairs of {self._data.root} brought to {width} × "
@@ -263,22 +314,20 @@ class _RandomBatches(_Batches):
 
 
 class _OrderedBatches(_Batches):
-    def __init__(
-        self, data: PairData, indices: Sequence[int], fitting: Fitting, batch: int, points: int, seed: int
-    ) -> None:
-        self._data, self._indices, self._fitting = data, list(indices), fitting
-        self._batch, self._points, self._seed = batch, points, seed
+    indices: Sequence[int] = ()
 
-    def make(self, number: int) -> PairBatch:
-        samples = [
-            fit_pair(self._data.read(index), self._fitting, make_generator(self._seed, "pair", index))
-            for index in self._indices[number * self._batch : (number + 1) * self._batch]
+    def choose(self, number: int) -> list[PairSample]:
+        chosen = self.indices[number * self._batch : (number + 1) * self._batch]
+        found = ((index, self.read(index)) for index in chosen)
+        return [
+            fit_pair(sample, self._fitting, make_generator(self._seed, "pair", index))
+            for index, sample in found
+            if sample is not None
         ]
-        return collate(samples, self._points, make_generator(self._seed, "points", number))
 
 
 def _load(
-    batches: _Batches, numbers: Iterable[int], workers: int, pin: bool
+    batches: _Batches, numbers: Iterable[int], workers: int, pin: bool, skipped: dict[str, str] | None
 ) -> Generator[PairBatch, None, None]:
     loader = DataLoader(
         batches,
@@ -300,12 +349,15 @@ def _load(
         while (found := _next(iterator)) is not None:
             if isinstance(found, UcnError):
                 raise found
-            yield PairBatch(**found)
+            if skipped is not None:
+                skipped |= found.skipped
+            if found.fields is not None:
+                yield PairBatch(**found.fields)
     finally:
         del iterator  # ends the workers, though the traceback of an error may keep this frame
 
 
-def _next(iterator: Iterator[dict[str, Any] | UcnError]) -> dict[str, Any] | UcnError | None:
+def _next(iterator: Iterator[_Made | UcnError]) -> _Made | UcnError | None:
     """What comes next; None at the end."""
     try:
         return next(iterator, None)

@@ -25,11 +25,14 @@ class Fault:
         path: the file.
         message: what was expected, what came, and what to do.
         line: where in the file, counted from 1; None where that means nothing.
+        is_left_out: what is wrong concerns entries that are left out already, so that the other pairs with
+            this file are good.
     """
 
     path: Path
     message: str
     line: int | None = None
+    is_left_out: bool = False
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}" if self.line is not None else f"{self.path}"
@@ -96,14 +99,31 @@ class PairData(ABC):
 
     def without(self, files: Set[Path]) -> PairData:
         """The pairs that none of these files is part of."""
-        return Selection(self, (i for i in range(len(self)) if files.isdisjoint(self.pair_files(i))))
+        return Selection(self, [i for i in range(len(self)) if files.isdisjoint(self.pair_files(i))])
+
+    def without_pairs(self, indices: Set[int]) -> PairData:
+        """All pairs but these."""
+        return Selection(self, [i for i in range(len(self)) if i not in indices])
+
+    def pair_class(self, index: int) -> str:
+        """The class that both images of a pair show; empty where the set does not say."""
+        return ""
+
+    def pair_split(self, index: int) -> str:
+        """The split that the set puts a pair in, in words of one's own data; empty where it does not say."""
+        return ""
+
+    def pair_part_names(self, index: int) -> Sequence[str]:
+        """The names of the parts that the points of a pair may be; empty where the set does not say."""
+        return ()
 
     def split_off(self, share: float) -> tuple[PairData, PairData]:
         """Two parts without a common image: for training and for validation.
 
         Of each folder's images, in sorted order, the last `share` is held out. A pair of two held-out images
         is for validation, a pair of two others for training, and a mixed one is left out. Where that leaves
-        one part empty, both are the whole set.
+        one part empty, images that pairs connect stay together, and every n-th such group is held out. Where
+        all images are connected, both parts are the whole set.
 
         Args:
             share: of the images to hold out, in (0, 1).
@@ -118,8 +138,36 @@ class PairData(ABC):
         training = [i for i, pair in enumerate(paths) if held_out.isdisjoint(pair)]
         validation = [i for i, pair in enumerate(paths) if held_out.issuperset(pair)]
         if not training or not validation:
-            training = validation = list(range(len(self)))
+            training, validation = split_groups(paths, share)
         return Selection(self, training), Selection(self, validation)
+
+
+def split_groups(pairs: Sequence[tuple[Path, Path]], share: float) -> tuple[list[int], list[int]]:
+    """Rows of pairs for training and for validation, such that images connected by pairs stay together.
+
+    Every n-th group, by the names of their first images, is held out, n so that it is about `share` of them.
+    Groups may be of any size: validation gets the smaller part unless more than half is asked for. All rows
+    serve both where there is one group only.
+    """
+    group_of: dict[Path, Path] = {}  # each image to another of its group, the first of all to itself
+
+    def find(path: Path) -> Path:
+        while (parent := group_of.setdefault(path, path)) != path:
+            group_of[path] = group_of[parent]  # halves the way for the next search
+            path = parent
+        return path
+
+    for image0, image1 in pairs:
+        first, second = sorted((find(image0), find(image1)))
+        group_of[second] = first
+    groups = sorted({find(image0) for image0, _ in pairs})
+    if len(groups) < 2:
+        return list(range(len(pairs))), list(range(len(pairs)))
+    held_out = set(groups[:: max(2, round(1 / share))])
+    validation = [row for row, (image0, _) in enumerate(pairs) if find(image0) in held_out]
+    training = [row for row, (image0, _) in enumerate(pairs) if find(image0) not in held_out]
+    is_swapped = share <= 0.5 and len(validation) > len(training)
+    return (validation, training) if is_swapped else (training, validation)
 
 
 class Selection(PairData):
@@ -144,6 +192,18 @@ class Selection(PairData):
     def pair_files(self, index: int) -> tuple[Path, ...]:
         """The files that a pair is made of."""
         return self._data.pair_files(self._indices[index])
+
+    def pair_class(self, index: int) -> str:
+        """The class that the whole set gives a pair."""
+        return self._data.pair_class(self._indices[index])
+
+    def pair_split(self, index: int) -> str:
+        """The split that the whole set puts a pair in."""
+        return self._data.pair_split(self._indices[index])
+
+    def pair_part_names(self, index: int) -> Sequence[str]:
+        """The names that the whole set gives parts."""
+        return self._data.pair_part_names(self._indices[index])
 
     def read(self, index: int) -> PairSample:
         """Reads a pair."""

@@ -9,18 +9,17 @@ import csv
 import io
 import json
 import struct
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ucn.data.archives import pack_h5, pack_npz, read_h5, read_npz
 from ucn.data.io import write_bytes_atomically
+from ucn.data.sets.layout import is_number, read_binary
 from ucn.errors import DataError, OutputError, PointsError
 from ucn.types import BoolArray, FloatArray, Flow, Matches
 
@@ -158,15 +157,6 @@ def _find_columns(cells: list[str], where: str) -> tuple[int, int]:
     return header.index("x"), header.index("y")
 
 
-def is_number(text: str) -> bool:
-    """Whether text is a number as files have it, NaN and infinity among them."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text  # Python reads 1_0 as 10
-
-
 def _read_number(text: str, where: str) -> float:
     if not is_number(text):
         raise PointsError(f"{where}: expected a number, got {text!r}")
@@ -221,9 +211,9 @@ def write_matches(
         "meta": meta_text,
     }
     if suffix == ".npz":
-        content = _npz({**arrays, **values})
+        content = pack_npz({**arrays, **values})
     else:
-        content = _h5("/".join(name.replace("/", "-") for name in names), arrays, values)
+        content = pack_h5("/".join(name.replace("/", "-") for name in names), arrays, values)
     write_bytes_atomically(path, content, overwrite)
 
 
@@ -251,7 +241,7 @@ def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
         DataError: the file is missing, damaged, or not of that layout.
     """
     path = Path(path)
-    values = _read_h5(path) if path.suffix.lower() == ".h5" else _read_npz(path)
+    values = read_h5(path, _MATCH_ARRAYS) if path.suffix.lower() == ".h5" else read_npz(path)
     try:
         hw0, hw1 = ((int(hw[0]), int(hw[1])) for hw in (values["image0_hw"], values["image1_hw"]))
         points0, points1, scores = (
@@ -300,13 +290,13 @@ def write_flow(
         content = _FLO_MAGIC + struct.pack("<ii", width, height) + vectors.tobytes()
     else:
         meta_text = json.dumps(dict(meta or {}))
-        content = _npz({"flow_0to1": flow.flow_0to1, "confidence": flow.confidence, "meta": meta_text})
+        content = pack_npz({"flow_0to1": flow.flow_0to1, "confidence": flow.confidence, "meta": meta_text})
     write_bytes_atomically(path, content, overwrite)
 
 
 def read_flow(path: str | Path) -> tuple[Flow, dict[str, Any]]:
     """Reads flow and its meta from the .npz that `write_flow` wrote; raises `DataError` for anything else."""
-    values = _read_npz(Path(path))
+    values = read_npz(Path(path))
     try:
         flow = Flow(np.asarray(values["flow_0to1"], np.float32), np.asarray(values["confidence"], np.float32))
         if flow.confidence.ndim != 2:
@@ -326,92 +316,18 @@ def read_flo(path: str | Path) -> FloatArray:
     Raises:
         DataError: the file is missing, not .flo, or not as long as its header says.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read flow {path}: {(error.strerror or str(error)).lower()}") from error
+    path = Path(path)
+    content = read_binary(path, "flow")
     if len(content) < 12 or content[:4] != _FLO_MAGIC:
-        raise DataError(f"{path} is not a .flo file: expected it to begin with 'PIEH', got {content[:4]!r}")
+        expected = f"{path} is not a .flo file: expected it to begin with 'PIEH', got {content[:4]!r}"
+        raise DataError(f"{expected}; get it again", path=path)
     width, height = struct.unpack("<ii", content[4:12])
     if width < 1 or height < 1 or len(content) != 12 + 8 * width * height:
         raise DataError(
             f"{path}: expected 12 header bytes and 8 for each of {width} × {height} vectors, "
-            f"got {len(content):,} in all"
+            f"got {len(content):,} in all; get it again",
+            path=path,
         )
     flow = np.frombuffer(content, "<f4", offset=12).reshape(height, width, 2).astype(np.float32)
     flow[(np.abs(flow) > 1e9).any(axis=-1)] = np.nan
     return flow
-
-
-def _npz(values: Mapping[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **values)
-    return buffer.getvalue()
-
-
-def _h5(group_name: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as file:
-        group = file.create_group(group_name)
-        for name, array in arrays.items():
-            group.create_dataset(name, data=array)
-        group.attrs.update(attributes)
-    return buffer.getvalue()
-
-
-# What zipfile, numpy and h5py raise on damaged files.
-_DAMAGE = (
-    *(
-        OSError,
-        ValueError,
-        EOFError,
-        TypeError,
-        KeyError,
-        RuntimeError,
-        SyntaxError,
-        OverflowError,
-        MemoryError,
-    ),
-    *(zipfile.BadZipFile, zlib.error),
-)
-
-
-def _read_npz(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file, _load_npz(file) as archive:
-            return dict(archive)
-    except _DAMAGE as error:
-        raise DataError(f"cannot read {path} as .npz: {error}") from error
-
-
-def _load_npz(file: BinaryIO) -> np.lib.npyio.NpzFile:
-    archive = np.load(file, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError("it holds a single array")
-    return archive
-
-
-def _read_h5(path: Path) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
-
-    def visit(_: str, item: Any) -> bool | None:
-        if isinstance(item, h5py.Group) and "points0" in item:
-            for name in _MATCH_ARRAYS:
-                if name in item and not isinstance(item[name], h5py.Dataset):
-                    raise DataError(f"{path} does not hold matches: {name} is a group, not a data set")
-            found.append(
-                {**dict(item.attrs), **{name: item[name][()] for name in _MATCH_ARRAYS if name in item}}
-            )
-            return True
-        return None
-
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(visit)
-    except DataError:
-        raise
-    except _DAMAGE as error:
-        raise DataError(f"cannot read {path} as .h5: {error}") from error
-    if not found:
-        raise DataError(f"{path} does not hold matches: no group with points0")
-    return found[0]

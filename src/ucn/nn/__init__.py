@@ -1,8 +1,9 @@
 """The network: GoogLeNet trunk, convolutional spatial transformer, normalisation."""
 
-from ucn.nn.googlenet import GoogLeNetTrunk, load_imagenet_trunk
+from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.model import MIN_SIDE, CorrespondenceNetwork, build_model
 from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.nn.trunk_files import load_imagenet_trunk
 
 __all__ = [
     "MIN_SIDE",

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ucn.errors import WeightsError
-
 # BVLC's preprocessing: blue, green, red, 0..255, minus the ImageNet mean.
 _MEAN_BGR = (104.0, 117.0, 123.0)
-_TRUNK_FILE_BYTES = 64 * 2**20
 
 SpatialConvolution = Callable[[int, int, int], nn.Module]
 
@@ -139,78 +131,3 @@ def _locate_cells(strides: tuple[int, int, int, int]) -> tuple[int, float, int]:
         reach += (kernel - 1) // 2 * stride
         stride *= layer_stride
     return stride, offset, reach
-
-
-_CAFFE_NAMES = {
-    "conv1": "conv1_7x7_s2",
-    "conv2_reduce": "conv2_3x3_reduce",
-    "conv2": "conv2_3x3",
-} | {
-    f"{block}.{ours}": f"{block}_{caffe}"
-    for block in ("inception_3a", "inception_3b", "inception_4a")
-    for ours, caffe in {
-        "conv_1x1": "1x1",
-        "reduce_3x3": "3x3_reduce",
-        "conv_3x3": "3x3",
-        "reduce_5x5": "5x5_reduce",
-        "conv_5x5": "5x5",
-        "pool_projection": "pool_proj",
-    }.items()
-}
-
-
-def load_imagenet_trunk(trunk: GoogLeNetTrunk, path: str | Path) -> None:
-    """Fills a trunk with BVLC GoogLeNet weights from an .npz of ``NAME_w``, ``NAME_b`` float32 arrays.
-
-    Raises:
-        WeightsError: the file is missing, damaged, too large, or lacks a finite float32 array of the right
-            shape; the trunk is then as it was.
-    """
-    path = Path(path)
-    parameters = dict(trunk.named_parameters())
-    try:
-        if not path.is_file():
-            raise WeightsError(f"no trunk weights at {path}: expected the .npz of BVLC GoogLeNet arrays")
-        _check_trunk_size(path)
-        with np.load(path, allow_pickle=False) as arrays:
-            filled = {
-                f"{ours}.{kind}": _read_array(arrays, f"{caffe}_{suffix}", parameters[f"{ours}.{kind}"], path)
-                for ours, caffe in _CAFFE_NAMES.items()
-                for suffix, kind in (("w", "weight"), ("b", "bias"))
-            }
-    except WeightsError:
-        raise
-    except _DAMAGE as error:
-        raise WeightsError(f"{path} is not an .npz of BVLC GoogLeNet arrays: {error}") from error
-    with torch.no_grad():
-        for name, value in filled.items():
-            parameters[name].copy_(value)
-
-
-# What zipfile and numpy raise on damaged archives; a RuntimeError tells of encryption or odd compression.
-_DAMAGE = (
-    *(KeyError, OSError, ValueError, TypeError, EOFError, OverflowError, RuntimeError, SyntaxError),
-    *(zipfile.BadZipFile, zlib.error),
-)
-
-
-def _check_trunk_size(path: Path) -> None:
-    """Refuses a file that is too large, or would be once it is unpacked."""
-    size = path.stat().st_size
-    if size <= _TRUNK_FILE_BYTES:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-    if size > _TRUNK_FILE_BYTES:
-        raise WeightsError(f"{path} has {size} bytes; trunk weights have under {_TRUNK_FILE_BYTES}")
-
-
-def _read_array(arrays: Mapping[str, Any], name: str, parameter: Tensor, path: Path) -> Tensor:
-    array, expected = arrays[name], tuple(parameter.shape)
-    if not isinstance(array, np.ndarray) or array.dtype != np.float32:
-        came = getattr(array, "dtype", type(array).__name__)
-        raise WeightsError(f"{name} in {path} must be float32, got {came}")
-    if array.shape != expected:
-        raise WeightsError(f"{name} in {path} must be {expected}, got {array.shape}")
-    if not np.isfinite(array).all():
-        raise WeightsError(f"{name} in {path} holds values that are not finite")
-    return torch.from_numpy(array)

@@ -12,6 +12,8 @@ import yaml
 
 from ucn.config import TrainConfig
 from ucn.errors import ConfigError
+from ucn.train.start import is_whole_network
+from ucn.weights import load_weights
 
 _MAX_BYTES = 2**20
 
@@ -19,7 +21,8 @@ _MAX_BYTES = 2**20
 def read_recipe(path: Path, overrides: Sequence[str] = (), data: Sequence[str] = ()) -> TrainConfig:
     """Reads a recipe and applies what the command line changes.
 
-    ``${NAME}`` in `init` and in the folders of sources is replaced by the environment variable.
+    ``${NAME}`` in `init` and in the folders of sources is replaced by the environment variable. Where `init`
+    is a whole network, keys of `model` that are not given are those of that network.
 
     Args:
         path: a .yaml file.
@@ -30,6 +33,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), data: Sequence[str] =
     Raises:
         ConfigError: the file is missing, too large or not YAML, has unknown or repeated keys or values out of
             range, or names an environment variable that is not set.
+        WeightsError: `init` is a whole network whose file is missing or damaged.
     """
     try:
         if not path.is_file():
@@ -49,6 +53,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), data: Sequence[str] =
     for override in overrides:  # last, so that they reach the sources that `data` adds
         _apply(values, override)
     _fill_in(values, given)
+    _take_model(values)
     try:
         return TrainConfig.from_dict(values)
     except ConfigError as error:
@@ -112,6 +117,13 @@ def _fill_in(values: dict[str, Any], given: Sequence[int]) -> None:
     for place, source in enumerate(sources if isinstance(sources, list) else ()):
         if place not in given and isinstance(source, dict) and isinstance(source.get("folder"), str):
             source["folder"] = _fill_in_variables(source["folder"], f"sources[{place}].folder")
+
+
+def _take_model(values: dict[str, Any]) -> None:
+    """Gives `model` the keys of the network that training starts from, but those that the recipe has."""
+    init, model = values.get("init"), values.get("model", {})
+    if isinstance(init, str) and isinstance(model, dict) and is_whole_network(init):
+        values["model"] = load_weights(init).model.config.to_dict() | model
 
 
 def _fill_in_variables(text: str, key: str) -> str:

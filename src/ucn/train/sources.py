@@ -1,4 +1,4 @@
-"""Where training pairs come from: photographs and data sets, mixed by weight.
+"""What a run trains on: its sources opened, checked, and mixed by weight.
 
 Which source a step takes, and which pairs, depends on the seed and the step alone, so that a run can go on at
 any step without anything remembered.
@@ -6,10 +6,9 @@ any step without anything remembered.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -20,217 +19,59 @@ import torch
 
 from ucn.config import SourceConfig, TrainConfig
 from ucn.data.catalogue import open_data, parse_options
-from ucn.data.checking import CheckReport, check_data, skip_bad, spread
-from ucn.data.loading import Fitting, PairLoader, load_in_order, mix_seed
+from ucn.data.checking import check_data, skip_bad
+from ucn.data.loading import mix_seed
 from ucn.data.pairs import Fault, PairData
-from ucn.data.part_pairs import PartBank, Variation, make_part_pairs
-from ucn.data.photometric import change_photometrically
-from ucn.data.sets.keypoints import KeypointData
-from ucn.data.synthetic import ImageBank, list_images, make_pairs
 from ucn.errors import DataError
+from ucn.train.source_kinds import DataSource, PartSource, PhotoSource, Source, say_faults
 from ucn.types import PairBatch
+
+__all__ = [
+    "PHOTOGRAPHS",
+    "DataSource",
+    "LateSkip",
+    "Mixture",
+    "PartSource",
+    "PhotoSource",
+    "Skipped",
+    "Source",
+    "open_sources",
+]
 
 PHOTOGRAPHS = "synthetic"
 """The name of the source that makes pairs from photographs."""
-_CANVAS_SIDE = 448
 _VALIDATION_PAIRS = 64
-_NAMED_FAULTS = 3
-
-
-class Source(ABC):
-    """One place that pairs come from.
-
-    Attributes:
-        label: how reports call it.
-        weight: share of the steps, against those of the others.
-    """
-
-    def __init__(self, label: str, weight: float) -> None:
-        self.label, self.weight = label, weight
-
-    @abstractmethod
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
-        """A batch for training on the device.
-
-        Args:
-            number: how many batches came from this source before.
-            generator: freshly seeded for the step, on the device.
-        """
-
-    @abstractmethod
-    def validation(self) -> Iterator[PairBatch]:
-        """The batches held out for validation, on the device, the same each time."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends what runs in the background."""
-
-
-class PhotoSource(Source):
-    """Pairs made from photographs on the device.
-
-    Attributes:
-        held_out: the photographs that are not trained on.
-    """
-
-    def __init__(self, label: str, source: SourceConfig, config: TrainConfig, device: torch.device) -> None:
-        super().__init__(label, source.weight)
-        self._batch, self._synthetic, self._seed = source.batch or config.batch, config.synthetic, config.seed
-        training, held_out = _split_images(list_images(Path(source.folder)), config.validation_share)
-        self._training = ImageBank(training, _CANVAS_SIDE, device)
-        self.held_out = ImageBank(held_out, _CANVAS_SIDE, device)
-
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
-        """A batch; the generator decides everything."""
-        return make_pairs(self._training, self._batch, self._synthetic, generator)
-
-    def validation(self) -> Iterator[PairBatch]:
-        """Pairs of the photographs held out."""
-        generator = torch.Generator(self.held_out.canvases.device).manual_seed(self._seed + 1)
-        for _ in range(max(1, _VALIDATION_PAIRS // self._batch)):
-            yield make_pairs(self.held_out, self._batch, self._synthetic, generator)
-
-    def close(self) -> None:
-        """Nothing runs in the background."""
-
-
-class _SetSource(Source):
-    """A data set; where its pairs for training come from is said by derived classes."""
-
-    _validation_pairs = _VALIDATION_PAIRS
-
-    def __init__(
-        self,
-        label: str,
-        source: SourceConfig,
-        held_out: PairData,
-        *,
-        batch: int,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(label, source.weight)
-        self._source, self._held_out, self._device = source, held_out, device
-        self._batch, self._seed, self._pin = batch, seed, device.type == "cuda"
-        self._fitting = Fitting(
-            source.crop_hw,
-            source.fit,
-            source.min_points,
-            source.mirror,
-            source.mirror_view,
-            source.rotation,
-            source.scale,
-        )
-
-    def validation(self) -> Iterator[PairBatch]:
-        """Pairs of the images held out, spread over them, without random changes."""
-        batches = load_in_order(
-            self._held_out,
-            spread(len(self._held_out), self._validation_pairs),
-            self._fitting.without_changes(),
-            batch=self._batch,
-            points=self._source.points,
-            seed=self._seed,
-            workers=self._source.workers,
-            pin=self._pin,
-        )
-        for batch in batches:
-            yield batch.to(self._device)
-
-
-class DataSource(_SetSource):
-    """Pairs of a data set, read by worker processes, recoloured on the device."""
-
-    def __init__(
-        self,
-        label: str,
-        source: SourceConfig,
-        training: PairData,
-        held_out: PairData,
-        *,
-        batch: int,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(label, source, held_out, batch=batch, seed=seed, device=device)
-        self._loader = PairLoader(
-            training,
-            self._fitting,
-            batch=batch,
-            points=source.points,
-            seed=seed,
-            workers=source.workers,
-            pin=self._pin,
-        )
-        self._next, self._batches = 0, self._loader.batches()
-
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
-        """The batch of a number; one after the other comes from the workers without waiting."""
-        if number != self._next:
-            self.close()
-            self._next, self._batches = number, self._loader.batches(number)
-        batch = next(self._batches).to(self._device)
-        self._next += 1
-        images = torch.stack([batch.image0, batch.image1])
-        image0, image1 = change_photometrically(images, self._source.photometric, generator)
-        return replace(batch, image0=image0, image1=image1)
-
-    def close(self) -> None:
-        """Ends the workers."""
-        self._batches.close()
-
-
-class PartSource(_SetSource):
-    """Pairs of a set of images with parts, all held on the device and made there."""
-
-    _validation_pairs = 256  # they have few points each, and small images
-
-    def __init__(
-        self,
-        label: str,
-        source: SourceConfig,
-        training: PairData,
-        held_out: PairData,
-        *,
-        batch: int,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(label, source, held_out, batch=batch, seed=seed, device=device)
-        if not isinstance(training, KeypointData):
-            raise DataError(f"{label} has no images with parts: set on_device to false for it")
-        self._bank = PartBank(training, max(source.crop_hw), device)
-        self._variation = Variation(
-            rotation=source.rotation,
-            scale=source.scale,
-            shift=source.shift,
-            mirror=source.mirror,
-            mirror_view=source.mirror_view,
-            across=source.across,
-            photometric=source.photometric,
-        )
-
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
-        """A batch; the generator decides everything."""
-        return make_part_pairs(self._bank, self._batch, self._source.crop_hw, self._variation, generator)
-
-    def close(self) -> None:
-        """Nothing runs in the background."""
+_VALIDATION_PART_PAIRS = 256  # they have few points each, and small images
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Pairs of a data set that a run leaves out, since their files are wrong.
+    """What a run leaves out of a source from the start, since files are wrong.
 
     Attributes:
         label: of the source.
         faults: what is wrong.
-        pairs: how many pairs are left out.
+        pairs: how many pairs are left out; of photographs, how many of them.
     """
 
     label: str
     faults: tuple[Fault, ...]
     pairs: int
+
+
+@dataclass(frozen=True)
+class LateSkip:
+    """A pair that could not be read when its turn came, so that another one took its place.
+
+    Attributes:
+        label: of the source.
+        name: of the pair.
+        message: what is wrong.
+    """
+
+    label: str
+    name: str
+    message: str
 
 
 class Mixture:
@@ -246,6 +87,19 @@ class Mixture:
         self._seed = seed
         self._bounds = list(accumulate(source.weight for source in sources))
         self._step, self._counts = 1, Counter[int]()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be known before figures are trusted, such as validation on what is trained on."""
+        return tuple(source.warning for source in self.sources if source.warning)
+
+    def late_skips(self) -> tuple[LateSkip, ...]:
+        """The pairs that were replaced so far, since they could not be read; each once."""
+        return tuple(
+            LateSkip(source.label, name, message)
+            for source in self.sources
+            for name, message in (source.late_skips or {}).items()
+        )
 
     def draw(self, step: int, generator: torch.Generator) -> PairBatch:
         """The batch of a step, counted from 1.
@@ -288,29 +142,67 @@ def open_sources(
         config: the run.
         images: a folder of photographs; it takes the place of the recipe's, or is added to its sources.
         device: where batches are wanted.
-        use_skipping: leave out pairs with faulty files instead of refusing their data set.
-        watch: called with (label, done, all) while a data set is checked.
+        use_skipping: leave out what is faulty instead of refusing its source, and replace pairs that turn out
+            to be unreadable while training goes on.
+        watch: called with (label, done, all) while a data set is checked, or photographs are read.
 
     Raises:
         DataError: there is nothing to train on, a folder is missing, or the check of a data set found faults.
     """
-    plan = _plan(config.sources, images)
     sources: list[Source] = []
     skipped: list[Skipped] = []
-    for place, (label, source) in enumerate(_label(plan)):
+    for place, (label, source) in enumerate(_label(_plan(config.sources, images))):
+        watch_this = None if watch is None else partial(watch, label)
         if source.name == PHOTOGRAPHS:
-            sources.append(PhotoSource(label, source, config, device))
+            photographs = PhotoSource(label, source, config, device, _VALIDATION_PAIRS, watch_this)
+            sources.append(photographs)
+            if photographs.faults:
+                _refuse_unless(use_skipping, label, source, photographs.faults)
+                skipped.append(Skipped(label, tuple(photographs.faults), len(photographs.faults)))
             continue
         data = open_data(source.name, source.folder, source.split, parse_options(source.options))
-        report = check_data(data, None if watch is None else partial(watch, label))
-        training, held_out = data.split_off(config.validation_share)
+        report = check_data(data, watch_this)
         if not report.is_good:
-            training, held_out = _skip(label, source, training, held_out, report, use_skipping)
-            skipped.append(Skipped(label, report.faults, len(data) - len(skip_bad(data, report))))
-        batch, seed = source.batch or config.batch, mix_seed(config.seed, "source", place)
-        kind = PartSource if source.on_device else DataSource
-        sources.append(kind(label, source, training, held_out, batch=batch, seed=seed, device=device))
+            _refuse_unless(use_skipping, label, source, report.faults)
+            good = skip_bad(data, report)
+            skipped.append(Skipped(label, report.faults, len(data) - len(good)))
+            data = good
+            if not len(data):
+                found = say_faults(label, source, report.faults)
+                raise DataError(f"{found}. Without them there is no pair left to train on")
+        seed = mix_seed(config.seed, "source", place)
+        sources.append(_open_set(label, source, data, config, seed, device, use_skipping))
     return Mixture(sources, config.seed, skipped)
+
+
+def _open_set(
+    label: str,
+    source: SourceConfig,
+    data: PairData,
+    config: TrainConfig,
+    seed: int,
+    device: torch.device,
+    use_skipping: bool,
+) -> Source:
+    training, held_out = data.split_off(config.validation_share)
+    kind = PartSource if source.on_device else DataSource
+    opened = kind(
+        label,
+        source,
+        training,
+        held_out,
+        batch=source.batch or config.batch,
+        seed=seed,
+        device=device,
+        validation_pairs=_VALIDATION_PART_PAIRS if source.on_device else _VALIDATION_PAIRS,
+        use_skipping=use_skipping,
+    )
+    if len(training) == len(held_out) == len(data):
+        opened.warning = (
+            f"{label}: validation uses the pairs that are trained on, since pairs connect all its images; "
+            "add others, or do not trust its figures for new images"
+        )
+    return opened
 
 
 def _plan(sources: Sequence[SourceConfig], images: Path | None) -> list[SourceConfig]:
@@ -342,31 +234,9 @@ def _label(plan: Sequence[SourceConfig]) -> list[tuple[str, SourceConfig]]:
     return labelled
 
 
-def _split_images(paths: Sequence[Path], share: float) -> tuple[list[Path], list[Path]]:
-    """Photographs for training and validation: every n-th is held out. A lone one serves both."""
-    every = max(2, round(1 / share))
-    held_out = list(paths[::every])
-    return [path for index, path in enumerate(paths) if index % every] or held_out, held_out
-
-
-def _skip(
-    label: str,
-    source: SourceConfig,
-    training: PairData,
-    held_out: PairData,
-    report: CheckReport,
-    use_skipping: bool,
-) -> tuple[PairData, PairData]:
-    """The pairs for training and validation without faulty files."""
-    named = "; ".join(map(str, report.faults[:_NAMED_FAULTS]))
-    more = "; …" if len(report.faults) > _NAMED_FAULTS else ""
-    found = f"{label} in {source.folder} has {len(report.faults):,} faults: {named}{more}"
-    if not use_skipping:
+def _refuse_unless(is_allowed: bool, label: str, source: SourceConfig, faults: Sequence[Fault]) -> None:
+    if not is_allowed:
         raise DataError(
-            f"{found}. Mend them (`ucn data check {source.name} DIR` lists all), or leave their pairs out "
-            "with --skip-bad"
+            f"{say_faults(label, source, faults)}. Mend them (`ucn data check {source.name} DIR` lists all), "
+            "or leave their pairs out with --skip-bad"
         )
-    training, held_out = skip_bad(training, report), skip_bad(held_out, report)
-    if not len(training):
-        raise DataError(f"{found}. Without them there is no pair left to train on")
-    return training, held_out if len(held_out) else training

@@ -22,6 +22,8 @@ from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.weights.table import SHIPPED, WeightsInfo, shipped_path
 
 FORMAT = "ucn-weights-1"
+DEFAULT_MAX_SIDE = 1024
+"""Longest side of images in pixels for weights that do not say otherwise."""
 _MAX_FILE_BYTES = 512 * 2**20
 
 _Built = TypeVar("_Built")
@@ -29,12 +31,21 @@ _Built = TypeVar("_Built")
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """A network ready to run, how to read its similarities, and where it came from."""
+    """A network ready to run, how to use it, and where it came from.
+
+    Attributes:
+        model: the network.
+        calibration: how its similarities become probabilities.
+        info: what a user must know of it.
+        training: the record of its training.
+        max_side: longest side, in pixels, to which larger images should be reduced before it sees them.
+    """
 
     model: CorrespondenceNetwork
     calibration: Calibration
     info: WeightsInfo
     training: dict[str, Any]
+    max_side: int = DEFAULT_MAX_SIDE
 
 
 def save_weights(
@@ -43,6 +54,7 @@ def save_weights(
     *,
     calibration: Calibration | None = None,
     training: dict[str, Any] | None = None,
+    max_side: int = DEFAULT_MAX_SIDE,
     overwrite: bool = False,
 ) -> str:
     """Writes a network as float16 safetensors and returns the file's SHA-256.
@@ -52,6 +64,7 @@ def save_weights(
         model: the network.
         calibration: how its similarities become probabilities.
         training: the resolved training configuration, kept for the record.
+        max_side: longest side, in pixels, to which larger images should be reduced before it sees them.
         overwrite: whether an existing file may be replaced.
     """
     # Vectors stay float32: they are small, and batch variances reach beyond float16.
@@ -64,6 +77,7 @@ def save_weights(
         "model": json.dumps(model.config.to_dict(), sort_keys=True),
         "calibration": json.dumps((calibration or Calibration()).to_dict(), sort_keys=True),
         "training": json.dumps(training or {}, sort_keys=True),
+        "max_side": json.dumps(max_side),
     }
     content = _sort_header(safetensors.torch.save(tensors, header))
     write_bytes_atomically(path, content, overwrite=overwrite)
@@ -84,6 +98,8 @@ def load_weights(name_or_path: str | Path) -> LoadedWeights:
     model_config = _read_header(header, "model", ModelConfig.from_dict, path)
     calibration = _read_header(header, "calibration", Calibration.from_dict, path)
     training = _read_header(header, "training", _check_mapping, path)
+    # The first weights were written before this key, all for the usual side.
+    max_side = _read_header({"max_side": f"{DEFAULT_MAX_SIDE}"} | header, "max_side", _check_side, path)
     _check_tensors(model_config, tensors, path)
     model = build_model(model_config)
     model.load_state_dict(tensors, strict=True)
@@ -91,7 +107,7 @@ def load_weights(name_or_path: str | Path) -> LoadedWeights:
         info = WeightsInfo.of_file(path, hashlib.sha256(content).hexdigest(), len(content))
     else:
         info = replace(info, file_bytes=len(content))
-    return LoadedWeights(model.eval(), calibration, info, training)
+    return LoadedWeights(model.eval(), calibration, info, training, max_side)
 
 
 def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
@@ -156,6 +172,12 @@ def _read_header(header: dict[str, str], key: str, build: Callable[[Any], _Built
 def _check_mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WeightsError(f"expected a mapping, got {type(value).__name__}")
+    return value
+
+
+def _check_side(value: Any) -> int:
+    if type(value) is not int or not 32 <= value <= 1_000_000:
+        raise WeightsError(f"expected a whole number of pixels from 32 on, got {reprlib.repr(value)}")
     return value
 
 

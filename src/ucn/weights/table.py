@@ -56,7 +56,18 @@ _GEOMETRIC = WeightsInfo(
     },
 )
 
-SHIPPED: dict[str, WeightsInfo] = {info.name: info for info in (_GEOMETRIC,)}
+_BIRDS = WeightsInfo(
+    name="birds",
+    sha256="10f099d18e57d3b27a5541c0aa69af8737e11a413d128abb9c5255b89f77ba4f",
+    task="semantic",
+    data="parts of 5,994 photographs of birds (CUB-200-2011); trunk from BVLC GoogLeNet (ImageNet)",
+    licence="MIT (the authors' rights; training photographs for non-commercial research, see the card)",
+    restrictions="birds only; images are reduced to 160 px; the pair score is not calibrated",
+    description="Finds the same part (beak, eye, wing, …) of another bird.",
+    metrics={"CUB test pck@0.1": 95.1, "CUB test pck@0.05": 88.4, "CUB test pck@0.025": 71.6},
+)
+
+SHIPPED: dict[str, WeightsInfo] = {info.name: info for info in (_GEOMETRIC, _BIRDS)}
 
 
 def shipped_path(info: WeightsInfo) -> Path:

@@ -12,6 +12,7 @@ import PIL.ImageOps
 import pytest
 import torch
 
+from remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, skip_bad
 from ucn.data.sets.colmap import ColmapData, find_covisible, open_folder, turn_upright
@@ -244,7 +245,8 @@ class TestPhotographs:
         (folder / "images" / "b.png").unlink()
         data = open_model(folder)
         assert len(data) == 1
-        assert re.search(r"images\.(bin|txt).*: no photograph 'b.png' in .*images$", str(data.faults[0]))
+        message = r"images\.(bin|txt).*: no photograph 'b.png' in .*images; copy it there"
+        assert re.search(message, str(data.faults[0]))
 
     @pytest.mark.parametrize("name", ["../b.png", "/etc/passwd", "x" * 3000])
     def test_names_stay_inside(self, tmp_path: Path, model: FakeModel, form: str, name: str) -> None:
@@ -403,6 +405,33 @@ class TestWrongModels:
         assert len(data) == 2
         assert len(data.faults) == 1
         assert re.search(message, str(data.faults[0]))
+
+    @pytest.mark.parametrize("wrong", ["camera", "photograph", "outside", "point"])
+    def test_a_model_that_is_wrong_throughout_gives_few_faults(
+        self, tmp_path: Path, model: FakeModel, form: str, wrong: str
+    ) -> None:
+        pose, _, _, keypoints = model.images[7]
+        model.write_photographs(tmp_path / "images")
+        if wrong == "outside":
+            keypoints = [(50, 50, 5)]
+        if wrong == "point":
+            keypoints = [(5, 5, 555)]
+        for number in range(100, 300):
+            name = f"{number}.png" if wrong == "photograph" else "b.png"
+            model.images[number] = (pose, 55 if wrong == "camera" else 3, name, keypoints)
+        model.write(tmp_path, form)
+        faults = open_model(tmp_path).faults
+        assert len(faults) == 51
+        assert "150 more faults" in faults[-1].message
+        assert_remedy(faults[0].message)
+
+    def test_a_file_of_zeros_is_refused_at_once(self, tmp_path: Path, model: FakeModel) -> None:
+        model.write_binary(tmp_path)
+        with (tmp_path / "images.bin").open("wb") as file:
+            file.write(struct.pack("<Q", 4_000_000))
+            file.truncate(8 + 73 * 4_000_000)  # sparse: it takes no room on the disk
+        with pytest.raises(DataError, match=r"images\.bin: expected a name at byte 72, got an empty one"):
+            read_model(tmp_path)
 
     def test_text_that_is_none(self, tmp_path: Path, model: FakeModel) -> None:
         model.write_text(tmp_path)

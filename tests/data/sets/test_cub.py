@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from remedy_rule import assert_remedy
 from semantic_files import write_picture, write_text
 from ucn.data.catalogue import guess_data, open_data
 from ucn.data.checking import check_data
@@ -101,6 +102,7 @@ def test_wrong_part_lines_are_named_and_left_out(tmp_path: Path, line: str, mess
     assert len(data) == 1 and len(data.read(0)) == 2
     (fault,) = data.faults
     assert fault.path.name == "part_locs.txt" and fault.line == 12 and message in fault.message
+    assert_remedy(fault.message)
 
 
 def test_a_list_of_another_set_gives_few_faults(tmp_path: Path) -> None:
@@ -129,6 +131,8 @@ def test_a_list_of_another_set_gives_few_faults(tmp_path: Path) -> None:
 def test_wrong_lines_of_other_files(tmp_path: Path, table: str, lines: tuple[str, ...], message: str) -> None:
     faults = open_folder(_write(tmp_path, **{table: lines}), "train").faults
     assert any(message in str(fault) for fault in faults), [str(fault) for fault in faults]
+    for fault in faults:
+        assert_remedy(fault.message)
 
 
 def test_wrong_boxes_matter_where_they_are_used(tmp_path: Path) -> None:
@@ -136,7 +140,7 @@ def test_wrong_boxes_matter_where_they_are_used(tmp_path: Path) -> None:
     assert not open_folder(tmp_path, "train").faults
     data = open_folder(tmp_path, "train", crop=True)
     assert [str(fault).rsplit("/", 1)[1] for fault in data.faults] == [
-        "bounding_boxes.txt:2: expected a finite number, got 'inf'"
+        "bounding_boxes.txt:2: expected a finite number, got 'inf'; correct it"
     ]
     assert data.read(0).image1.shape == (3, 5, 8)  # the parts alone: x 5…12, y 3…7
 
@@ -210,3 +214,7 @@ def test_real_birds_lie_on_their_images(data_folder: Path) -> None:
     (note,) = report.notes  # image 5007, part 4
     assert "part_locs.txt:44629: part 3 at (129.26, 110.2) lies 3.7 px outside" in note
     assert INFO.splits[0] == "train"
+
+
+def test_parts_have_names(tmp_path: Path) -> None:
+    assert tuple(open_folder(_write(tmp_path), "train").part_names_of("1")) == PARTS

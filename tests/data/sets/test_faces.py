@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from remedy_rule import assert_remedy
 from semantic_files import write_picture, write_text
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data
@@ -80,7 +81,8 @@ def test_missing_partners(tmp_path: Path) -> None:
     data = open_folder(tmp_path, "all")
     assert len(data) == 0
     assert [str(fault) for fault in data.faults] == [
-        f"{tmp_path / 'face 1.pts'}: no image face 1.jpg or face 1.png beside it"
+        f"{tmp_path / 'face 1.pts'}: no image face 1.jpg or face 1.png beside it; copy it there, or remove "
+        "this file"
     ]
     assert data.notes == ["1 images have no .pts file; left out"]
 
@@ -107,8 +109,9 @@ def test_wrong_files(tmp_path: Path, lines: list[str], message: str) -> None:
     data = open_folder(tmp_path, "all")
     with pytest.raises(DataError, match=message):
         data.read(0)
-    report = check_data(data)
-    assert [fault.path.name for fault in report.faults] == ["face 0.pts"]
+    (fault,) = check_data(data).faults
+    assert fault.path.name == "face 0.pts"
+    assert_remedy(fault.message)
 
 
 def test_a_damaged_image_is_not_its_points_fault(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from remedy_rule import assert_remedy
 from semantic_files import write_mat, write_picture
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data
@@ -43,6 +44,8 @@ def test_parts_visible_in_both(tmp_path: Path) -> None:
     assert sample.mirror_parts.tolist() == [2, 3, 0, 1, 5, 4, 7, 6, 9, 8, 11, 10]
     assert sample.pck_length == 30
     assert sample.name == "car_set_1/000--car_set_1/001"
+    assert data.part_names_of("car_set_1") == PART_NAMES["car"].split()
+    assert data.part_names_of("dragon") == []
 
 
 def test_parts_outside_the_cut_are_left_out(tmp_path: Path) -> None:
@@ -98,8 +101,9 @@ def test_no_parts_at_all_is_no_fault(tmp_path: Path) -> None:
 )
 def test_wrong_files(tmp_path: Path, values: dict[str, Any], message: str) -> None:
     data = open_folder(_write(tmp_path, **values), "all")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         data.read(0)
+    assert_remedy(str(caught.value))
     assert [fault.path.name for fault in check_data(data).faults] == ["000.mat"]
 
 
@@ -107,7 +111,9 @@ def test_missing_images(tmp_path: Path) -> None:
     (_write(tmp_path, 3) / "data/car_set_1/001.jpg").unlink()
     data = open_folder(tmp_path, "all")
     assert len(data) == 1
-    assert [fault.message for fault in data.faults] == ["no image 001.jpg beside it"]
+    assert [fault.message for fault in data.faults] == [
+        "no image 001.jpg beside it; copy it there, or remove this file"
+    ]
     with pytest.raises(DataError, match="does not have the expected layout"):
         open_folder(tmp_path / "data/car_set_1", "all")
 

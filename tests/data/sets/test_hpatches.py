@@ -5,6 +5,7 @@ import torch
 
 from dense_cases import correspondences, fault_texts, file_named, write_picture
 from photometric_rule import assert_centred, photometric_error
+from remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
 from ucn.data.sets.hpatches import open_folder, read_homography
 from ucn.errors import DataError
@@ -81,7 +82,7 @@ def test_missing_files_are_faults(tmp_path: Path) -> None:
     data = open_folder(tmp_path, "all")
     assert [data.pair_name(index) for index in range(len(data))] == ["v_b/1-2", "v_b/1-4", "v_b/1-6"]
     assert fault_texts(data) == [
-        "i_a/1.ppm: no such file; without it the sequence has no pairs",
+        "i_a/1.ppm: no such file, so the sequence has no pairs; unpack the sequence again",
         "v_b/3.ppm: no such file; unpack the sequence again",
         "v_b/H_1_5: no such file; unpack the sequence again",
     ]
@@ -106,6 +107,7 @@ def test_bad_homography_is_refused(tmp_path: Path, text: str, match: str) -> Non
         with pytest.raises(DataError, match=match) as caught:
             action()
         assert "v_wall/H_1_2" in str(caught.value)
+        assert_remedy(str(caught.value))
 
 
 def test_homography_that_is_no_text(tmp_path: Path) -> None:

@@ -111,7 +111,9 @@ def test_points_far_out_are_refused() -> None:
         DataError, match=r"^a.pts:12: part 1 at \(-6, 5\) lies 5.5 px outside its image of 100 × 50"
     ):
         put_on_image(_points((3, 3), (-6, 5)), (50, 100))
-    with pytest.raises(DataError, match="outside its image"):
+    with pytest.raises(
+        DataError, match=r"outside its image of .*; the image was resized or is another one: put"
+    ):
         put_on_image(_points((math.nan, 5)), (50, 100))
 
 
@@ -243,6 +245,52 @@ def test_split_off_of_a_lone_pair_serves_both(tmp_path: Path) -> None:
     data = MemoryParts(tmp_path, {"a/1": [], "a/2": []})
     training, validation = data.split_off(0.2)
     assert len(training) == len(validation) == 1
+
+
+def test_split_off_holds_out_two_images_of_a_class_where_one_makes_no_pair(tmp_path: Path) -> None:
+    names = [*(f"{c}/{i}" for c in "ab" for i in range(6)), "c/1", "c/2"]
+    spots: dict[str, Spots] = {name: [(1, 1)] for name in names}
+    training, validation = MemoryParts(tmp_path, spots).split_off(0.05)
+    assert [validation.pair_name(i) for i in range(len(validation))] == ["a/4--a/5", "b/4--b/5"]
+    assert len(training) == 2 * math.comb(4, 2) + 1 and not _images(training) & _images(validation)
+
+
+def test_split_off_holds_out_whole_classes_where_they_are_small(tmp_path: Path) -> None:
+    spots: dict[str, Spots] = {f"{c}/{i}": [(1, 1)] for c in "abcde" for i in range(3)}
+    training, validation = MemoryParts(tmp_path, spots).split_off(0.3)  # every third class: a and d
+    assert {path.parent.name for path in _images(validation)} == {"a", "d"}
+    assert {path.parent.name for path in _images(training)} == {"b", "c", "e"}
+
+
+def test_split_off_holds_out_whole_groups_of_listed_pairs(tmp_path: Path) -> None:
+    spots: dict[str, Spots] = {f"{c}/{i}": [(1, 1)] for c in "ab" for i in range(8)}
+    pairs = [(row, 15 - row) for row in range(8)]  # a/0 with b/7, a/1 with b/6, …
+    training, validation = MemoryParts(tmp_path, spots, pairs=[*pairs, (0, 9)]).split_off(0.25)
+    # The groups are a/0 b/7 b/1 a/6, then a/1 b/6, a/2 b/5, and so on; the first and the fifth are held out.
+    held_out = [validation.pair_name(i) for i in range(len(validation))]
+    assert held_out == ["a/0--b/7", "a/4--b/3", "a/6--b/1", "a/0--b/1"]
+    assert len(training) == 5 and not _images(training) & _images(validation)
+    assert isinstance(training, KeypointData) and isinstance(validation, KeypointData)
+
+
+def test_pairs_are_left_out_one_by_one_or_with_their_second_image(tmp_path: Path) -> None:
+    spots: dict[str, Spots] = {f"a/{i}": [(1, 1), (2, 2), (3, 3)] for i in range(4)}
+    listed = MemoryParts(tmp_path, spots, pairs=[(0, 1), (0, 2), (3, 2)]).without_pairs({1})
+    assert [listed.pair_name(i) for i in range(len(listed))] == ["a/0--a/1", "a/3--a/2"]
+    kept = MemoryParts(tmp_path, spots).without_pairs({0})  # a/0--a/1: none of millions of pairs is listed
+    assert [kept.pair_name(i) for i in range(len(kept))] == ["a/0--a/2", "a/0--a/3", "a/2--a/3"]
+    assert isinstance(kept, KeypointData)
+
+
+def test_pairs_know_class_and_part_names(tmp_path: Path) -> None:
+    class Named(MemoryParts):
+        def part_names_of(self, category: str) -> list[str]:
+            return [f"{side} {category}" for side in ("left", "right", "mid")]
+
+    spots: dict[str, Spots] = {f"cat/{i}": [(1, 1), (2, 2), (3, 3)] for i in range(2)}
+    assert Named(tmp_path, spots).pair_class(0) == "cat"
+    assert Named(tmp_path, spots).pair_part_names(0) == ["left cat", "right cat", "mid cat"]
+    assert MemoryParts(tmp_path, spots).pair_part_names(0) == ()
 
 
 def test_pairs_without_a_file(tmp_path: Path) -> None:

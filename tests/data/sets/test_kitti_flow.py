@@ -6,6 +6,7 @@ import torch
 
 from dense_cases import correspondences, fault_texts, file_named, write_picture, write_png
 from photometric_rule import assert_photometric_rule
+from remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
 from ucn.data.sets.kitti_flow import KittiFlow, open_folder
 from ucn.errors import DataError, ImageReadError
@@ -153,6 +154,7 @@ def assert_bad_flow(root: Path, content: bytes, match: str) -> None:
     for action in (check, lambda: data.read(0)):
         with pytest.raises(DataError, match=match) as caught:
             action()
+        assert_remedy(str(caught.value))
         assert "flow_noc/000000_10.png" in str(caught.value)
 
 

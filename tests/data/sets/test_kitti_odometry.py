@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from photometric_rule import assert_photometric_rule
+from remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
+from ucn.data.checking import check_data, skip_bad
 from ucn.data.sets.kitti_odometry import KittiOdometry, find_interpolated, open_folder, read_poses
 from ucn.data.sets.posed import Array, rigid
 from ucn.data.sets.stereo_depth import match_stereo
@@ -185,6 +187,29 @@ def test_fewer_poses_than_frames(tmp_path: Path) -> None:
     assert str(fault).startswith(
         f"{tmp_path / 'poses' / '05.txt'}: it has 3 poses, though there are frames up to 000003, which needs"
     )
+    # The frames without a pose are left out already: the file is no reason to leave out the others.
+    report = check_data(data)
+    assert (report.read_count, report.faults) == (3, (fault,))
+    assert len(skip_bad(data, report)) == 3
+
+
+def test_a_right_image_of_another_size_spoils_its_own_pairs(tmp_path: Path) -> None:
+    folder = write_sequence(tmp_path, frames=6)
+    path = folder / "image_1" / "000004.png"
+    PIL.Image.new("L", (100, 60)).save(path)
+    data = open_folder(tmp_path, "train")
+    report = check_data(data)
+    (fault,) = report.faults
+    assert fault.path == path
+    assert_remedy(fault.message)
+    good = skip_bad(data, report)
+    assert len(data) == 15
+    assert [good.pair_name(i) for i in range(len(good))] == [
+        data.pair_name(i) for i in range(len(data)) if "000004" not in data.pair_name(i)
+    ]
+    with pytest.raises(DataError, match="expected the size of") as caught:
+        data.read(3)  # frames 0 and 4
+    assert caught.value.path == path
 
 
 def test_every_file_is_listed_and_checked(tmp_path: Path) -> None:
@@ -201,8 +226,9 @@ def test_every_file_is_listed_and_checked(tmp_path: Path) -> None:
         (folder / "image_1" / "000000.png", "no image", "cannot read image"),
     ):
         path.write_text(text)
-        with pytest.raises(UcnError, match=message):
+        with pytest.raises(UcnError, match=message) as caught:
             files[path].check()
+        assert_remedy(str(caught.value))
         with pytest.raises(UcnError, match=message):
             open_folder(tmp_path, "train").read(0)
         write_sequence(tmp_path)
@@ -226,12 +252,15 @@ def test_wrong_poses(tmp_path: Path, text: str, message: str) -> None:
     write_sequence(tmp_path)
     path = tmp_path / "poses" / "05.txt"
     path.write_text(text)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         read_poses(path)
+    assert_remedy(str(caught.value))
     data = open_folder(tmp_path, "train")
     assert len(data) == 0
     (fault,) = data.faults
     assert message.split(": ")[1] in fault.message
+    assert f".txt:{fault.line}: " in message
+    assert check_data(data).faults == (fault,)
 
 
 def drive(turns: list[float], speed: float) -> Array:

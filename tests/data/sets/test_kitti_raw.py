@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from photometric_rule import assert_photometric_rule
+from remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
-from ucn.data.sets.kitti_raw import KittiRaw, open_folder
+from ucn.data.checking import check_data, skip_bad
+from ucn.data.sets.kitti_raw import EXCLUDED_DRIVES, KittiRaw, open_folder
 from ucn.data.sets.kitti_rig import pose_of, read_packet
 from ucn.errors import DataError, UcnError
 from ucn.types import PairSample
@@ -96,11 +98,34 @@ def test_three_points_by_hand(tmp_path: Path) -> None:
 
 def test_hidden_points_are_left_out(tmp_path: Path) -> None:
     drive = write_drive(tmp_path)
-    # Behind the first in image 0, at twice its depth; and behind the second in image 1 only:
-    # at depth 19 there, 1.25 / 10 * 19 - 0.5 left.
-    more = [(20.0, -0.5, 0.0), (20.0, 0.5 + 0.125 * 19, 0.0)]
-    write_scan(drive / "velodyne_points" / "data" / "0000000000.bin", SCAN + more)
+    # Behind the first in both images, at twice its depth.
+    write_scan(drive / "velodyne_points" / "data" / "0000000000.bin", [*SCAN, (20.0, -0.5, 0.0)])
     assert_points(open_folder(tmp_path, "train").read(0), [0, 1, 2])
+
+
+# At depth 20, then 19, behind the third point: in image 0 alone, at (15, 6 2/3), 10 m right of camera 2 and
+# 10/3 m below it; or in image 1 alone, at (17.5, 7.5), 14.25 and 4.75 m from it. In the other image they lie
+# at (15.26, 6.75) and (17.13, 7.38), where the third point at (17.5, 7.5) and (15, 6 2/3) does not hide them.
+@pytest.mark.parametrize(
+    ("far", "points"),
+    [
+        ((20.0, 0.5 - 10, -10 / 3), [(15.0, 5 + 5 / 3), (10 + 100 / 19, 5 + 100 / 57)]),
+        ((20.0, 0.5 - 14.25, -4.75), [(17.125, 7.375), (17.5, 7.5)]),
+    ],
+)
+def test_what_is_hidden_in_one_image_alone_is_left_out(
+    tmp_path: Path, far: tuple[float, float, float], points: list[tuple[float, float]]
+) -> None:
+    drive = write_drive(tmp_path)
+    scans = [drive / "velodyne_points" / "data" / f"{frame:010d}.bin" for frame in range(2)]
+    write_scan(scans[0], [*SCAN, far])
+    assert_points(open_folder(tmp_path, "train", moving="keep").read(0), [0, 1, 2])
+    # Without the third point it is seen in both.
+    write_scan(scans[0], [*SCAN[:2], far])
+    write_scan(scans[1], shift(SCAN[:2], 1))
+    sample = open_folder(tmp_path, "train", moving="keep").read(0)
+    last = torch.stack([sample.points0, sample.points1])[:, 2]
+    torch.testing.assert_close(last, torch.tensor(points, dtype=torch.float32), atol=1e-4, rtol=0)
 
 
 def test_what_the_second_scan_sees_through_is_left_out(tmp_path: Path) -> None:
@@ -162,16 +187,41 @@ def drives_of(data: KittiRaw) -> list[str]:
 
 
 def test_splits(tmp_path: Path) -> None:
-    for number in ("0001", "0015", "0017", "0079", "0084", "0091", "0093", "own_tour"):
+    for number in ("0001", "0015", "0079", "0084", "0091", "own_tour"):
         write_drive(tmp_path, number)
     (tmp_path / DAY / f"{DAY}_drive_0002_extract").mkdir()
     assert drives_of(open_folder(tmp_path, "train")) == ["0001", "0015", "own_"]
     assert drives_of(open_folder(tmp_path, "test")) == ["0079", "0084", "0091"]
     assert drives_of(open_folder(tmp_path, "paper-train")) == ["0001", "0015", "0079", "0084"]
     assert drives_of(open_folder(tmp_path, "paper-test")) == ["0079", "0084", "0091"]
-    assert len(drives_of(open_folder(tmp_path, "all"))) == 8
+    assert len(drives_of(open_folder(tmp_path, "all"))) == 6
     with pytest.raises(DataError, match="split must be one of train, test"):
         open_folder(tmp_path, "validation")
+
+
+def test_drives_that_the_paper_excludes(tmp_path: Path) -> None:
+    numbers = ["0017", "0018", "0060", "0093"]
+    assert [f"{number:04d}" for number in EXCLUDED_DRIVES] == numbers
+    write_drive(tmp_path, "0001")
+    write_drive(tmp_path, "0052")
+    for number in numbers:
+        write_drive(tmp_path, number)
+    for split, drive in (
+        ("train", "0001"),
+        ("test", "0052"),
+        ("paper-train", "0001"),
+        ("paper-test", "0052"),
+    ):
+        data = open_folder(tmp_path, split)
+        assert (drives_of(data), data.notes) == ([drive], [])
+    data = open_folder(tmp_path, "all")
+    assert drives_of(data) == sorted(["0001", "0052", *numbers])
+    assert data.notes == [
+        f"{DAY}_drive_{number}_sync: the paper leaves this drive out, since {reason}"
+        for number, reason in zip(
+            numbers, [*["its scenes are mostly static"] * 3, "its GPS/IMU data are too noisy"], strict=True
+        )
+    ]
 
 
 def test_drives_of_other_days_are_in_no_split_of_the_paper(tmp_path: Path) -> None:
@@ -313,18 +363,23 @@ def test_wrong_calibration(tmp_path: Path, name: str, text: str, message: str) -
         file.check()
     with pytest.raises(DataError, match=message):
         data.read(0)
+    (fault,) = check_data(data).faults  # a file beside it that is good is not blamed
+    assert fault.path.name == name
+    assert_remedy(fault.message)
 
 
 def test_packets_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "packet.txt"
     path.write_text("")
-    with pytest.raises(DataError, match="expected one line of 30 numbers, got 0 lines"):
+    with pytest.raises(DataError, match="expected one line of 30 numbers, got 0 lines") as caught:
         read_packet(path)
+    assert_remedy(str(caught.value))
     path.write_text(" ".join(["95", *["0"] * 29]))
     with pytest.raises(
         DataError, match=r"packet.txt:1: expected latitude and longitude in degrees, got 95 and 0"
-    ):
+    ) as caught:
         read_packet(path)
+    assert_remedy(str(caught.value))
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
@@ -340,6 +395,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     data = open_folder(tmp_path, "train")
     assert "no GPS/IMU packet, as for 1 of 4 frames" in str(data.faults[0])
     assert len(data) == 2
+    assert len(skip_bad(data, check_data(data))) == 2
     for name in ("calib_imu_to_velo.txt", "calib_velo_to_cam.txt", "calib_cam_to_cam.txt"):
         (tmp_path / DAY / name).unlink()
         data = open_folder(tmp_path, "train")

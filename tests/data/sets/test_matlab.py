@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.io
 
+from remedy_rule import assert_remedy
 from semantic_files import write_mat
 from ucn.data.sets import matlab
 from ucn.data.sets.matlab import read_mat
@@ -65,8 +66,9 @@ def test_what_is_not_there_or_not_numbers(tmp_path: Path) -> None:
         read_mat(path, ["kps"])
     kinds = {"text": "text", "cells": "cells", "turned": "complex numbers", "record": "a structure"}
     for name, kind in kinds.items():
-        with pytest.raises(DataError, match=f"expected numbers in '{name}', got {kind}"):
+        with pytest.raises(DataError, match=f"expected numbers in '{name}', got {kind}") as caught:
             read_mat(path, [name])
+        assert_remedy(str(caught.value))
     with pytest.raises(DataError, match="no such file"):
         read_mat(tmp_path / "b.mat", ["a"])
 
@@ -85,8 +87,9 @@ def test_version_73_is_named(tmp_path: Path) -> None:
 def test_other_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.mat"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="is not a MATLAB file of version 5"):
+    with pytest.raises(DataError, match="is not a MATLAB file of version 5") as caught:
         read_mat(path, ["a"])
+    assert_remedy(str(caught.value))
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -105,6 +108,7 @@ def test_damage_never_gets_through(tmp_path: Path, is_packed: bool) -> None:
         except DataError as error:
             refused += 1
             assert "a.mat" in str(error)
+            assert_remedy(str(error))
     assert refused > 100
 
 
@@ -112,7 +116,7 @@ def test_limits_hold_before_anything_is_unpacked(tmp_path: Path, monkeypatch: py
     path = write_mat(tmp_path / "a.mat", {"a": np.zeros((400, 400))}, is_packed=True)
     assert path.stat().st_size < 5000
     monkeypatch.setattr(matlab, "MAX_UNPACKED_BYTES", 100_000)
-    with pytest.raises(DataError, match="unpacks to more than 100,000 bytes"):
+    with pytest.raises(DataError, match="unpacks to more than 100,000 bytes; get the file again"):
         read_mat(path, ["a"])
     monkeypatch.setattr(matlab, "MAX_MAT_BYTES", 1000)
     with pytest.raises(DataError, match="the limit for MATLAB file is 1,000"):

@@ -338,6 +338,12 @@ class TestBadLists:
         assert data.read(0).points0.tolist() == [[-0.5, 9.5]]
         assert re.search(message, only_fault(data))
 
+    def test_a_broken_link(self, folder: Path) -> None:
+        (folder / "images" / "e.png").symlink_to(folder / "nowhere.png")
+        write(folder / "pairs.csv", "image0,image1\nimages/a.png,images/e.png\n")
+        message = "image1: 'images/e.png' is a link to a file that is not there; copy it, or correct the link"
+        assert message in only_fault(open_own(folder))
+
     def test_ambiguous_stems_ask_for_the_column(self, folder: Path) -> None:
         write_image(folder / "more" / "a.jpg")
         write(folder / "pairs.csv", "image0,image1\nimages/a.png,images/c.png\nmore/a.jpg,images/c.png\n")

@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from remedy_rule import assert_remedy
 from semantic_files import write_picture, write_text
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data
@@ -50,6 +51,7 @@ def test_the_object_is_cut_out(tmp_path: Path) -> None:
     assert sample.parts is not None and [names[part] for part in sample.parts] == ["L_Eye", "Nose"]
     assert sample.mirror_parts is not None
     assert [names[part] for part in sample.mirror_parts[sample.parts]] == ["R_Eye", "Nose"]
+    assert data.part_names_of("cat") == PART_NAMES["cat"].split()
     assert sample.name == "cat/2008_000000_1--cat/2008_000001_1"
 
 
@@ -133,8 +135,9 @@ def test_names_of_all_classes_have_mirrors() -> None:
 def test_wrong_annotations(tmp_path: Path, content: str, message: str) -> None:
     write_text(_write(tmp_path) / "annotations/cat/2008_000000_1.xml", content)
     data = open_folder(tmp_path, "all")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         data.read(0)
+    assert_remedy(str(caught.value))
     assert [fault.path.name for fault in check_data(data).faults] == ["2008_000000_1.xml"]
 
 
@@ -164,8 +167,8 @@ def test_entries_without_image_or_class(tmp_path: Path) -> None:
     data = open_folder(tmp_path, "all")
     assert len(data) == 1
     assert [fault.message for fault in data.faults] == [
-        "no image JPEGImages/2008_000007.jpg",
-        "'unicorn' is none of the 20 classes of PASCAL VOC",
+        "no image JPEGImages/2008_000007.jpg; get it, or remove this file",
+        "'unicorn' is none of the 20 classes of PASCAL VOC; remove the file",
     ]
 
 

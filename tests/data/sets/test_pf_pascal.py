@@ -1,10 +1,12 @@
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from remedy_rule import assert_remedy
 from semantic_files import write_mat, write_picture, write_text
 from ucn.data.checking import check_data
 from ucn.data.sets.pf_pascal import open_folder
@@ -60,7 +62,7 @@ def test_pairs_of_tables(tmp_path: Path) -> None:
     names = ["bird/2008_03--bird/2008_02", "bird/2008_01--bird/2008_02"]
     assert [data.pair_name(i) for i in range(len(data))] == names
     assert data.read(0).points0.tolist() == [[5, 5], [7, 9]]  # from the annotations, in their order
-    assert [(fault.line, fault.message.split(",")[0]) for fault in data.faults] == [
+    assert [(fault.line, re.split("[,;]", fault.message)[0]) for fault in data.faults] == [
         (4, "the set has no annotated image '2008_01' of cat"),
         (5, "expected image 0"),
         (6, "expected image 0"),
@@ -99,9 +101,17 @@ def test_wrong_annotations(tmp_path: Path, values: dict[str, Any], message: str)
     _write(tmp_path)
     _replace(tmp_path, **values)
     data = open_folder(tmp_path, "all")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         data.read(0)
+    assert_remedy(str(caught.value))
     assert not check_data(data).is_good
+
+
+@pytest.mark.parametrize("point", [(NAN, 4.0), (3.0, NAN), (NAN, NAN)])
+def test_a_point_without_one_coordinate_is_not_visible(tmp_path: Path, point: tuple[float, float]) -> None:
+    _replace(_write(tmp_path), kps=np.array([(1.0, 2.0), point, (5.0, 6.0)]))
+    sample = open_folder(tmp_path, "all").read(0)
+    assert sample.points0.tolist() == [[1, 2], [5, 6]]
 
 
 def test_missing_images_and_empty_splits(tmp_path: Path) -> None:
@@ -109,7 +119,7 @@ def test_missing_images_and_empty_splits(tmp_path: Path) -> None:
     (root / "JPEGImages/2008_01.jpg").unlink()
     data = open_folder(root, "all")
     assert [str(f) for f in data.faults] == [
-        f"{root}/Annotations/bird/2008_01.mat: no image JPEGImages/2008_01.jpg"
+        f"{root}/Annotations/bird/2008_01.mat: no image JPEGImages/2008_01.jpg; get it, or remove this file"
     ]
     write_text(root / "test_pairs.csv", "source_image,target_image,class")
     (root / "Annotations/bird/2008_01.mat").unlink()

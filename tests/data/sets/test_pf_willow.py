@@ -56,8 +56,8 @@ def test_pairs_of_a_table(tmp_path: Path) -> None:
     data = open_folder(tmp_path, "pairs")
     assert [data.pair_name(i) for i in range(len(data))] == ["car(S)/c--car(S)/b", "duck(S)/a--duck(S)/d"]
     assert [(fault.line, fault.message) for fault in data.faults] == [
-        (3, "expected an image of the set, got 'PF-dataset/duck(S)/nobody.png'"),
-        (4, "expected two images"),
+        (3, "expected an image of the set, got 'PF-dataset/duck(S)/nobody.png'; correct the line"),
+        (4, "expected two images; correct the line"),
     ]
     assert data.read(0).points0[0].tolist() == [2, 4]
     assert len(data.files()) == 8  # image c, b, a, d and theirs
@@ -76,7 +76,9 @@ def test_wrong_files(tmp_path: Path) -> None:
     write_mat(root / "car(S)/b.mat", {"pts_coord": np.zeros((3, 10))})
     write_mat(root / "car(S)/c.mat", {"points": np.zeros((2, 10))})
     data = open_folder(tmp_path, "all")
-    assert [str(fault) for fault in data.faults] == [f"{root / 'duck(S)/d.mat'}: no image d.png beside it"]
+    assert [str(fault) for fault in data.faults] == [
+        f"{root / 'duck(S)/d.mat'}: no image d.png beside it; copy it there, or remove this file"
+    ]
     with pytest.raises(DataError, match=r"b\.mat: expected pts_coord of 2 × N numbers, got \(3, 10\)"):
         data.read(0)
     with pytest.raises(DataError, match=r"c\.mat has no variable 'pts_coord'"):

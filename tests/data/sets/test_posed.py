@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from remedy_rule import assert_remedy
 from ucn.data.sets.posed import (
     FramePairs,
     RecentCache,
@@ -34,8 +35,9 @@ def test_rigid_motions_by_hand() -> None:
 def test_what_is_no_rotation() -> None:
     check_rotation(TURN, "here")
     for wrong in (2 * TURN, np.diag([1.0, 1.0, -1.0]), np.zeros((3, 3))):
-        with pytest.raises(DataError, match="here: expected a rotation matrix"):
+        with pytest.raises(DataError, match="here: expected a rotation matrix") as caught:
             check_rotation(wrong, "here")
+        assert_remedy(str(caught.value))
 
 
 def list_pairs(pairs: FramePairs) -> list[tuple[int, int, int]]:
@@ -87,29 +89,38 @@ def test_keyed_files(tmp_path: Path) -> None:
     path.write_text("calib_time: 09-Jan-2012\nR: 0 -1 0 1 0 0 0 0 1\nT: 1 2 3\nP: 1 2\nQ: 1 0 x\n")
     file = read_keyed_file(path, "calibration")
     np.testing.assert_array_equal(file.motion(), rigid(TURN, [1.0, 2.0, 3.0]))
-    with pytest.raises(DataError, match=r"calib.txt: expected a line 'S:' with 9 numbers, got none"):
+    with pytest.raises(
+        DataError, match=r"calib.txt: expected a line 'S:' with 9 numbers, got none"
+    ) as caught:
         file.matrix("S", 3, 3)
-    with pytest.raises(DataError, match=r"calib.txt:4: expected 3 numbers, got 2"):
+    assert_remedy(str(caught.value))
+    with pytest.raises(DataError, match=r"calib.txt:4: expected 3 numbers, got 2") as caught:
         file.matrix("P", 3, 1)
-    with pytest.raises(DataError, match=r"calib.txt:5: expected a number, got 'x'"):
+    assert_remedy(str(caught.value))
+    with pytest.raises(DataError, match=r"calib.txt:5: expected a number, got 'x'") as caught:
         file.matrix("Q", 3, 1)
+    assert_remedy(str(caught.value))
     path.write_text("R: 2 0 0 0 2 0 0 0 2\nT: 1 2 3\n")
-    with pytest.raises(DataError, match=r"calib.txt:1: expected a rotation matrix"):
+    with pytest.raises(DataError, match=r"calib.txt:1: expected a rotation matrix") as caught:
         read_keyed_file(path, "calibration").motion()
+    assert_remedy(str(caught.value))
     path.write_text("no key here\n")
-    with pytest.raises(DataError, match=r"calib.txt:1: expected 'key: numbers', got 'no key here'"):
+    with pytest.raises(DataError, match=r"calib.txt:1: expected 'key: numbers', got 'no key here'") as caught:
         read_keyed_file(path, "calibration")
+    assert_remedy(str(caught.value))
 
 
 def test_matrices(tmp_path: Path) -> None:
     path = tmp_path / "K.txt"
     path.write_text("1 2\n\n3 4e0\n")
     assert read_matrix(path, 2, 2, "matrix").tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(DataError, match=r"K.txt: expected 3 lines of 2 numbers, got 2"):
+    with pytest.raises(DataError, match=r"K.txt: expected 3 lines of 2 numbers, got 2") as caught:
         read_matrix(path, 3, 2, "matrix")
+    assert_remedy(str(caught.value))
     path.write_text("1 2\n3 inf\n")
-    with pytest.raises(DataError, match=r"K.txt:2: expected a finite number, got 'inf'"):
+    with pytest.raises(DataError, match=r"K.txt:2: expected a finite number, got 'inf'") as caught:
         read_matrix(path, 2, 2, "matrix")
+    assert_remedy(str(caught.value))
     with pytest.raises(DataError, match=r"cannot read matrix .*absent.txt: no such file"):
         read_matrix(tmp_path / "absent.txt", 2, 2, "matrix")
 

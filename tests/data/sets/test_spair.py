@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from remedy_rule import assert_remedy
 from semantic_files import write_picture, write_text
 from ucn.data.checking import check_data
 from ucn.data.sets.spair import mirror_table, open_folder
@@ -114,14 +115,15 @@ def test_a_pair_without_points(tmp_path: Path) -> None:
         ({"kps_ids": ["0", "1", "30"]}, "expected kps_ids, different ids below 30"),
         ({"kps_ids": "012"}, "expected kps_ids"),
         ({"trg_bndbox": [1, 2, 3]}, "trg_bndbox: expected 4 finite numbers"),
-        ({"mirror": 1}, "a mirrored one, which is not supported"),
+        ({"mirror": 1}, "as it was taken, got a mirrored one"),
         ({"src_kps": [[1, 2], [300, 20], [5, 6]]}, r"part 1 at \(300, 20\) lies 260.5 px outside its image"),
     ],
 )
 def test_wrong_annotations(tmp_path: Path, values: dict[str, Any] | str, message: str) -> None:
     data = open_folder(_write(tmp_path, values), "train")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         data.read(0)
+    assert_remedy(str(caught.value))
     assert [fault.path.suffix for fault in check_data(data).faults] == [".json"]
 
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from photometric_rule import assert_photometric_rule
+from remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
 from ucn.data.sets.posed import Array
 from ucn.data.sets.strecha import Strecha, open_folder, read_camera
@@ -116,11 +117,15 @@ def test_wrong_cameras(tmp_path: Path, old: str, new: str, message: str) -> None
         old, new = old.replace(" \n", "\n"), new.replace(" \n", "\n")
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         read_camera(path)
+    assert_remedy(str(caught.value))
     data = open_folder(tmp_path, "all")
     assert len(data) == 3
-    assert str(data.faults[0]).startswith(f"{path}: photo 0002.png left out: ")
+    (fault,) = data.faults
+    assert fault.path == path
+    assert fault.message.startswith("photo 0002.png left out: expected ")  # the file is not named again
+    assert fault.line == (int(message[1]) if message.startswith(":") else None)
 
 
 def test_scenes_and_angles(tmp_path: Path) -> None:
@@ -159,7 +164,7 @@ def test_missing_files_are_faults(tmp_path: Path) -> None:
     (tmp_path / "gt_dense_cameras" / "0003.jpg.camera").unlink()
     data = open_folder(tmp_path, "all")
     assert len(data) == 3
-    assert "photo 0003.png left out: cannot read camera" in str(data.faults[0])
+    assert "photo 0003.png left out: cannot read camera: no such file" in str(data.faults[0])
     (tmp_path / "images" / "0000.png").unlink()
     data = open_folder(tmp_path, "all")
     assert len(data) == 0
@@ -171,7 +176,7 @@ def test_a_cropped_photo(tmp_path: Path) -> None:
     PIL.Image.fromarray(WALL[:100, :160]).save(tmp_path / "images" / "0000.png")
     data = open_folder(tmp_path, "all")
     message = (
-        r"0000.jpg.camera: expected a camera for 160 × 100 pixels, .* got 480 × 360; the photo was cropped"
+        r"0000.jpg.camera: expected a camera for 160 × 100 pixels, .* got 480 × 360; get the whole photo"
     )
     with pytest.raises(DataError, match=message):
         data.read(0)

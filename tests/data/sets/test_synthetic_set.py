@@ -6,7 +6,7 @@ import torch
 from dense_cases import write_picture
 from photo_cases import write_photos
 from ucn.data.catalogue import open_data
-from ucn.data.checking import check_data
+from ucn.data.checking import check_data, spread
 from ucn.data.sets.synthetic import KINDS
 from ucn.errors import ConfigError, DataError
 from ucn.geometry.coords import is_inside
@@ -63,3 +63,25 @@ def test_one_small_photograph_is_enough(tmp_path: Path) -> None:
     write_picture(tmp_path / "only.png", 5, 3)
     data = open_data("synthetic", tmp_path, options={"kind": "parallax", "side": 64})
     assert data.read(0).image1.shape == (3, 64, 64)
+
+
+@pytest.mark.parametrize("count", [4, 5, 7, 12, 30, 32, 304])
+def test_an_even_choice_shows_every_kind(tmp_path: Path, count: int) -> None:
+    for number in range(count):
+        (tmp_path / f"{number:03d}.png").touch()
+    data = open_data("synthetic", tmp_path)
+    kinds = [data.pair_name(index).split("(")[1][:-1] for index in range(count)]
+    for shown in (4, 8, 12):
+        assert {kinds[index] for index in spread(count, shown)} == set(KINDS)
+    shares = [kinds.count(kind) for kind in KINDS]
+    assert max(shares) - min(shares) <= 4
+    if count >= 16:  # neighbours differ, so that a part held out has every kind as well
+        assert set(kinds[-4:]) == set(KINDS)
+
+
+def test_few_photographs_are_shown_in_the_order_of_kinds(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.png").touch()
+        data = open_data("synthetic", tmp_path)
+        kinds = [data.pair_name(index).split("(")[1][:-1] for index in range(number + 1)]
+        assert kinds == list(KINDS[: number + 1])

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from remedy_rule import assert_remedy
 from ucn.data.sets.tracklets import read_tracklets
 from ucn.errors import DataError
 
@@ -66,6 +67,9 @@ def test_no_boxes(tmp_path: Path) -> None:
             "expected XML without declarations of its own, got DOCTYPE or ENTITY",
         ),
         (HEAD + '<!DOCTYPE boost_serialization [<!ENTITY a "b">]><a/>', "got DOCTYPE or ENTITY"),
+        ("<annotation/>", "expected <tracklets> in <boost_serialization>, got <annotation>"),
+        ("<tracklets/>", "expected <tracklets> in <boost_serialization>, got <tracklets>"),
+        (HEAD + "<boost_serialization/>", "got <boost_serialization> without <tracklets>"),
         (make_xml("<item><w>1</w></item>"), "tracklet 0: expected an element <h>, got none"),
         (make_xml(make_box("Car", (-1, 1, 1), 0, [])), "tracklet 0: expected a box with positive h, w and l"),
         (make_xml(make_box("Car", (1, 1, 1), 0, [(0, 0, 0, np.nan)])), "<rz>: expected a finite number"),
@@ -75,8 +79,9 @@ def test_no_boxes(tmp_path: Path) -> None:
 def test_wrong_files(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "tracklet_labels.xml"
     path.write_text(text)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         read_tracklets(path)
+    assert_remedy(str(caught.value))
 
 
 def test_hidden_declarations(tmp_path: Path) -> None:

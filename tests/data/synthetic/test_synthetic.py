@@ -1,5 +1,6 @@
 """Pairs made from single photographs: their truth holds, and a seed fixes them."""
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,13 +81,27 @@ def test_images_are_listed_by_path_from_sub_folders_too(tmp_path: Path) -> None:
 
 
 def test_folders_without_images(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no folder .*missing: expected one that holds images"):
+    with pytest.raises(DataError, match=r"no folder .*missing: check the path"):
         list_images(tmp_path / "missing")
     (tmp_path / "notes.txt").touch()
     with pytest.raises(DataError, match=r"holds no images \(looked for \.bmp, \.jpeg, \.jpg, "):
         list_images(tmp_path)
-    with pytest.raises(DataError, match="no folder"):
+    with pytest.raises(DataError, match=r"notes\.txt is a file; expected a folder of images"):
         list_images(tmp_path / "notes.txt")
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        archive.writestr("a.png", b"")
+    with pytest.raises(DataError, match=r"photos\.zip is an archive; unpack it and give the folder"):
+        list_images(tmp_path / "photos.zip")
+
+
+def test_a_bank_leaves_out_what_could_not_be_read(tmp_path: Path) -> None:
+    paths = write_photos(tmp_path / "photos", [(30, 20), (20, 40), (25, 25)])
+    images = [make_photo(30, 20), None, make_photo(25, 25)]
+    bank = ImageBank(paths, 64, "cpu", images)
+    assert bank.names == ["00.png", "02.png"]
+    assert bank.sizes.tolist() == [[20, 30], [25, 25]] and len(bank.canvases) == 2
+    with pytest.raises(DataError, match="none of 3 images could be read"):
+        ImageBank(paths, 64, "cpu", [None] * 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

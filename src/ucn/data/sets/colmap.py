@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
+from ucn.data.headers import EXIF_ORIENTATION
 from ucn.data.io import READ_FORMATS, read_image
-from ucn.data.pairs import DataFile, Fault, PairData, check_choice, check_index
+from ucn.data.pairs import DataFile, PairData, check_choice, check_index
 from ucn.data.sets.colmap_model import ModelImage, read_model
+from ucn.data.sets.fault_list import FaultList
 from ucn.data.sets.layout import find_root, resolve_inside
 from ucn.errors import DataError
 from ucn.geometry.coords import flip_points, from_corner_origin, is_inside
@@ -42,7 +44,6 @@ INFO = DataInfo(
 
 _MAX_WORK = 2e9  # products of the co-visibility matrix: some ten seconds
 _BLOCK_ENTRIES = 2e7  # of it that are held at once
-_EXIF_ORIENTATION = 0x0112
 
 
 def open_folder(
@@ -84,15 +85,17 @@ class ColmapData(PairData):
         self._images: list[ModelImage] = []
         self._paths: list[Path] = []
         seen: list[NDArray[np.int64]] = []
+        faults = FaultList("export the model again")
         for image in self._model.images:
-            path = self._find_photograph(photographs, image)
+            path = self._find_photograph(photographs, image, faults)
             if path is not None:
-                rows, points = self._find_points(image)
+                rows, points = self._find_points(image, faults)
                 rows, points = rows[is_good[points]], points[is_good[points]]
                 kept = replace(image, points=image.points[rows], point_ids=image.point_ids[rows])
                 self._images.append(kept)
                 self._paths.append(path)
                 seen.append(points)
+        self.faults += faults.finish()
         self._pairs = self._find_pairs(seen, min_shared)
         self._note_other_models()
         if len(self._pairs) == 0 and not self.faults:
@@ -161,17 +164,19 @@ class ColmapData(PairData):
         first, second = self._pairs[index].tolist()
         return first, second
 
-    def _find_photograph(self, photographs: Path, image: ModelImage) -> Path | None:
+    def _find_photograph(self, photographs: Path, image: ModelImage, faults: FaultList) -> Path | None:
         try:
             path = resolve_inside(photographs, image.name)
             if not path.is_file():
-                raise DataError(f"no photograph {image.name[:200]!r} in {photographs}")
+                raise DataError(f"no photograph {image.name[:200]!r} in {photographs}; copy it there")
             return path
         except (DataError, OSError) as error:  # OSError: a name that is too long
-            self.faults.append(Fault(self._model.list_path, str(error), image.line))
+            faults.add(self._model.list_path, str(error), image.line)
             return None
 
-    def _find_points(self, image: ModelImage) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _find_points(
+        self, image: ModelImage, faults: FaultList
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The rows of an image's observations that are of points of the model, and which points those are."""
         known = self._model.point_ids
         places = np.searchsorted(known, image.point_ids)
@@ -180,7 +185,7 @@ class ColmapData(PairData):
         lost = len(places) - len(rows)
         if lost:
             message = f"{lost} observations of {image.name[:80]!r} are of 3D points that points3D lacks"
-            self.faults.append(Fault(self._model.list_path, message, image.line))
+            faults.add(self._model.list_path, f"{message}; export the model again", image.line)
         return rows, places[rows]
 
     def _find_pairs(self, seen: Sequence[NDArray[np.int64]], min_shared: int) -> NDArray[np.int32]:
@@ -278,7 +283,7 @@ def _scale_corner_points(points: Tensor, from_hw: tuple[int, int], to_hw: tuple[
 def _read_orientation(path: Path) -> int:
     """EXIF's orientation, 1 … 8, of an image that has been read before."""
     with PIL.Image.open(path, formats=READ_FORMATS) as image:
-        orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
+        orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     return orientation if orientation in range(1, 9) else 1
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.pairs import Fault
+from ucn.data.sets.fault_list import FaultList
 from ucn.errors import DataError
 
 MAX_MODEL_BYTES = 16 * 2**30
@@ -26,6 +28,7 @@ MAX_MODEL_BYTES = 16 * 2**30
 
 # Number of parameters of each camera model, by its number (colmap/sensor/models.h).
 _PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6, 2)
+_REMEDY = "export the model again"
 _MAX_LINE = 64 * 2**20  # bytes of a line of text
 _MAX_SIDE = 10**7  # pixels
 _MAX_NAME = 4096  # bytes of an image's name
@@ -90,7 +93,7 @@ def read_model(folder: Path) -> Model:
         if path.stat().st_size > MAX_MODEL_BYTES:
             size = path.stat().st_size
             raise DataError(f"{path} has {size:,} bytes, the limit for a model is {MAX_MODEL_BYTES:,}")
-    faults: list[Fault] = []
+    faults = FaultList(_REMEDY)
     if suffix == "bin":
         images = _ImageList(paths[1], _read_cameras_bin(paths[0]), faults)
         _read_images_bin(paths[1], images)
@@ -101,19 +104,19 @@ def read_model(folder: Path) -> Model:
         ids, errors = _read_points_txt(paths[2], faults)
     ids, first = np.unique(ids, return_index=True)
     by_name = sorted(images.images.values(), key=attrgetter("name"))
-    return Model(by_name, ids, errors[first], paths[1], faults)
+    return Model(by_name, ids, errors[first], paths[1], faults.finish())
 
 
 class _ImageList:
     """Collects images; what is wrong with one becomes a fault."""
 
-    def __init__(self, path: Path, cameras: dict[int, tuple[int, int]], faults: list[Fault]) -> None:
+    def __init__(self, path: Path, cameras: dict[int, tuple[int, int]], faults: FaultList) -> None:
         self.images: dict[int, ModelImage] = {}
         self._path, self._cameras, self._faults = path, cameras, faults
 
     def add_fault(self, message: str, line: int | None) -> None:
         """Notes that something was left out."""
-        self._faults.append(Fault(self._path, message, line))
+        self._faults.add(self._path, f"{message}; {_REMEDY}", line)
 
     def add(
         self,
@@ -178,11 +181,17 @@ class _Cursor:
         """Text that ends in a zero byte."""
         end = self._content.find(b"\0", self._place, self._place + _MAX_NAME)
         if end < 0:
-            raise DataError(f"{self._path}: expected a name at byte {self._place:,}, got one without an end")
+            got = f"one without an end; {_REMEDY}"
+            raise DataError(f"{self._path}: expected a name at byte {self._place:,}, got {got}")
+        if end == self._place:  # or a file of zeros would pass for millions of images
+            got = f"an empty one; {_REMEDY}"
+            raise DataError(f"{self._path}: expected a name at byte {self._place:,}, got {got}")
         try:
             name = self._content[self._place : end].decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{self._path}: the name at byte {self._place:,} is not UTF-8") from error
+            raise DataError(
+                f"{self._path}: the name at byte {self._place:,} is not UTF-8; {_REMEDY}"
+            ) from error
         self._place = end + 1
         return name
 
@@ -250,7 +259,8 @@ def _read_cameras_bin(path: Path) -> dict[int, tuple[int, int]]:
 
 def _check_size(width: int, height: int, where: str) -> tuple[int, int]:
     if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
-        raise DataError(f"{where}: expected width and height in 1 … {_MAX_SIDE:,}, got {width} and {height}")
+        sides = f"expected width and height in 1 … {_MAX_SIDE:,}, got {width} and {height}"
+        raise DataError(f"{where}: {sides}; {_REMEDY}")
     return height, width
 
 
@@ -276,14 +286,14 @@ def _read_points_bin(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]
     uint64 count; each: uint64 id, 3 doubles, 3 bytes of colour, double error, uint64 length of the track,
     each: uint32 image, uint32 keypoint.
     """
-    ids, errors = [], []
     with _open_binary(path) as cursor:
-        for _ in range(cursor.read_count(51, "3D points")):
+        count = cursor.read_count(51, "3D points")  # no more than the file has room for
+        ids, errors = np.empty(count, np.int64), np.empty(count, np.float64)
+        for row in range(count):
             values = cursor.unpack("<q3d3BdQ", "a 3D point")
             cursor.skip(8 * values[-1], f"the track of 3D point {values[0]}")
-            ids.append(values[0])
-            errors.append(values[-2])
-    return np.array(ids, np.int64), np.array(errors, np.float64)
+            ids[row], errors[row] = values[0], values[-2]
+    return ids, errors
 
 
 def _read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -316,7 +326,8 @@ def _read_cameras_txt(path: Path) -> dict[int, tuple[int, int]]:
                 camera_id, width, height = int(cells[0]), int(cells[2]), int(cells[3])
             except (ValueError, IndexError):
                 raise DataError(
-                    f"{path}:{number}: expected CAMERA_ID MODEL WIDTH HEIGHT PARAMS, got {line[:60]!r}"
+                    f"{path}:{number}: expected CAMERA_ID MODEL WIDTH HEIGHT PARAMS, got {line[:60]!r}; "
+                    f"{_REMEDY}"
                 ) from None
             cameras[camera_id] = _check_size(width, height, f"{path}:{number}")
     return cameras
@@ -360,9 +371,9 @@ def _parse_keypoints(line: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]
     return values[:, :2], ids.astype(np.int64)
 
 
-def _read_points_txt(path: Path, faults: list[Fault]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _read_points_txt(path: Path, faults: FaultList) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Ids and errors. A line each: POINT3D_ID, X, Y, Z, R, G, B, ERROR, TRACK[]."""
-    ids, errors = [], []
+    ids, errors = array("q"), array("d")  # a tenth of what a list takes
     for number, line in _read_text_lines(path):
         if not _is_content(line):
             continue
@@ -373,7 +384,7 @@ def _read_points_txt(path: Path, faults: list[Fault]) -> tuple[NDArray[np.int64]
                 raise ValueError
         except (ValueError, IndexError):
             expected = "POINT3D_ID X Y Z R G B ERROR TRACK"
-            faults.append(Fault(path, f"expected {expected}, got {line[:60]!r}", number))
+            faults.add(path, f"expected {expected}, got {line[:60]!r}; {_REMEDY}", number)
             continue
         ids.append(point_id)
         errors.append(error)

@@ -44,6 +44,7 @@ INFO = DataInfo(
 )
 
 _IMAGES, _PARTS, _LOCATIONS = "images.txt", "parts/parts.txt", "parts/part_locs.txt"
+_REMEDY = "correct the line, or get the file again"
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,13 @@ class _Tables:
         for number, text in read_lines(path, "list"):
             first, *cells = text.split(maxsplit=count - 1)
             if len(cells) != count - 1:
-                faults.append(Fault(path, f"expected {count} cells, got {text[:60]!r}", number))
+                faults.append(Fault(path, f"expected {count} cells, got {text[:60]!r}; {_REMEDY}", number))
             elif first in lines:
-                faults.append(
-                    Fault(path, f"id {first[:20]} stands twice, first on line {lines[first].number}", number)
-                )
+                message = f"id {first[:20]} stands twice, first on line {lines[first].number}; remove one"
+                faults.append(Fault(path, f"{message} of them", number))
             elif of_images and first not in self.rows:
-                faults.append(
-                    Fault(path, f"unknown image {first[:20]!r}: {_IMAGES} does not have it", number)
-                )
+                message = f"unknown image {first[:20]!r}: {_IMAGES} does not have it; {_REMEDY}"
+                faults.append(Fault(path, message, number))
             else:
                 lines[first] = _Line(number, cells)
         self.faults += shorten(faults)
@@ -94,7 +93,8 @@ class CubData(KeypointData):
             raise DataError(f"{root / _PARTS} names no parts; expected lines of an id and a name")
         self._points, self._lines = _read_locations(tables, {part: i for i, part in enumerate(part_names)})
         self._boxes = _read_boxes(tables) if crop else None
-        self._mirror = mirror_by_names([line.cells[0] for line in part_names.values()])
+        self._part_names = [line.cells[0] for line in part_names.values()]
+        self._mirror = mirror_by_names(self._part_names)
         examples = _choose_images(tables, split, self._lines)
         pairs, notes = None, list[str]()
         if list_file:
@@ -119,6 +119,10 @@ class CubData(KeypointData):
     def mirror_table(self, category: str) -> NDArray[np.int64]:
         """Left and right eye, leg and wing change places."""
         return self._mirror
+
+    def part_names_of(self, category: str) -> Sequence[str]:
+        """Those of parts.txt; the parts of all birds are the same."""
+        return self._part_names
 
     def window(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, int, int, int] | None:
         """The bird, where cropping was asked for."""
@@ -155,12 +159,14 @@ def _read_locations(tables: _Tables, parts: dict[str, int]) -> tuple[NDArray[np.
         row, part = tables.rows.get(cells[0], -1), parts.get(cells[1], -1) if len(cells) > 1 else -1
         try:
             if len(cells) != 5 or cells[4] not in ("0", "1"):
-                raise DataError(f"expected image, part, x, y and 0 or 1, got {text[:60]!r}")
+                raise DataError(f"expected image, part, x, y and 0 or 1, got {text[:60]!r}; {_REMEDY}")
             if row < 0 or part < 0:
                 what = f"image {cells[0][:20]!r}" if row < 0 else f"part {cells[1][:20]!r}"
-                raise DataError(f"unknown {what}: {_IMAGES if row < 0 else _PARTS} does not have it")
+                table = _IMAGES if row < 0 else _PARTS
+                raise DataError(f"unknown {what}: {table} does not have it; {_REMEDY}")
             if lines[row, part]:
-                raise DataError(f"image {cells[0]} has part {cells[1]} on line {lines[row, part]} already")
+                place = f"on line {lines[row, part]} already"
+                raise DataError(f"image {cells[0]} has part {cells[1]} {place}; remove one of them")
             point = parse_numbers(f"{cells[2]} {cells[3]}", 2, "position")
         except DataError as error:
             faults.append(Fault(path, str(error), number))
@@ -200,14 +206,14 @@ def _choose_images(tables: _Tables, split: str, lines: NDArray[np.int32]) -> lis
         try:
             if image_id not in labels or image_id not in is_train:
                 which = "image_class_labels.txt" if image_id not in labels else "train_test_split.txt"
-                raise DataError(f"image {image_id[:20]} has no line in {which}")
+                raise DataError(f"image {image_id[:20]} has no line in {which}; {_REMEDY}")
             if is_train[image_id].cells[0] not in wanted:
                 continue
             path = resolve_inside(tables.root / "images", name)
             if not path.is_file():
-                raise DataError(f"no image file images/{name[:80]}")
+                raise DataError(f"no image file images/{name[:80]}; unpack the images again")
             if not lines[row].any():
-                raise DataError(f"image {image_id[:20]} has no line in {_LOCATIONS}")
+                raise DataError(f"image {image_id[:20]} has no line in {_LOCATIONS}; {_REMEDY}")
         except DataError as error:
             faults.append(Fault(tables.root / _IMAGES, str(error), line.number))
             continue

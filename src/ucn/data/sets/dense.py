@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import PIL.Image
 import torch
 from torch import Tensor
 
-from ucn.data.io import READ_FORMATS, read_image
+from ucn.data.headers import read_header_hw as read_header_hw
+from ucn.data.io import read_image
 from ucn.data.pairs import DataFile, Fault, PairData, check_index
 from ucn.data.points import read_flo
 from ucn.data.sets.layout import MAX_BINARY_BYTES
@@ -26,9 +26,6 @@ from ucn.types import PairSample
 
 SizeHW = tuple[int, int]
 """(H, W)."""
-
-_EXIF_ORIENTATION = 0x0112
-_EXIF_SIDEWAYS = (5, 6, 7, 8)  # these orientations swap height and width
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ class FilePairs(PairData):
 
     def add_fault(self, path: Path, message: str) -> None:
         """Notes that an entry was left out."""
-        self.faults.append(Fault(path, message))
+        self.faults.append(Fault(path, message, is_left_out=True))
 
     def require_pairs(self, split: str, expected: str) -> None:
         """Raises `DataError` where the split has neither pairs nor faults that say why."""
@@ -164,22 +161,13 @@ class DenseData(FilePairs):
         return pixel_grid(image0_hw).reshape(-1, 2), targets.reshape(-1, 2)
 
 
-def read_header_hw(path: Path) -> SizeHW | None:
-    """(H, W) of an image from its header, as `read_image` would give it; None where that cannot be read."""
-    try:
-        with PIL.Image.open(path, formats=READ_FORMATS) as image:
-            is_sideways = image.getexif().get(_EXIF_ORIENTATION) in _EXIF_SIDEWAYS
-            return (image.width, image.height) if is_sideways else (image.height, image.width)
-    except Exception:  # Pillow raises many kinds; the check of the image itself says what is wrong with it
-        return None
-
-
 def check_size(path: Path, got_hw: Sequence[int], image: Path, image_hw: SizeHW | None) -> None:
     """Raises `DataError` where a truth file is not as large as its image; None leaves it unchecked."""
     if image_hw is not None and tuple(got_hw) != image_hw:
         raise DataError(
             f"{path}: expected {image_hw[1]} × {image_hw[0]} (width × height) as image {image}, "
-            f"got {got_hw[1]} × {got_hw[0]}; one of the two was resized or belongs to another pair"
+            f"got {got_hw[1]} × {got_hw[0]}; one of the two was resized or belongs to another "
+            "pair: unpack both again"
         )
 
 

@@ -102,7 +102,7 @@ def open_folder(folder: Path, split: str, *, length: str = "eyes") -> FaceData:
     Args:
         folder: with images and their .pts files.
         split: all; train, the first 80 % by name; or test, the rest.
-        length: of PCK: "eyes" between the outer corners of the eyes, "image" the longest side.
+        length: PCK's length: "eyes" between the outer corners of the eyes, "image" the longest side.
     """
     root = find_root(folder, INFO.markers)
     check_choice(split, INFO.splits, "split")
@@ -117,7 +117,10 @@ def read_pts(path: Path) -> Keypoints:
     if lines and lines[0][1].lower().startswith("version"):
         lines, origin = _strip_frame(path, lines), 1.0
     if len(lines) != _POINT_COUNT:
-        raise DataError(f"{path}: expected {_POINT_COUNT} lines of x and y, got {len(lines)}")
+        raise DataError(
+            f"{path}: expected {_POINT_COUNT} lines of x and y, got {len(lines)}; get the file again, or "
+            "remove it"
+        )
     points = np.array([parse_numbers(text, 2, f"{path}:{number}") for number, text in lines]) - origin
     is_visible = np.ones(_POINT_COUNT, np.bool_)
     return Keypoints(points, is_visible, path, [number for number, _ in lines])
@@ -127,12 +130,18 @@ def _strip_frame(path: Path, lines: list[tuple[int, str]]) -> list[tuple[int, st
     """The lines between the braces of ibug's form."""
     texts = [text for _, text in lines]
     if "{" not in texts[:10] or texts[-1] != "}":
-        raise DataError(f"{path}:{lines[-1][0]}: expected lines of x and y between '{{' and a last '}}'")
+        raise DataError(
+            f"{path}:{lines[-1][0]}: expected lines of x and y between '{{' and a last '}}'; get the file "
+            "again, or remove it"
+        )
     opening = texts.index("{")
     for number, text in lines[1:opening]:
         key, _, value = text.partition(":")
         if key.strip() == "n_points" and value.strip() != f"{_POINT_COUNT}":
-            raise DataError(f"{path}:{number}: expected n_points: {_POINT_COUNT}, got {value.strip()[:20]!r}")
+            raise DataError(
+                f"{path}:{number}: expected n_points: {_POINT_COUNT}, got {value.strip()[:20]!r}; give "
+                "files of 300-W's scheme"
+            )
     return lines[opening + 1 : -1]
 
 
@@ -152,7 +161,8 @@ def _find_faces(root: Path) -> tuple[list[Example], list[Fault], list[str]]:
             annotation = place / f"{stem}.pts"
             if found is None:
                 wanted = " or ".join(f"{stem}{suffix}" for suffix in (".jpg", ".png"))
-                faults.append(Fault(annotation, f"no image {wanted} beside it"))
+                message = f"no image {wanted} beside it; copy it there, or remove this file"
+                faults.append(Fault(annotation, message))
                 continue
             name = (place / stem).relative_to(root).as_posix()
             examples.append(Example(name, "face", place / found, annotation))

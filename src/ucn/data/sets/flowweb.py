@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from ucn.data.catalogue import DataInfo
 from ucn.data.pairs import Fault, check_choice
 from ucn.data.sets.keypoints import KeypointData, first_share, shorten
 from ucn.data.sets.layout import find_image, find_root
-from ucn.data.sets.matlab import read_mat
+from ucn.data.sets.matlab import REMEDY, read_mat
 from ucn.data.sets.parts import Example, Keypoints, mirror_by_names
 from ucn.errors import DataError
 
@@ -85,10 +86,12 @@ class FlowWebData(KeypointData):
             return Keypoints(np.zeros((0, 2)), np.zeros(0, np.bool_), path)
         if points.ndim != 2 or points.shape != (2, len(status)):
             shapes = f"{points.shape} and {found['keypts_status'].shape}"
-            raise DataError(f"{path}: expected keypts of 2 × K and keypts_status of 1 × K, got {shapes}")
+            raise DataError(
+                f"{path}: expected keypts of 2 × K and keypts_status of 1 × K, got {shapes}; {REMEDY}"
+            )
         is_visible = status == 1
         if not np.isfinite(points[:, is_visible]).all():
-            raise DataError(f"{path}: expected finite keypts where keypts_status is 1")
+            raise DataError(f"{path}: expected finite keypts where keypts_status is 1; {REMEDY}")
         return Keypoints(points.T, is_visible, path)
 
     def pck_length(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> float:
@@ -97,8 +100,12 @@ class FlowWebData(KeypointData):
 
     def mirror_table(self, category: str) -> NDArray[np.int64] | None:
         """Left and right change places, for the classes of PASCAL3D+."""
-        names = PART_NAMES.get(re.sub(r"_set_.*", "", category))
-        return None if names is None else mirror_by_names(names.split())
+        names = self.part_names_of(category)
+        return mirror_by_names(names) if names else None
+
+    def part_names_of(self, category: str) -> Sequence[str]:
+        """As PASCAL3D+ calls them; none for a class that it does not have."""
+        return PART_NAMES.get(re.sub(r"_set_.*", "", category), "").split()
 
 
 def open_folder(folder: Path, split: str) -> FlowWebData:
@@ -115,7 +122,9 @@ def open_folder(folder: Path, split: str) -> FlowWebData:
     for path in sorted(root.glob("*_set_*/*.mat")):
         image = find_image(path.with_suffix(""))
         if image is None:
-            faults.append(Fault(path, f"no image {path.stem}.jpg beside it"))
+            faults.append(
+                Fault(path, f"no image {path.stem}.jpg beside it; copy it there, or remove this file")
+            )
         else:
             category = path.parent.name
             sets.setdefault(category, []).append(Example(f"{category}/{path.stem}", category, image, path))

@@ -34,6 +34,7 @@ INFO = DataInfo(
 
 _PREFIXES = {"all": ("i_", "v_"), "viewpoint": ("v_",), "illumination": ("i_",)}
 _OTHERS = range(2, 7)
+_REMEDY = "unpack the sequence again"
 
 
 def open_folder(folder: Path, split: str) -> HPatches:
@@ -63,13 +64,13 @@ class HPatches(DenseData):
     def _add_sequence(self, sequence: Path) -> None:
         image0 = find_image(sequence / "1")
         if image0 is None:
-            self.add_fault(sequence / "1.ppm", "no such file; without it the sequence has no pairs")
+            self.add_fault(sequence / "1.ppm", f"no such file, so the sequence has no pairs; {_REMEDY}")
             return
         for other in _OTHERS:
             image1, truth = find_image(sequence / str(other)), sequence / f"H_1_{other}"
             if image1 is None or not truth.is_file():
                 path = sequence / f"{other}.ppm" if image1 is None else truth
-                self.add_fault(path, "no such file; unpack the sequence again")
+                self.add_fault(path, f"no such file; {_REMEDY}")
                 continue
             name = f"{sequence.name}/1-{other}"
             self.pairs.append(DensePair(name, image0, image1, (TruthFile(truth, "homography"),)))
@@ -97,14 +98,18 @@ def read_homography(path: Path) -> Tensor:
     for line, text in read_lines(path, "homography"):
         numbers += parse_numbers(text, None, f"{path}:{line}")
         if len(numbers) > 9:
-            raise DataError(f"{path}:{line}: expected nine numbers in all, got at least {len(numbers)}")
+            raise DataError(
+                f"{path}:{line}: expected nine numbers in all, got at least {len(numbers)}; {_REMEDY}"
+            )
     if len(numbers) != 9:
-        raise DataError(f"{path}: expected nine numbers in all, got {len(numbers)}")
+        raise DataError(f"{path}: expected nine numbers in all, got {len(numbers)}; {_REMEDY}")
     H = torch.tensor(numbers, dtype=torch.float64).view(3, 3)
     # Of a matrix that means anything in pixels the singular values span some 1e6, of a singular one 1e16.
     values = torch.linalg.svdvals(H)
     if not values[2] > 1e-12 * values[0]:
-        raise DataError(f"{path}: expected a homography that can be inverted, got a singular matrix")
+        raise DataError(
+            f"{path}: expected a homography that can be inverted, got a singular matrix; {_REMEDY}"
+        )
     # The scale of a homography means nothing, its sign included. One plane seen twice is never mirrored, so
     # det H / depth³, the sign of its Jacobian, is positive: with det H > 0 points in front have depth > 0.
     sign: Tensor = torch.linalg.det(H).sign()

@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.data.io import read_image
-from ucn.data.pairs import DataFile, Fault, PairData, check_choice, check_index
+from ucn.data.pairs import DataFile, Fault, PairData, check_choice, check_index, split_groups
 from ucn.data.sets.layout import read_lines
 from ucn.data.sets.pair_counting import GroupPairs, ListedPairs, PairIndex
 from ucn.data.sets.parts import OUTSIDE_SHARE, Example, Keypoints, put_on_image
@@ -39,7 +40,7 @@ def shorten(faults: Sequence[Fault]) -> list[Fault]:
     if len(faults) <= _MAX_FAULTS:
         return list(faults)
     rest = f"{len(faults) - _MAX_FAULTS:,} more faults of this kind; the first are named above"
-    return [*faults[:_MAX_FAULTS], Fault(faults[0].path, rest)]
+    return [*faults[:_MAX_FAULTS], replace(faults[0], message=rest, line=None)]
 
 
 def first_share(count: int) -> int:
@@ -130,6 +131,10 @@ class KeypointData(PairData):
         """(P,) what each part of a class is in a mirror; None where the set does not say."""
         return None
 
+    def part_names_of(self, category: str) -> Sequence[str]:
+        """The names of a class's parts, in their order; empty where the set does not say."""
+        return ()
+
     def window(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, int, int, int] | None:
         """The part (x0, y0, x1, y1) of the image that is used, ends excluded; by default all of it."""
         return None
@@ -145,6 +150,14 @@ class KeypointData(PairData):
     def pair_name(self, index: int) -> str:
         """Both images' names."""
         return "--".join(example.name for example in self._pair(index))
+
+    def pair_class(self, index: int) -> str:
+        """The class of image 0, which is that of both unless any two images are pairs."""
+        return self._pair(index)[0].category
+
+    def pair_part_names(self, index: int) -> Sequence[str]:
+        """The names of the parts of that class."""
+        return self.part_names_of(self.pair_class(index))
 
     def image_paths(self, index: int) -> tuple[Path, Path]:
         """The files of the two images of a pair."""
@@ -237,19 +250,51 @@ class KeypointData(PairData):
         own = ((e.image,) if e.is_shared else (e.image, e.annotation) for e in self._examples)
         return self._select([row for row, paths in enumerate(own) if files.isdisjoint(paths)])
 
+    def without_pairs(self, indices: Set[int]) -> PairData:
+        """Listed pairs but these; where all images of a class are pairs, these lose their second image."""
+        if isinstance(self._pairs, ListedPairs):
+            part = self._select([])
+            kept = [self._pairs[index] for index in range(len(self)) if index not in indices]
+            part._use_pairs(self._examples, kept)
+            return part
+        left_out = {self._pairs[index][1] for index in indices}
+        return self._select([row for row in range(len(self._examples)) if row not in left_out])
+
     def split_off(self, share: float) -> tuple[PairData, PairData]:
-        """Two parts without a common image: of each class's images, by name, the last `share` is held out."""
+        """Two parts without a common image: of each class's images, by name, the last `share` is held out.
+
+        Where that gives no pair for validation, two of each class are held out, and where that does not
+        either, whole classes, or groups of images that listed pairs connect. Where there is only one, both
+        parts are the whole set.
+        """
+        for held_out in self._choose_held_out(share):
+            training = self._select([row for row, e in enumerate(self._examples) if e.image not in held_out])
+            validation = self._select([row for row, e in enumerate(self._examples) if e.image in held_out])
+            if len(training) and len(validation):
+                return training, validation
+        return self, self
+
+    def _choose_held_out(self, share: float) -> Iterator[set[Path]]:
+        """Images that may be held out, the best choice first."""
         categories: dict[str, set[Path]] = {}
         for example in self._examples:
             categories.setdefault(example.category, set()).add(example.image)
-        held_out: set[Path] = set()
-        for images in categories.values():
-            held_out.update(sorted(images)[-max(1, math.ceil(share * len(images))) :])
-        training = self._select([row for row, e in enumerate(self._examples) if e.image not in held_out])
-        validation = self._select([row for row, e in enumerate(self._examples) if e.image in held_out])
-        if not len(training) or not len(validation):
-            return self, self
-        return training, validation
+        classes = [sorted(images) for images in categories.values()]
+        yield set(chain(*(images[-max(1, math.ceil(share * len(images))) :] for images in classes)))
+        yield set(chain(*(images[-2:] for images in classes if len(images) >= 4)))  # two are left to train on
+        connections = self._connections()
+        _, groups = split_groups(connections, share)
+        yield set(chain(*(connections[row] for row in groups)))
+
+    def _connections(self) -> list[tuple[Path, Path]]:
+        """Pairs of images enough to say which of them any pairs connect."""
+        if isinstance(self._pairs, ListedPairs):
+            return [self.image_paths(index) for index in range(len(self))]
+        return [
+            (before.image, after.image)
+            for before, after in pairwise(self._examples)
+            if self._pairing == "any" or before.category == after.category
+        ]
 
     def _select(self, rows: Sequence[int]) -> Self:
         """The set with these examples alone, and the pairs that both images of are among them."""
@@ -277,7 +322,7 @@ def _common_parts(keypoints0: Keypoints, keypoints1: Keypoints) -> NDArray[np.in
     if count0 != count1:
         raise DataError(
             f"{keypoints1.path}: expected {count0} parts as in {keypoints0.path}, got {count1}; "
-            "images of one class must have the same parts"
+            "images of one class must have the same parts; correct one of the two"
         )
     return np.flatnonzero(keypoints0.is_visible & keypoints1.is_visible)
 

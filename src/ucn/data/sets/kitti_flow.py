@@ -51,6 +51,7 @@ INFO = DataInfo(
 # The first four fifths by number: of 200 pairs in 2015 and 194 in 2012. Neighbours in number often come from
 # one drive, so that a random choice would put almost the same street on both sides.
 _TRAIN_COUNTS = {"image_2": 160, "colored_0": 155, "image_0": 155}
+_REMEDY = "unpack it again"
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -150,7 +151,7 @@ def read_channels(path: Path, image: Path, image_hw: SizeHW | None) -> NDArray[n
     except cv2.error:
         channels = None
     if channels is None or channels.dtype != np.uint16 or channels.shape[2:] != (3,):
-        raise DataError(f"{path}: expected a 16-bit RGB PNG, got one that cannot be decoded; unpack it again")
+        raise DataError(f"{path}: expected a 16-bit RGB PNG, got one that cannot be decoded; {_REMEDY}")
     return np.asarray(channels)
 
 
@@ -163,20 +164,26 @@ def _list_numbers(folder: Path) -> set[str]:
 def _check_png(content: bytes, path: Path) -> SizeHW:
     """(H, W) of a whole 16-bit RGB PNG. Decoders forgive a missing end, and fill it with zeros."""
     if not content.startswith(_PNG_SIGNATURE) or content[12:16] != b"IHDR" or len(content) < 33:
-        raise DataError(f"{path}: expected a 16-bit RGB PNG, got a file that is no PNG or has no header")
+        raise DataError(
+            f"{path}: expected a 16-bit RGB PNG, got a file that is no PNG or has no header; {_REMEDY}"
+        )
     width, height, depth, colour = struct.unpack(">IIBB", content[16:26])
     if (depth, colour) != (16, 2):
-        raise DataError(f"{path}: expected a 16-bit RGB PNG, got {depth} bits and colour type {colour}")
+        raise DataError(
+            f"{path}: expected a 16-bit RGB PNG, got {depth} bits and colour type {colour}; {_REMEDY}"
+        )
     if not 0 < width * height <= MAX_PIXELS:
-        raise DataError(f"{path}: it has {width:,} × {height:,} pixels, expected at most {MAX_PIXELS:,}")
+        raise DataError(
+            f"{path}: it has {width:,} × {height:,} pixels, expected at most {MAX_PIXELS:,}; {_REMEDY}"
+        )
     place, kind = len(_PNG_SIGNATURE), b""
     while kind != b"IEND":
         length = int.from_bytes(content[place : place + 4], "big")
         end = place + 12 + length
         if end > len(content):
-            raise DataError(f"{path}: the file is truncated after {len(content):,} bytes; unpack it again")
+            raise DataError(f"{path}: the file is truncated after {len(content):,} bytes; {_REMEDY}")
         kind = content[place + 4 : place + 8]
         if zlib.crc32(content[place + 4 : end - 4]) != int.from_bytes(content[end - 4 : end], "big"):
-            raise DataError(f"{path}: damaged at byte {place:,} (a checksum is wrong); unpack it again")
+            raise DataError(f"{path}: damaged at byte {place:,} (a checksum is wrong); {_REMEDY}")
         place = end
     return height, width

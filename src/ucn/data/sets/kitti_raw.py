@@ -23,11 +23,19 @@ import torch
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
+from ucn.data.headers import read_header_hw
 from ucn.data.io import read_image, read_mask
 from ucn.data.pairs import DataFile, Fault, check_choice
-from ucn.data.sets.dense import read_header_hw
 from ucn.data.sets.kitti_drives import Drive, DriveMotion
-from ucn.data.sets.kitti_rig import CAMERA_FILE, SCANNER_FILE, UNIT_FILE, read_packet, read_rig, read_unit
+from ucn.data.sets.kitti_rig import (
+    CAMERA_FILE,
+    SCANNER_FILE,
+    UNIT_FILE,
+    read_camera,
+    read_packet,
+    read_scanner,
+    read_unit,
+)
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.posed import (
     Array,
@@ -68,6 +76,14 @@ INFO = DataInfo(
 MAX_ALIGNED_GAP = 5
 """Frames; alignments of scans farther apart are not trusted."""
 
+EXCLUDED_DRIVES = {
+    17: "its scenes are mostly static",
+    18: "its scenes are mostly static",
+    60: "its scenes are mostly static",
+    93: "its GPS/IMU data are too noisy",
+}
+"""Drives of 2011_09_26 that the paper leaves out, with its reasons; split all has them, with a note."""
+
 _DAY = "2011_09_26"  # of all drives that the paper names
 # Table "KITTI Correspondence Dataset" of the paper: city, road, residential. 79 and 84 stand in both.
 _PAPER_TRAIN = frozenset(
@@ -104,15 +120,16 @@ def open_folder(
     Args:
         folder: that holds the folders of the days.
         split: train and test without a common drive (train has recordings without an official number, too);
-            all drives; or paper-train and paper-test as printed, which share drives 79 and 84.
+            all drives, those that the paper excludes among them (`EXCLUDED_DRIVES`); or paper-train and
+            paper-test as printed, which share drives 79 and 84.
         min_gap: the second frame of a pair comes at least this many frames after the first.
-        max_gap: and at most this many.
+        max_gap: the second frame of a pair comes at most this many frames after the first.
         poses: oxts (GPS/IMU unit), icp (scans aligned), or auto: oxts where a drive has it, else icp.
         moving: how moving things are found: labels, scans, auto (labels where there are, else scans), or keep
             to leave them in.
-        mask_folder: with DRIVE/NNNNNNNNNN.png in it for each frame, not 0 where something moves; relative to
-            the data folder or absolute; counts as labels.
-        camera: 0 to 3; 2 is the left colour camera.
+        mask_folder: a folder of your own masks, DRIVE/NNNNNNNNNN.png for each frame, not 0 where something
+            moves; relative to the data folder or absolute; it takes the place of labels.
+        camera: which camera's images are used, 0 to 3; 2 is the left colour camera.
     """
     check_choice(split, INFO.splits, "split")
     check_gaps(min_gap, max_gap, INFO.name)
@@ -164,7 +181,7 @@ class KittiRaw(PosedData):
         for path in (*files, images, folder / "velodyne_points" / "data"):
             if not (path.is_file() if path.suffix else path.is_dir()):
                 message = f"missing, so drive {folder.name} is left out; unpack it beside the rest"
-                self.faults.append(Fault(path, message))
+                self.faults.append(Fault(path, message, is_left_out=True))
                 return
         frames = {number: images / name for number, name in _list_numbers(images, "png|jpe?g").items()}
         masks = None if settings.masks is None else settings.masks / folder.name
@@ -181,7 +198,8 @@ class KittiRaw(PosedData):
             use_scans=settings.moving == "scans" or (settings.moving == "auto" and masks is None),
         )
         if settings.moving == "labels" and masks is None and not use_labels:
-            self.faults.append(Fault(labels, f"missing, so {folder.name} is left out; or use moving=scans"))
+            message = f"missing, so {folder.name} is left out; unpack it there, or use moving=scans"
+            self.faults.append(Fault(labels, message, is_left_out=True))
             return
         self._add(drive)
 
@@ -199,7 +217,8 @@ class KittiRaw(PosedData):
                     f"no {what}, as for {len(missing)} of {len(frames)} frames of {folder.name}; they are "
                     "left out; unpack it again"
                 )
-                self.faults.append(Fault(place / f"{missing[0]:010d}.{suffix}", message))
+                path = place / f"{missing[0]:010d}.{suffix}"
+                self.faults.append(Fault(path, message, is_left_out=True))
             frames = {number: path for number, path in frames.items() if number in present}
         return frames
 
@@ -211,7 +230,7 @@ class KittiRaw(PosedData):
                 f"no scan, as for {len(missing)} of {len(drive.images)} frames of {drive.name}; they are not "
                 "used as the first of a pair; unpack it again (of drive 0009 four were never published)"
             )
-            self.faults.append(Fault(drive.scan(missing[0]), message))
+            self.faults.append(Fault(drive.scan(missing[0]), message, is_left_out=True))
         seconds = set(drive.images)
         if not drive.has_oxts:
             seconds &= drive.scans
@@ -220,6 +239,9 @@ class KittiRaw(PosedData):
                 f"{drive.name}: poses by aligning scans, for pairs at most {MAX_ALIGNED_GAP} frames apart"
                 + ("" if self._settings.poses == "icp" else ", since it has no oxts")
             )
+        if (number := _official_number(drive.name)) in EXCLUDED_DRIVES:
+            reason = EXCLUDED_DRIVES[number]
+            self.notes.append(f"{drive.name}: the paper leaves this drive out, since {reason}")
         self._drives.append(drive)
         self._pairs.add(drive.images.keys() & drive.scans, seconds, min_gap, max_gap)
 
@@ -296,9 +318,9 @@ class KittiRaw(PosedData):
             found.setdefault(path, DataFile(path, kind, check))
 
         for drive in self._drives:
-            rig = partial(read_rig, drive.day, self._settings.camera)
-            add(drive.day / CAMERA_FILE, "calibration", rig)
-            add(drive.day / SCANNER_FILE, "calibration", rig)
+            camera = partial(read_camera, drive.day, self._settings.camera)
+            add(drive.day / CAMERA_FILE, "calibration", camera)
+            add(drive.day / SCANNER_FILE, "calibration", partial(read_scanner, drive.day))
             if drive.has_oxts:
                 add(drive.day / UNIT_FILE, "calibration", partial(read_unit, drive.day))
             if drive.labels is not None:
@@ -342,7 +364,13 @@ def _is_in_split(name: str, split: str) -> bool:
         return match is not None
     if not re.fullmatch("[0-9]+", match[2]):  # not one of KITTI's: somebody's own recording
         return split == "train"
-    return match[1] == _DAY and int(match[2]) in _SPLITS[split]
+    return _official_number(name) in _SPLITS[split]
+
+
+def _official_number(name: str) -> int:
+    """Of a drive of the day that the paper uses; -1 for others."""
+    match = re.fullmatch(rf"{_DAY}_drive_([0-9]+)_sync", name)
+    return -1 if match is None else int(match[1])
 
 
 def _list_numbers(folder: Path, suffixes: str) -> dict[int, str]:

@@ -26,6 +26,7 @@ CAMERA_FILE, SCANNER_FILE, UNIT_FILE = (
 
 _EARTH_RADIUS = 6378137.0  # metres
 _OXTS_VALUES = 30
+_REMEDY = "unpack the drive again"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ def read_rig(day: Path, camera: int) -> Rig:
     A point of the scanner is seen at P_rect · R_rect_00 · T_velo_to_cam · X. P_rect is K (I | b): the
     rectified camera stands at -b from the rectified camera 0.
     """
+    K, T_rectified = read_camera(day, camera)
+    return Rig(K, T_rectified @ read_scanner(day))
+
+
+def read_camera(day: Path, camera: int) -> tuple[Array, Array]:
+    """Reads a rectified camera: K (3, 3), and the motion (4, 4) from camera 0 as it was mounted to it."""
     cameras = read_keyed_file(day / CAMERA_FILE, "calibration")
     P = cameras.matrix(f"P_rect_{camera:02d}", 3, 4)
     rectify = cameras.matrix("R_rect_00", 3, 3)
@@ -54,8 +61,12 @@ def read_rig(day: Path, camera: int) -> Rig:
     K = P[:, :3]
     check_intrinsics(K, f"{cameras.path}, line 'P_rect_{camera:02d}:'")
     aside: Array = np.linalg.inv(K) @ P[:, 3]
-    scanner = read_keyed_file(day / SCANNER_FILE, "calibration").motion()
-    return Rig(K, rigid(rectify, aside) @ scanner)
+    return K, rigid(rectify, aside)
+
+
+def read_scanner(day: Path) -> Array:
+    """Reads T_velo_to_cam (4, 4), from the scanner to camera 0; raises `DataError`."""
+    return read_keyed_file(day / SCANNER_FILE, "calibration").motion()
 
 
 def read_unit(day: Path) -> Array:
@@ -71,12 +82,14 @@ def read_packet(path: Path) -> list[float]:
     """
     lines = list(read_lines(path, "GPS/IMU packet"))
     if len(lines) != 1:
-        raise DataError(f"{path}: expected one line of {_OXTS_VALUES} numbers, got {len(lines)} lines")
+        raise DataError(
+            f"{path}: expected one line of {_OXTS_VALUES} numbers, got {len(lines)} lines; {_REMEDY}"
+        )
     values = parse_numbers(lines[0][1], _OXTS_VALUES, f"{path}:{lines[0][0]}")
     if not (abs(values[0]) < 89 and abs(values[1]) <= 180):
         raise DataError(
             f"{path}:{lines[0][0]}: expected latitude and longitude in degrees, got {values[0]:g} and "
-            f"{values[1]:g}"
+            f"{values[1]:g}; {_REMEDY}"
         )
     return values
 

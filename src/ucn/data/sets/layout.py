@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from ucn.data.headers import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from ucn.errors import DataError
 
 MAX_TEXT_BYTES = 256 * 2**20
 """Larger text files are refused unread."""
 MAX_BINARY_BYTES = 2**30
 """Larger binary files (flow, scans, .mat) are refused unread."""
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".webp", ".bmp", ".tif", ".tiff")
-"""Suffixes that `find_image` tries, in order: repacked data sets often hold JPEG for PNG or PPM."""
 
 
 def find_root(folder: Path, markers: Sequence[str], inside: Sequence[str] = ()) -> Path:
@@ -29,18 +29,26 @@ def find_root(folder: Path, markers: Sequence[str], inside: Sequence[str] = ()) 
     Raises:
         DataError: not a folder (archives are named as such), or no marker is in it.
     """
-    if not folder.exists():
-        raise DataError(f"no folder {folder}: check the path")
-    if not folder.is_dir():
-        if zipfile.is_zipfile(folder) or tarfile.is_tarfile(folder):
-            raise DataError(f"{folder} is an archive; unpack it and give the folder")
-        raise DataError(f"{folder} is a file; expected the folder of the data set")
+    check_folder(folder, "the folder of the data set")
     for candidate in (folder, *(folder / name for name in inside)):
         if any(next(candidate.glob(marker), None) is not None for marker in markers):
             return candidate
     expected = " or ".join(markers)
     also = f" or in its {', '.join(inside)}" if inside else ""
-    raise DataError(f"{folder} does not have the expected layout: no {expected} in it{also}")
+    raise DataError(
+        f"{folder} does not have the expected layout: no {expected} in it{also}; `ucn data list NAME` shows "
+        "what belongs where"
+    )
+
+
+def check_folder(folder: Path, expected: str) -> None:
+    """Raises `DataError` where a folder is missing, an archive or another file; says what was expected."""
+    if not folder.exists():
+        raise DataError(f"no folder {folder}: check the path")
+    if not folder.is_dir():
+        if folder.is_file() and (zipfile.is_zipfile(folder) or tarfile.is_tarfile(folder)):
+            raise DataError(f"{folder} is an archive; unpack it and give the folder")
+        raise DataError(f"{folder} is a file; expected {expected}")
 
 
 def resolve_inside(root: Path, name: str) -> Path:
@@ -58,12 +66,15 @@ def resolve_inside(root: Path, name: str) -> Path:
         or not parts.parts
         or ":" in parts.parts[0]
     ):
-        raise DataError(f"expected a path inside {root}, got {name[:80]!r}")
+        raise DataError(f"expected a path inside {root}, got {name[:80]!r}; correct the list")
     return root.joinpath(*parts.parts)
 
 
 def find_image(stem: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> Path | None:
-    """The image file of a path given without its suffix; None where there is none."""
+    """The image file of a path given without its suffix; None where there is none.
+
+    Repacked data sets often hold JPEG for PNG or PPM, so that all suffixes are tried in order.
+    """
     for suffix in suffixes:
         path = stem.with_name(stem.name + suffix)
         if path.is_file():
@@ -72,15 +83,20 @@ def find_image(stem: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> Path | N
 
 
 def read_binary(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> bytes:
-    """All bytes of a file within a size limit; raises `DataError` saying why not."""
+    """All bytes of a regular file within a size limit; raises `DataError` saying why not."""
     try:
-        size = path.stat().st_size
-        if size > limit:
-            raise DataError(f"{path} has {size:,} bytes, the limit for {what} is {limit:,}")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would wait for ever, a device might never end
+            expected = "it is not a regular file; put the file itself in its place"
+            raise DataError(f"cannot read {what} {path}: {expected}", path=path)
+        if status.st_size > limit:
+            size = f"{path} has {status.st_size:,} bytes, the limit for {what} is {limit:,}"
+            raise DataError(f"{size}; check that it is the right file", path=path)
         return path.read_bytes()
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error))
-        raise DataError(f"cannot read {what} {path}: {reason.lower()}") from error
+        message = f"cannot read {what} {path}: {reason.lower()}; check the path and its rights"
+        raise DataError(message, path=path) from error
 
 
 def read_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
@@ -92,10 +108,21 @@ def read_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
     try:
         text = read_binary(path, what, MAX_TEXT_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"cannot read {what} {path}: it is not UTF-8 text; save it as UTF-8") from error
-    for number, line in enumerate(text.splitlines(), start=1):
+        message = f"cannot read {what} {path}: it is not UTF-8 text; save it as UTF-8"
+        raise DataError(message, path=path) from error
+    # Unlike `str.splitlines`, which also splits at U+2028 and its like: a line of JSON may hold these.
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield number, line.strip()
+
+
+def is_number(text: str) -> bool:
+    """Whether text is a number as files have it, NaN and infinity among them."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text  # Python reads 1_0 as 10
 
 
 def parse_numbers(text: str, count: int | None, where: str) -> list[float]:
@@ -111,14 +138,13 @@ def parse_numbers(text: str, count: int | None, where: str) -> list[float]:
     """
     cells = text.replace(",", " ").split()
     if count is not None and len(cells) != count:
-        raise DataError(f"{where}: expected {count} numbers, got {len(cells)}: {text[:60]!r}")
+        raise DataError(f"{where}: expected {count} numbers, got {len(cells)}: {text[:60]!r}; correct it")
     numbers = []
     for cell in cells:
-        try:
-            value = float(cell)
-        except ValueError:
-            raise DataError(f"{where}: expected a number, got {cell[:40]!r}") from None
+        if not is_number(cell):
+            raise DataError(f"{where}: expected a number, got {cell[:40]!r}; correct it")
+        value = float(cell)
         if not math.isfinite(value):
-            raise DataError(f"{where}: expected a finite number, got {cell[:40]!r}")
+            raise DataError(f"{where}: expected a finite number, got {cell[:40]!r}; correct it")
         numbers.append(value)
     return numbers

@@ -22,6 +22,8 @@ MAX_MAT_BYTES = 64 * 2**20
 """Larger .mat files are refused unread."""
 MAX_UNPACKED_BYTES = 256 * 2**20
 """Compressed files that unpack to more are refused."""
+REMEDY = "get the file again, or remove it"
+"""What can be done about a wrong file."""
 
 _HEADER_BYTES = 128
 # Types of elements, table 1-1 of the format.
@@ -53,12 +55,12 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]
     for element in _unpack(content, order, path):
         name, value = _parse_array(element, order, path)
         if name in names and isinstance(value, str):
-            raise DataError(f"{path}: expected numbers in '{name}', got {value}")
+            raise DataError(f"{path}: expected numbers in '{name}', got {value}; {REMEDY}")
         if name in names and not isinstance(value, str):
             found[name] = value
     for name in names:
         if name not in found:
-            raise DataError(f"{path} has no variable '{name}'; expected the annotation file of this data set")
+            raise DataError(f"{path} has no variable '{name}'; give the annotation file of this data set")
     return found
 
 
@@ -66,12 +68,15 @@ def _check_header(content: bytes, path: Path) -> str:
     """The byte order; raises where the file is of another kind or version."""
     order = {b"IM": "<", b"MI": ">"}.get(content[126:_HEADER_BYTES])
     if order is None:
-        raise DataError(f"{path} is not a MATLAB file of version 5: no byte-order mark at byte 126")
+        raise DataError(f"{path} is not a MATLAB file of version 5: no byte-order mark at byte 126; {REMEDY}")
     (version,) = struct.unpack(f"{order}H", content[124:126])
     if version == 0x0200:
         raise DataError(f"{path} is of MATLAB's version 7.3 (HDF5); save it again with -v7")
     if version != 0x0100:
-        raise DataError(f"{path}: expected version 5 of MATLAB's format (0x0100), got {version:#06x}")
+        raise DataError(
+            f"{path}: expected version 5 of MATLAB's format (0x0100), got {version:#06x}; save it again "
+            "with -v7"
+        )
     return order
 
 
@@ -126,7 +131,7 @@ def _inflate(packed: bytes, limit: int, path: Path) -> bytes:
     except zlib.error as error:
         raise _damaged(path, str(error)) from error
     if reader.unconsumed_tail:
-        raise DataError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+        raise DataError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes; {REMEDY}")
     if not reader.eof:
         raise _damaged(path, "compressed data end too soon")
     return unpacked
@@ -157,4 +162,4 @@ def _parse_array(data: bytes, order: str, path: Path) -> tuple[str, NDArray[np.f
 
 
 def _damaged(path: Path, reason: str) -> DataError:
-    return DataError(f"cannot read {path}: damaged MATLAB file ({reason})")
+    return DataError(f"cannot read {path}: damaged MATLAB file ({reason}); {REMEDY}")

@@ -176,7 +176,9 @@ def _read_picture(path: Path) -> Tensor:
     picture = read_image(path) * 255
     values = picture[0].round()
     if not torch.allclose(picture, values.expand_as(picture), rtol=0, atol=1e-3):
-        raise DataError(f"{path}: expected disparity as 8-bit grey, got colours or more bits")
+        raise DataError(
+            f"{path}: expected disparity as 8-bit grey, got colours or more bits; unpack it again"
+        )
     return values.where(values > 0, torch.nan)
 
 
@@ -198,7 +200,7 @@ def read_pfm(path: Path) -> Tensor:
     if header is None:
         raise DataError(
             f"{path}: expected a portable float map of one channel, which begins 'Pf', width, height, scale; "
-            f"got {content[:24]!r}"
+            f"got {content[:24]!r}; unpack it again"
         )
     width, height, start = int(header[1]), int(header[2]), header.end()
     if len(content) - start != 4 * width * height:

@@ -118,6 +118,14 @@ class OwnData(PairData):
         """What the column `class` says; empty where it says nothing."""
         return self._pair(index).entry.class_name
 
+    def pair_split(self, index: int) -> str:
+        """What the column `split` says; empty where it says nothing."""
+        return self._pair(index).entry.split
+
+    def pair_part_names(self, index: int) -> Sequence[str]:
+        """The parts in ``parts.csv``."""
+        return self.part_names or ()
+
     def image_paths(self, index: int) -> tuple[Path, Path]:
         """The files of the two images."""
         pair = self._pair(index)
@@ -195,7 +203,7 @@ class OwnData(PairData):
                 else:
                     points = finder.find(entry.points or _points_name(entry), "points")
             except DataError as error:
-                self.faults.append(Fault(self._list, str(error), entry.line))
+                self.faults.append(Fault(self._list, str(error), entry.line, is_left_out=True))
             else:
                 pairs.append(_Pair(entry, image0, image1, points))
         return pairs
@@ -216,6 +224,9 @@ class _Finder:
             names = self._list(path.parent)
             if path.name in names and path.is_file():
                 return path
+            if path.is_symlink() and not path.exists():
+                reason = "is a link to a file that is not there; copy it, or correct the link"
+                raise DataError(f"{what}: {name[:200]!r} {reason}")
         except OSError as error:
             raise DataError(f"{what}: cannot look for {name[:200]!r}: {error.strerror}") from error
         close: list[str] = []

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.pairs import Fault
-from ucn.data.points import check_points, is_number, split_cells
-from ucn.data.sets.layout import read_lines
+from ucn.data.points import check_points, split_cells
+from ucn.data.sets.layout import is_number, read_lines
 from ucn.errors import DataError, PointsError
 from ucn.types import FloatArray
 
@@ -142,7 +142,7 @@ def read_pair_csv(path: Path) -> PairList:
             _check_count(cells, len(header), line)
             entries.append(make_entry(number, {name: cells[place] for name, place in columns.items()}))
         except DataError as error:
-            faults.append(Fault(path, str(error), number))
+            faults.append(Fault(path, str(error), number, is_left_out=True))
     return PairList(entries, faults, notes, "split" in columns)
 
 

@@ -28,7 +28,7 @@ def read_pair_json(path: Path, parts: Parts | None) -> PairList:
             truth = _read_json_points(values, parts, path, number)
             entries.append(make_entry(number, values, truth))
         except DataError as error:
-            faults.append(Fault(path, str(error), number))
+            faults.append(Fault(path, str(error), number, is_left_out=True))
             continue
         has_splits |= "split" in values
         has_unused_parts |= "parts" in values and parts is None

@@ -124,7 +124,10 @@ def put_on_image(
     is_near = keypoints.is_visible & (outside <= BORDER_PIXELS)
     is_far = keypoints.is_visible & ~is_near & ~(outside <= outside_share * max(size_hw))
     if is_far.any():
-        raise DataError(_describe(keypoints, is_far, outside, size_hw))
+        raise DataError(
+            f"{_describe(keypoints, is_far, outside, size_hw)}; the image was resized or is another one: put "
+            "the right one in its place, or correct the point"
+        )
     is_hidden, note = keypoints.is_visible & ~is_near, ""
     if is_hidden.any() and math.isfinite(outside_share):
         note = f"{_describe(keypoints, is_hidden, outside, size_hw)}; it counts as not visible"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ElementTree
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,7 @@ _IMAGE_FOLDERS = (
     *(f"{place}/JPEGImages" for place in ("VOC2011", "VOCdevkit/VOC2011", "TrainVal/VOCdevkit/VOC2011")),
 )
 _MAX_XML_BYTES = 2**20
+_REMEDY = "get the file again, or remove it"
 _LAST_CLEAN_YEAR = 2008
 
 
@@ -102,7 +104,8 @@ class BerkeleyData(KeypointData):
         image = (root.findtext("image") or "").strip()
         if image != example.image.stem:
             raise DataError(
-                f"{path}: expected <image> {example.image.stem}, as in its name, got {image[:60]!r}"
+                f"{path}: expected <image> {example.image.stem}, as in its name, got {image[:60]!r}; "
+                f"{_REMEDY}"
             )
         index = {name: part for part, name in enumerate(PART_NAMES[example.category].split())}
         points, is_visible = np.full((len(index), 2), np.nan), np.zeros(len(index), np.bool_)
@@ -121,7 +124,11 @@ class BerkeleyData(KeypointData):
 
     def mirror_table(self, category: str) -> NDArray[np.int64]:
         """Left and right change places, by the parts' names."""
-        return mirror_by_names(PART_NAMES[category].split())
+        return mirror_by_names(self.part_names_of(category))
+
+    def part_names_of(self, category: str) -> Sequence[str]:
+        """As Berkeley's files call them."""
+        return PART_NAMES[category].split()
 
     def window(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, int, int, int] | None:
         """The object, unless the whole photograph was asked for."""
@@ -196,9 +203,11 @@ def _find_objects(root: Path) -> tuple[list[Example], list[Fault]]:
     for path in sorted(root.glob(pattern)):
         category, stem = path.parent.name, path.stem.rpartition("_")[0]
         if category not in PART_NAMES:
-            faults.append(Fault(path, f"'{category[:40]}' is none of the 20 classes of PASCAL VOC"))
+            message = f"'{category[:40]}' is none of the 20 classes of PASCAL VOC; remove the file"
+            faults.append(Fault(path, message))
         elif f"{stem}.jpg" not in present:
-            faults.append(Fault(path, f"no image {images.relative_to(root).as_posix()}/{stem[:60]}.jpg"))
+            place = images.relative_to(root).as_posix()
+            faults.append(Fault(path, f"no image {place}/{stem[:60]}.jpg; get it, or remove this file"))
         else:
             examples.append(Example(f"{category}/{path.stem}", category, images / f"{stem}.jpg", path))
     return examples, shorten(faults)
@@ -208,14 +217,14 @@ def _read_xml(path: Path) -> ElementTree.Element:
     """An <annotation>; document types are refused, since entities in them can grow without end."""
     content = read_binary(path, "annotation", _MAX_XML_BYTES)
     if b"<!DOCTYPE" in content.upper() or b"<!ENTITY" in content.upper() or b"\0" in content:
-        raise DataError(f"{path}: expected plain XML without a document type or entities")
+        raise DataError(f"{path}: expected plain XML without a document type or entities; {_REMEDY}")
     try:
         root = ElementTree.fromstring(content)
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError) as error:
         line = f":{error.position[0]}" if isinstance(error, ElementTree.ParseError) else ""
-        raise DataError(f"{path}{line}: expected XML ({str(error)[:80]})") from error
+        raise DataError(f"{path}{line}: expected XML ({str(error)[:80]}); {_REMEDY}") from error
     if root.tag != "annotation":
-        raise DataError(f"{path}: expected <annotation>, got <{root.tag[:40]}>")
+        raise DataError(f"{path}: expected <annotation>, got <{root.tag[:40]}>; {_REMEDY}")
     return root
 
 
@@ -227,15 +236,17 @@ def _read_number(element: ElementTree.Element, key: str, path: Path) -> float:
         value = math.nan
     if not math.isfinite(value):
         name = element.get("name") or element.tag
-        raise DataError(f"{path}: expected a number as {key} of {name[:40]}, got {text[:40]!r}")
+        raise DataError(f"{path}: expected a number as {key} of {name[:40]}, got {text[:40]!r}; {_REMEDY}")
     return value
 
 
 def _read_bounds(root: ElementTree.Element, path: Path) -> Box:
     bounds = root.find("visible_bounds")
     if bounds is None:
-        raise DataError(f"{path}: expected <visible_bounds> with xmin, ymin, width and height")
+        raise DataError(f"{path}: expected <visible_bounds> with xmin, ymin, width and height; {_REMEDY}")
     x, y, width, height = (_read_number(bounds, key, path) for key in ("xmin", "ymin", "width", "height"))
     if width <= 0 or height <= 0:
-        raise DataError(f"{path}: expected visible_bounds with an area, got {width:g} × {height:g}")
+        raise DataError(
+            f"{path}: expected visible_bounds with an area, got {width:g} × {height:g}; {_REMEDY}"
+        )
     return x, y, x + width, y + height

@@ -16,7 +16,7 @@ from ucn.data.pairs import Fault, check_choice
 from ucn.data.sets.image_lists import find_table, read_table
 from ucn.data.sets.keypoints import KeypointData, shorten
 from ucn.data.sets.layout import find_image, find_root
-from ucn.data.sets.matlab import read_mat
+from ucn.data.sets.matlab import REMEDY, read_mat
 from ucn.data.sets.parts import Box, Example, Keypoints
 from ucn.errors import DataError
 
@@ -62,9 +62,13 @@ class PfPascalData(KeypointData):
         found = read_mat(example.annotation, ["kps", "bbox"])
         points, box = found["kps"], found["bbox"].ravel()
         if points.ndim != 2 or points.shape[1] != 2 or np.isinf(points).any():
-            raise DataError(f"{example.annotation}: expected kps of N × 2 numbers, got {points.shape}")
+            raise DataError(
+                f"{example.annotation}: expected kps of N × 2 numbers, got {points.shape}; {REMEDY}"
+            )
         if len(box) != 4 or not np.isfinite(box).all() or not (box[2] > box[0] and box[3] > box[1]):
-            raise DataError(f"{example.annotation}: expected bbox of left, top, right, bottom, got {box[:6]}")
+            raise DataError(
+                f"{example.annotation}: expected bbox of left, top, right, bottom, got {box[:6]}; {REMEDY}"
+            )
         corners: Box = (float(box[0]), float(box[1]), float(box[2]), float(box[3]))
         return Keypoints(points, np.isfinite(points[:, 0] + points[:, 1]), example.annotation, box=corners)
 
@@ -82,7 +86,8 @@ def open_folder(folder: Path, split: str, *, length: str = "image") -> PfPascalD
     Args:
         folder: PF-dataset-PASCAL, or the folder that holds it.
         split: train, val or test as the tables of pairs say; or all pairs within each class.
-        length: of PCK: "image" the longest side of image 1, "box" the longer side of the object's box in it.
+        length: PCK's length: "image" the longest side of image 1, "box" the longer side of the object's box
+            in it.
     """
     root = find_root(folder, INFO.markers, INFO.inside)
     check_choice(split, INFO.splits, "split")
@@ -105,7 +110,7 @@ def _find_images(root: Path) -> tuple[list[Example], list[Fault]]:
     for path in sorted(root.glob("Annotations/*/*.mat")):
         image = find_image(root / "JPEGImages" / path.stem, (".jpg", ".png", ".jpeg"))
         if image is None:
-            faults.append(Fault(path, f"no image JPEGImages/{path.stem}.jpg"))
+            faults.append(Fault(path, f"no image JPEGImages/{path.stem}.jpg; get it, or remove this file"))
         else:
             category = path.parent.name
             examples.append(Example(f"{category}/{path.stem}", category, image, path))
@@ -121,13 +126,16 @@ def _read_pairs(path: Path, examples: list[Example]) -> tuple[list[tuple[int, in
         if category.isascii() and category.isdigit() and 1 <= int(category) <= len(CLASSES):
             category = CLASSES[int(category) - 1]
         if category not in CLASSES:
-            faults.append(Fault(path, f"expected image 0, image 1 and a class, got {cells[:3]}", line))
+            faults.append(
+                Fault(path, f"expected image 0, image 1 and a class, got {cells[:3]}; correct the line", line)
+            )
             continue
         stems = [PurePosixPath(cell.replace("\\", "/")).stem for cell in cells[:2]]
         found = [rows.get(f"{category}/{stem}", -1) for stem in stems]
         if min(found) < 0:
             missing = stems[found.index(-1)][:60]
-            faults.append(Fault(path, f"the set has no annotated image {missing!r} of {category}", line))
+            message = f"the set has no annotated image {missing!r} of {category}; remove the line"
+            faults.append(Fault(path, message, line))
         else:
             pairs.append((found[0], found[1]))
     unique = list(dict.fromkeys(pairs))

@@ -16,7 +16,7 @@ from ucn.data.pairs import Fault, check_choice
 from ucn.data.sets.image_lists import find_table, read_table
 from ucn.data.sets.keypoints import KeypointData, shorten
 from ucn.data.sets.layout import find_image, find_root
-from ucn.data.sets.matlab import read_mat
+from ucn.data.sets.matlab import REMEDY, read_mat
 from ucn.data.sets.parts import Example, Keypoints
 from ucn.errors import DataError
 
@@ -47,7 +47,9 @@ class WillowData(KeypointData):
         """The ten points of an image."""
         points = read_mat(example.annotation, ["pts_coord"])["pts_coord"]
         if points.ndim != 2 or points.shape[0] != 2 or not np.isfinite(points).all():
-            raise DataError(f"{example.annotation}: expected pts_coord of 2 × N numbers, got {points.shape}")
+            raise DataError(
+                f"{example.annotation}: expected pts_coord of 2 × N numbers, got {points.shape}; {REMEDY}"
+            )
         return Keypoints(points.T, np.ones(points.shape[1], np.bool_), example.annotation)
 
     def pck_length(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> float:
@@ -85,7 +87,9 @@ def _find_images(root: Path) -> tuple[list[Example], list[Fault]]:
     for path in sorted(root.glob("*(*)/*.mat")):
         image = find_image(path.with_suffix(""))
         if image is None:
-            faults.append(Fault(path, f"no image {path.stem}.png beside it"))
+            faults.append(
+                Fault(path, f"no image {path.stem}.png beside it; copy it there, or remove this file")
+            )
         else:
             category = path.parent.name
             examples.append(Example(f"{category}/{path.stem}", category, image, path))
@@ -105,7 +109,7 @@ def _read_pairs(path: Path, examples: list[Example]) -> tuple[list[tuple[int, in
                 if len(found) < 2
                 else f"an image of the set, got {cells[found.index(-1)][:60]!r}"
             )
-            faults.append(Fault(path, f"expected {what}", line))
+            faults.append(Fault(path, f"expected {what}; correct the line", line))
         else:
             pairs.append((found[0], found[1]))
     return list(dict.fromkeys(pairs)), shorten(faults)

@@ -31,6 +31,8 @@ Array = NDArray[np.float64]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
+_REMEDY = "get the file again"
+
 
 class PosedData(PairData):
     """Pairs whose camera motion is known as well as their correspondences."""
@@ -76,14 +78,16 @@ def check_rotation(rotation: Array, where: str) -> None:
     """Raises `DataError` where (3, 3) is no rotation: its columns are not orthonormal, or it mirrors."""
     # Published poses have six digits or so, and chains of them drift.
     if not np.allclose(rotation.T @ rotation, np.eye(3), atol=1e-2) or np.linalg.det(rotation) < 0:
-        raise DataError(f"{where}: expected a rotation matrix, got {np.round(rotation, 3).tolist()}")
+        raise DataError(
+            f"{where}: expected a rotation matrix, got {np.round(rotation, 3).tolist()}; {_REMEDY}"
+        )
 
 
 def check_intrinsics(K: Array, where: str) -> None:
     """Raises `DataError` where (3, 3) cannot be a camera's matrix."""
     if not (K[0, 0] > 0 and K[1, 1] > 0 and np.array_equal(K[2], [0, 0, 1]) and K[1, 0] == 0):
         raise DataError(
-            f"{where}: expected fx s cx, 0 fy cy, 0 0 1 with positive fx and fy, got {K.tolist()}"
+            f"{where}: expected fx s cx, 0 fy cy, 0 0 1 with positive fx and fy, got {K.tolist()}; {_REMEDY}"
         )
 
 
@@ -102,7 +106,8 @@ class KeyedFile:
     def matrix(self, key: str, rows: int, columns: int) -> Array:
         """The matrix behind a key, row by row; raises `DataError` where it is missing or wrong."""
         if key not in self.texts:
-            raise DataError(f"{self.path}: expected a line '{key}:' with {rows * columns} numbers, got none")
+            wanted = f"a line '{key}:' with {rows * columns} numbers"
+            raise DataError(f"{self.path}: expected {wanted}, got none; {_REMEDY}")
         line, text = self.texts[key]
         numbers = parse_numbers(text, rows * columns, f"{self.path}:{line}")
         return np.array(numbers).reshape(rows, columns)
@@ -120,7 +125,7 @@ def read_keyed_file(path: Path, what: str) -> KeyedFile:
     for number, line in read_lines(path, what):
         key, separator, text = line.partition(":")
         if not separator:
-            raise DataError(f"{path}:{number}: expected 'key: numbers', got {line[:60]!r}")
+            raise DataError(f"{path}:{number}: expected 'key: numbers', got {line[:60]!r}; {_REMEDY}")
         texts[key.strip()] = (number, text)
     return KeyedFile(path, texts)
 
@@ -133,7 +138,7 @@ def read_matrix(path: Path, rows: int, columns: int, what: str) -> Array:
     """
     lines = list(read_lines(path, what))
     if len(lines) != rows:
-        raise DataError(f"{path}: expected {rows} lines of {columns} numbers, got {len(lines)}")
+        raise DataError(f"{path}: expected {rows} lines of {columns} numbers, got {len(lines)}; {_REMEDY}")
     return np.array([parse_numbers(line, columns, f"{path}:{number}") for number, line in lines])
 
 

@@ -4,10 +4,11 @@ The published depth is not registered to the colour image: it lies in the pixels
 alone the intrinsics were published (focal length 585, centre 320, 240) and whose poses the pose files give.
 The colour camera sees about 11 % wider and stands beside it. Each measured pixel is therefore taken to space
 by the depth camera and from there to the two colour images. The colour camera's focal length, 525, is what
-others have used; it and the offset of 2 cm were confirmed on real frames: against depth taken as registered,
-the mean difference of colours falls from 0.045 to 0.033 on pairs 12 frames apart, and the median distance
-from matched SIFT features from 2.4 to 1.4 pixels on pairs 8 to 16 apart. What remains grows to 4 pixels where
-the camera turns fast, since colour and depth are not taken at the same moment.
+others have used; it and the offset of 2 cm were confirmed on 60 pairs of real frames 8 to 16 apart (by
+``benchmarks/data_truth.py``): against depth taken as registered, the mean difference of colours falls from
+0.045 to 0.032, and the median distance from matched SIFT features from 3.1 to 1.7 pixels. What remains grows
+to 4.5 pixels in the worst pair, where the camera turns fast, since colour and depth are not taken at the same
+moment.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ import torch
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
+from ucn.data.headers import read_header_hw
 from ucn.data.io import MAX_FILE_BYTES, MAX_PIXELS, read_image
 from ucn.data.pairs import DataFile, Fault, check_choice
-from ucn.data.sets.dense import check_size, read_header_hw
+from ucn.data.sets.dense import check_size
 from ucn.data.sets.layout import find_root, read_binary, read_lines
 from ucn.data.sets.posed import (
     Array,
@@ -69,6 +71,7 @@ INFO = DataInfo(
 DEFAULT_INTRINSICS = np.array([[585.0, 0, 320], [0, 585, 240], [0, 0, 1]])
 """Of the depth camera, as the data set's page gives them; pixel centres are taken to be at integers."""
 
+_REMEDY = "get the file again"
 _NAME = re.compile(r"frame-([0-9]{6})\.(color\.(?:png|jpe?g)|depth\.png|pose\.txt)")
 _EDGE = 0.05  # relative step of depth between neighbours that is an edge
 _TOLERANCE = 0.03  # relative; a Kinect errs by about 1 cm at 2 m, and poses by as much
@@ -91,9 +94,9 @@ def open_folder(
         split: train or test by the scenes' split files (frames that lie directly in the folder are train),
             or all.
         min_gap: the second frame of a pair comes at least this many frame numbers after the first.
-        max_gap: and at most this many.
+        max_gap: the second frame of a pair comes at most this many frame numbers after the first.
         is_registered: the depth lies in the pixels of the colour image, and both have the intrinsics that the
-            depth camera has otherwise; the next two then mean nothing.
+            depth camera has otherwise; colour_focal and colour_offset then mean nothing.
         colour_focal: focal length of the colour camera, pixels; its centre is the depth camera's.
         colour_offset: metres to add to x in the depth camera's coordinates to get the colour camera's.
     """
@@ -309,9 +312,12 @@ def read_depth(path: Path, image: Path, size_hw: tuple[int, int] | None) -> Arra
             is_readable = mode.startswith("I") and width * height <= MAX_PIXELS
             values = np.asarray(picture).astype(np.float64) if is_readable else None
     except Exception as error:  # on damaged files Pillow raises SyntaxError, OSError, struct.error and more
-        raise DataError(f"{path}: expected a 16-bit PNG, got one that cannot be read ({error})") from error
+        raise DataError(
+            f"{path}: expected a 16-bit PNG, got one that cannot be read ({error}); {_REMEDY}"
+        ) from error
     if values is None:
-        raise DataError(f"{path}: expected a 16-bit grey PNG, got {width} × {height} pixels of mode {mode}")
+        got = f"{width} × {height} pixels of mode {mode}"
+        raise DataError(f"{path}: expected a 16-bit grey PNG, got {got}; {_REMEDY}")
     check_size(path, values.shape, image, size_hw)
     values[(values == 0) | (values == 65535)] = np.nan
     return values / 1000
@@ -326,7 +332,7 @@ def read_pose(path: Path) -> Array:
     T = read_matrix(path, 4, 4, "pose")
     check_rotation(T[:3, :3], str(path))
     if not np.allclose(T[3], [0, 0, 0, 1]):
-        raise DataError(f"{path}: expected 0 0 0 1 as the last row, got {T[3].tolist()}")
+        raise DataError(f"{path}: expected 0 0 0 1 as the last row, got {T[3].tolist()}; {_REMEDY}")
     return T
 
 

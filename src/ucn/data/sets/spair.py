@@ -52,6 +52,7 @@ LAYOUTS = ("large", "small")
 _FOLDERS = {"train": "trn", "val": "val", "test": "test"}
 _PAIR_NAME = re.compile(r"[0-9]+-([^-:/\\]+)-([^-:/\\]+):([a-z]+)")
 _MAX_JSON_BYTES = 2**20
+_REMEDY = "unpack the data set again"
 _PART_COUNT = 30  # the most that a class has
 
 # Which ids are left and right of the same thing; the set does not say, Zhang et al., "Telling Left from
@@ -121,16 +122,20 @@ class SpairData(PairData):
         for line, text in read_lines(path, "list of pairs"):
             found = _PAIR_NAME.fullmatch(text)
             if found is None:
-                faults.append(Fault(path, f"expected NUMBER-NAME0-NAME1:CLASS, got {text[:60]!r}", line))
+                faults.append(
+                    Fault(path, f"expected NUMBER-NAME0-NAME1:CLASS, got {text[:60]!r}; {_REMEDY}", line)
+                )
                 continue
             wanted = [f"JPEGImages/{found[3]}/{found[view]}.jpg" for view in (1, 2)]
             missing = [name for name in wanted if name not in images]
             if self._json_path(text).name not in present:
                 missing.append(f"PairAnnotation/{self._folder.name}/{text}.json")
             if missing:
-                faults.append(Fault(path, f"there is no {missing[0][:120]}", line))
+                faults.append(Fault(path, f"there is no {missing[0][:120]}; {_REMEDY}", line))
             elif text in names:
-                faults.append(Fault(path, f"the pair of line {names[text]} again", line))
+                faults.append(
+                    Fault(path, f"the pair of line {names[text]} again; remove one of the two", line)
+                )
             else:
                 names[text] = line
         self.faults += shorten(faults)
@@ -224,7 +229,7 @@ def open_folder(folder: Path, split: str, *, layout: str = "large", length: str 
         folder: SPair-71k, or the folder that holds it.
         split: train, val or test.
         layout: which of the set's lists: "large" or "small".
-        length: of PCK: "box" the longer side of the object's box in image 1, "image" of image 1 itself.
+        length: PCK's length: "box" the longer side of the object's box in image 1, "image" of image 1 itself.
     """
     root = find_root(folder, INFO.markers, INFO.inside)
     check_choice(split, INFO.splits, "split")
@@ -249,9 +254,9 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
     try:
         values = json.loads(read_binary(path, "annotation", _MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: expected JSON ({str(error)[:80]})") from error
+        raise DataError(f"{path}: expected JSON ({str(error)[:80]}); {_REMEDY}") from error
     if not isinstance(values, dict):
-        raise DataError(f"{path}: expected a JSON object, got {type(values).__name__}")
+        raise DataError(f"{path}: expected a JSON object, got {type(values).__name__}; {_REMEDY}")
     image0, image1, category = _split_name(name)
     for key, expected in (
         ("src_imname", f"{image0}.jpg"),
@@ -259,11 +264,11 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
         ("category", category),
     ):
         if values.get(key) != expected:
-            raise DataError(f"{path}: expected {key} {expected!r}, got {str(values.get(key))[:60]!r}")
+            raise DataError(
+                f"{path}: expected {key} {expected!r}, got {str(values.get(key))[:60]!r}; {_REMEDY}"
+            )
     if values.get("mirror", 0) not in (0, False):
-        raise DataError(
-            f"{path}: expected a pair as it was taken, got a mirrored one, which is not supported"
-        )
+        raise DataError(f"{path}: expected a pair as it was taken, got a mirrored one; {_REMEDY}")
     values["kps_ids"] = _part_ids(values.get("kps_ids"), path)
     count = len(values["kps_ids"])
     values["src_kps"] = _numbers(values.get("src_kps"), (count, 2), f"{path}: src_kps")
@@ -278,7 +283,9 @@ def _part_ids(ids: object, path: Path) -> list[int]:
         numbers = [int(part) for part in ids]
         if len(set(numbers)) == len(numbers) and max(numbers, default=0) < _PART_COUNT:
             return numbers
-    raise DataError(f"{path}: expected kps_ids, different ids below {_PART_COUNT}, got {str(ids)[:60]}")
+    raise DataError(
+        f"{path}: expected kps_ids, different ids below {_PART_COUNT}, got {str(ids)[:60]}; {_REMEDY}"
+    )
 
 
 def _numbers(value: object, shape: tuple[int, ...], where: str) -> NDArray[np.float64]:
@@ -290,7 +297,7 @@ def _numbers(value: object, shape: tuple[int, ...], where: str) -> NDArray[np.fl
         return np.zeros(shape)
     if array.shape != shape or not np.isfinite(array).all():
         size = " × ".join(str(side) for side in shape)
-        raise DataError(f"{where}: expected {size} finite numbers, got {str(value)[:60]}")
+        raise DataError(f"{where}: expected {size} finite numbers, got {str(value)[:60]}; {_REMEDY}")
     return array
 
 

@@ -14,7 +14,7 @@ is scaled to the size that an image has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -25,10 +25,11 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
+from ucn.data.checking import to_fault
+from ucn.data.headers import IMAGE_SUFFIXES, read_header_hw
 from ucn.data.io import read_image
-from ucn.data.pairs import DataFile, Fault, check_index
-from ucn.data.sets.dense import read_header_hw
-from ucn.data.sets.layout import IMAGE_SUFFIXES, find_root, parse_numbers, read_lines
+from ucn.data.pairs import DataFile, Fault, check_choice, check_index
+from ucn.data.sets.layout import find_root, parse_numbers, read_lines
 from ucn.data.sets.posed import (
     Array,
     PosedData,
@@ -62,6 +63,7 @@ _RATIO = 0.85  # of the distances to the best and the second-best feature
 _MAX_ERROR = 0.5  # pixels from a feature, in an image 1024 pixels wide
 _MIN_ANGLE = 2.0  # degrees between the rays; below it the third view proves little
 _THIRD_VIEWS = 4  # images that are asked to confirm a match
+_REMEDY = "get the file again"
 _CAMERA_LINES = (3, 3, 3, 3, 3, 3, 3, 3, 2)  # numbers: K, distortion, R, C, width and height
 
 
@@ -71,11 +73,10 @@ def open_folder(folder: Path, split: str, *, max_angle: float = 60.0, max_featur
     Args:
         folder: of all scenes, or of one.
         split: all.
-        max_angle: degrees between the viewing directions of a pair.
-        max_features: of an image that are matched, the strongest ones.
+        max_angle: the viewing directions of a pair are at most this many degrees apart.
+        max_features: of each image at most so many SIFT features are matched, the strongest ones.
     """
-    if split not in INFO.splits:
-        raise DataError(f"split must be one of {', '.join(INFO.splits)}, got '{split}'")
+    check_choice(split, INFO.splits, "split")
     if not (max_angle > 0 and max_features > 0):
         raise DataError(
             f"{INFO.name} needs max_angle and max_features above 0, got {max_angle:g} and {max_features}"
@@ -151,13 +152,16 @@ class Strecha(PosedData):
             try:
                 view = read_camera(camera)
             except DataError as error:
-                self.faults.append(Fault(camera, f"photo {image.name} left out: {error}"))
+                fault = to_fault(error, camera)
+                message = f"photo {image.name} left out: {fault.message}"
+                self.faults.append(replace(fault, message=message, is_left_out=True))
                 continue
             prefix = "" if scene == self.root else f"{scene.name}/"
             photos.append(_Photo(f"{prefix}{image.stem}", image, camera, view))
         if len(photos) < 3:
             message = (
-                f"expected at least 3 photos with cameras, since matches need a third, got {len(photos)}"
+                f"expected at least 3 photos with cameras, since matches need a third, got {len(photos)}; "
+                "add photos with cameras"
             )
             self.faults.append(Fault(scene / "images", message))
             return
@@ -269,7 +273,9 @@ def read_camera(path: Path) -> View:
     """
     lines = list(read_lines(path, "camera"))
     if len(lines) != len(_CAMERA_LINES):
-        raise DataError(f"{path}: expected {len(_CAMERA_LINES)} lines of numbers, got {len(lines)}")
+        raise DataError(
+            f"{path}: expected {len(_CAMERA_LINES)} lines of numbers, got {len(lines)}; {_REMEDY}"
+        )
     rows = [
         parse_numbers(text, count, f"{path}:{number}")
         for (number, text), count in zip(lines, _CAMERA_LINES, strict=True)
@@ -278,11 +284,13 @@ def read_camera(path: Path) -> View:
     check_intrinsics(K, str(path))
     check_rotation(R, str(path))
     if any(rows[3]):
-        raise DataError(f"{path}:{lines[3][0]}: expected a distortion of 0 0 0, got {lines[3][1][:60]!r}")
+        raise DataError(
+            f"{path}:{lines[3][0]}: expected a distortion of 0 0 0, got {lines[3][1][:60]!r}; {_REMEDY}"
+        )
     width, height = rows[8]
     if not (width >= 1 and height >= 1 and width == int(width) and height == int(height)):
         raise DataError(
-            f"{path}:{lines[8][0]}: expected width and height in pixels, got {lines[8][1][:60]!r}"
+            f"{path}:{lines[8][0]}: expected width and height in pixels, got {lines[8][1][:60]!r}; {_REMEDY}"
         )
     return View(K, rigid(R.T, -R.T @ C), (int(height), int(width)))
 
@@ -303,12 +311,15 @@ def _intrinsics(photo: _Photo, hw: tuple[int, int] | None = None) -> Array:
     """K of a photo at the size it has."""
     hw = read_header_hw(photo.image) if hw is None else hw
     if hw is None:
-        raise DataError(f"{photo.image}: expected an image, got a file whose size cannot be read")
+        raise DataError(
+            f"{photo.image}: expected an image, got a file whose size cannot be read; {_REMEDY}",
+            path=photo.image,
+        )
     height, width = photo.view.file_hw
     if abs(hw[0] - height * hw[1] / width) > 1:
         raise DataError(
             f"{photo.camera}: expected a camera for {hw[1]} × {hw[0]} pixels, as {photo.image.name} has, or "
-            f"a multiple, got {width} × {height}; the photo was cropped"
+            f"a multiple, got {width} × {height}; get the whole photo"
         )
     return photo.view.matrix(hw)
 

@@ -6,6 +6,7 @@ checking a folder, and for writing some to disk.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -47,10 +48,10 @@ def open_folder(
     Args:
         folder: holds them, in sub-folders too.
         split: all.
-        kind: one of `KINDS`, or mixed: one after the other.
-        side: of the square views, in pixels, a multiple of 32.
-        points: correspondences of a pair, at most.
-        seed: of all draws.
+        kind: homography, affine, spline (bent), parallax (planes in depth), or mixed: all of them in turn.
+        side: height and width of the square views in pixels, a multiple of 32.
+        points: a pair has at most so many correspondences.
+        seed: another one gives other pairs.
     """
     check_choice(split, INFO.splits, "split")
     check_choice(kind, ("mixed", *KINDS), "option kind of synthetic")
@@ -109,4 +110,11 @@ class Synthetic(PairData):
         return [DataFile(path, "image", partial(read_image, path)) for path in self._paths]
 
     def _kind_of(self, index: int) -> str:
-        return KINDS[index % len(KINDS)] if self._kind == "mixed" else self._kind
+        """Kinds take turns; each quarter of the set begins with another, so that an even choice has all."""
+        if self._kind != "mixed":
+            return self._kind
+        if len(self) < len(KINDS):
+            return KINDS[index]
+        starts = [quarter * len(self) // len(KINDS) for quarter in range(len(KINDS))]
+        quarter = bisect.bisect(starts, index) - 1
+        return KINDS[(quarter + index - starts[quarter]) % len(KINDS)]

@@ -19,6 +19,7 @@ MAX_TRACKLET_BYTES = 32 * 2**20
 PEOPLE = ("Pedestrian", "Cyclist", "Person (sitting)")
 """Kinds that move their limbs even where they stay."""
 
+_REMEDY = "unpack the drive's tracklets again, or remove the file"
 _MARGIN = 0.2  # metres; boxes are drawn by hand
 # Boost writes this line; a document type with declarations in it could define entities without end.
 _HARMLESS = re.compile(rb"<!DOCTYPE\s+boost_serialization\s*>")
@@ -67,11 +68,16 @@ def read_tracklets(path: Path) -> list[Tracklet]:
     """
     content = _HARMLESS.sub(b"", read_binary(path, "tracklets", MAX_TRACKLET_BYTES), count=1)
     if re.search(rb"<!(?:DOCTYPE|ENTITY)", content, re.IGNORECASE) or b"\0" in content:
-        raise DataError(f"{path}: expected XML without declarations of its own, got DOCTYPE or ENTITY")
+        raise DataError(
+            f"{path}: expected XML without declarations of its own, got DOCTYPE or ENTITY; {_REMEDY}"
+        )
     try:
         root = ElementTree.fromstring(content)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise DataError(f"{path}: expected XML, got {error}") from error
+        raise DataError(f"{path}: expected XML, got {error}; {_REMEDY}") from error
+    if root.tag != "boost_serialization" or root.find("tracklets") is None:
+        got = f"<{root.tag[:40]}>" + (" without <tracklets>" if root.tag == "boost_serialization" else "")
+        raise DataError(f"{path}: expected <tracklets> in <boost_serialization>, got {got}; {_REMEDY}")
     return [
         _read_tracklet(item, f"{path}: tracklet {i}")
         for i, item in enumerate(root.iterfind("tracklets/item"))
@@ -85,7 +91,9 @@ def _read_tracklet(item: ElementTree.Element, where: str) -> Tracklet:
         for pose in item.iterfind("poses/item")
     ]
     if not (min(height, width, length) > 0 and first >= 0 and first == int(first)):
-        raise DataError(f"{where}: expected a box with positive h, w and l and a first_frame from 0 on")
+        raise DataError(
+            f"{where}: expected a box with positive h, w and l and a first_frame from 0 on; {_REMEDY}"
+        )
     kind = (item.findtext("objectType") or "").strip()
     return Tracklet(kind, length, width, height, int(first), np.array(places).reshape(-1, 4))
 
@@ -93,5 +101,5 @@ def _read_tracklet(item: ElementTree.Element, where: str) -> Tracklet:
 def _number(element: ElementTree.Element, name: str, where: str) -> float:
     text = element.findtext(name)
     if text is None:
-        raise DataError(f"{where}: expected an element <{name}>, got none")
+        raise DataError(f"{where}: expected an element <{name}>, got none; {_REMEDY}")
     return parse_numbers(text, 1, f"{where}, <{name}>")[0]

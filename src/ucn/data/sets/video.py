@@ -66,7 +66,7 @@ def open_folder(
         step: frames from one pair to the next.
         max_error: pixels by which the way there and back may miss where it began.
         max_points: at most so many corners of image 0 are followed.
-        max_frames: of a clip beyond this many frames the rest is left out.
+        max_frames: at most so many frames of a clip are used; the rest is left out.
     """
     check_choice(split, INFO.splits, "split")
     legal = {"gap": gap, "step": step, "max_points": max_points, "max_frames": max_frames}

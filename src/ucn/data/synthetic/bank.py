@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ucn.data.headers import IMAGE_SUFFIXES
 from ucn.data.io import read_image
+from ucn.data.sets.layout import check_folder
 from ucn.errors import DataError
 from ucn.geometry.sampling import sample_image
-
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm"}
 
 
 class ImageBank:
@@ -30,7 +30,7 @@ class ImageBank:
         paths: Sequence[Path],
         side: int,
         device: torch.device | str,
-        images: Iterable[Tensor] | None = None,
+        images: Iterable[Tensor | None] | None = None,
     ) -> None:
         """Reads photographs.
 
@@ -38,7 +38,8 @@ class ImageBank:
             paths: their files.
             side: S; larger ones are reduced to it.
             device: where to hold them.
-            images: (3, H, W) each, in place of what the files hold; read one after the other.
+            images: (3, H, W) each, in place of what the files hold; read one after the other. None leaves a
+                photograph out.
 
         Raises:
             DataError: there are none.
@@ -46,15 +47,20 @@ class ImageBank:
         """
         if not paths:
             raise DataError("no images to make pairs from: expected a folder with .jpg or .png files")
-        self.names = [path.name for path in paths]
+        self.names: list[str] = []
         self.canvases = torch.zeros(len(paths), 3, side, side, dtype=torch.uint8)
-        sizes = []
-        for index, whole in enumerate(map(read_image, paths) if images is None else images):
+        sizes: list[tuple[int, int]] = []
+        for path, whole in zip(paths, map(read_image, paths) if images is None else images, strict=True):
+            if whole is None:
+                continue
             image = _shrink(whole, side)
             height, width = image.shape[-2:]
-            self.canvases[index, :, :height, :width] = (image * 255).round().to(torch.uint8)
+            self.canvases[len(sizes), :, :height, :width] = (image * 255).round().to(torch.uint8)
             sizes.append((width, height))
-        self.canvases = self.canvases.to(device)
+            self.names.append(path.name)
+        if not sizes:
+            raise DataError(f"none of {len(paths):,} images could be read; get them again")
+        self.canvases = self.canvases[: len(sizes)].to(device)
         self.sizes = torch.tensor(sizes, dtype=torch.float32, device=device)
 
     def __len__(self) -> int:
@@ -89,8 +95,7 @@ def list_images(folder: Path) -> list[Path]:
     Raises:
         DataError: the folder is missing or has none.
     """
-    if not folder.is_dir():
-        raise DataError(f"no folder {folder}: expected one that holds images")
+    check_folder(folder, "a folder of images")
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not paths:
         raise DataError(f"{folder} holds no images (looked for {', '.join(sorted(IMAGE_SUFFIXES))})")

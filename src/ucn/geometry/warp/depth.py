@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.geometry.coords import is_inside
+from ucn.geometry.warp.bilinear import neighbours
 
 
 def unproject(points: Tensor, depth: Tensor, K: Tensor) -> Tensor:
@@ -106,20 +107,14 @@ def sample_depth(depth_map: Tensor, points: Tensor, tolerance: float = 0.05) -> 
     _check_map(depth_map, points, tolerance)
     batch, height, width = depth_map.shape
     is_on_map = is_inside(points, (height, width))
-    place = points.where(is_on_map[..., None], 0)
-    x, y = place[..., 0].clamp(0, width - 1), place[..., 1].clamp(0, height - 1)
-    left, top = x.floor(), y.floor()
     inverse = (1 / _known(depth_map)).reshape(batch, height * width)
     total = inverse.new_zeros(points.shape[:2])
     lowest, highest = torch.full_like(total, torch.inf), torch.zeros_like(total)
-    for column, share_x in ((left, 1 - (x - left)), (left + 1, x - left)):
-        for row, share_y in ((top, 1 - (y - top)), (top + 1, y - top)):
-            index = row.clamp(max=height - 1).long() * width + column.clamp(max=width - 1).long()
-            value, share = inverse.gather(1, index), share_x * share_y
-            has_share = share > 0  # a neighbour without one may be unknown, or not exist
-            total = total + (share * value).where(has_share, 0)
-            lowest = torch.minimum(lowest, value.where(has_share, torch.inf))
-            highest = torch.maximum(highest, value.where(has_share, 0))
+    for index, share in neighbours(points, (height, width)):
+        value, has_share = inverse.gather(1, index), share > 0
+        total = total + (share * value).where(has_share, 0)
+        lowest = torch.minimum(lowest, value.where(has_share, torch.inf))
+        highest = torch.maximum(highest, value.where(has_share, 0))
     is_surface = is_on_map & (highest <= (1 + tolerance) * lowest)
     return (1 / total).where(is_surface, torch.nan)
 

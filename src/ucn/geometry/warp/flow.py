@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ucn.geometry.coords import is_inside, pixel_grid
+from ucn.geometry.warp.bilinear import neighbours
 
 
 def flow_from_disparity(disparity0: Tensor) -> Tensor:
@@ -169,23 +170,12 @@ def _check_flow(flow: Tensor, name: str) -> tuple[int, int, int]:
 
 
 def _read_bilinearly(fields: Tensor, points: Tensor) -> Tensor:
-    """Values (B, N, C) of fields (B, H, W, C) at points (B, N, 2).
-
-    `sample_image` does not serve: in `grid_sample` an unknown neighbour of weight 0 still makes the sum NaN,
-    and normalised coordinates do not hit pixel centres exactly.
-    """
+    """Values (B, N, C) of fields (B, H, W, C) at points (B, N, 2)."""
     batch, height, width, channels = fields.shape
     is_on_image = is_inside(points, (height, width))[..., None]  # (B, N, 1)
-    place = points.where(is_on_image, 0)
-    x, y = place[..., :1].clamp(0, width - 1), place[..., 1:].clamp(0, height - 1)
-    left, top = x.floor(), y.floor()
     flat = fields.reshape(batch, height * width, channels)
     total = torch.zeros(*points.shape[:2], channels, dtype=fields.dtype, device=fields.device)
-    for column, share_x in ((left, 1 - (x - left)), (left + 1, x - left)):
-        for row, share_y in ((top, 1 - (y - top)), (top + 1, y - top)):
-            # Without a share the neighbour may be unknown, or not exist.
-            index = row.clamp(max=height - 1).long() * width + column.clamp(max=width - 1).long()
-            value = flat.gather(1, index.expand(-1, -1, channels))
-            share = share_x * share_y
-            total = total + (share * value).where(share > 0, 0)
+    for index, share in neighbours(points, (height, width)):
+        value = flat.gather(1, index[..., None].expand(-1, -1, channels))
+        total = total + (share[..., None] * value).where(share[..., None] > 0, 0)
     return total.where(is_on_image & total.isfinite().all(dim=-1, keepdim=True), torch.nan)

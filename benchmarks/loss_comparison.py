@@ -1,0 +1,392 @@
+"""The paper's claim about training: many correspondences of a pair teach faster than one example of it.
+
+python benchmarks/loss_comparison.py --images FOLDER --trunk GOOGLENET --seconds 20 -o FOLDER
+
+Every run starts from the same ImageNet trunk (the paper's network without a transformer: the 512 channels of
+inception_4a) and trains for the same seconds, validation not counted, on pairs made from photographs. The
+methods are those of the paper's Table 2:
+
+- Siamese: one example of each pair of images, positive or negative, of which the network sees two patches as
+  large as its receptive field; contrastive loss
+- triplet: one point, its match and a random other place of each pair of images
+- one-example contrastive: the Siamese network's example, read from whole images
+- correspondence contrastive: many points of each pair of images, with one random negative each, or with hard
+  negatives as the paper mines them
+
+and the last one is trained with N = 1, 10, 100, 1,000 and 3,000 points of a pair. Learning rates fall along a
+cosine over the seconds; with several --rates each method counts at its best one. Validation: held-out
+photographs, dense nearest neighbour placed between cells, PCK within 5 and 10 pixels. The variance of the
+gradient is measured at the start: trace of its covariance over random batches, divided by the squared length
+of its mean, both without bias.
+
+Written are loss_comparison.json and loss_comparison.md; loss_comparison_figure.py draws the former.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import AdamW
+
+from ucn.config import LossConfig, ModelConfig, SyntheticConfig
+from ucn.data.io import write_image
+from ucn.data.synthetic import ImageBank, list_images, make_pairs
+from ucn.geometry.sampling import sample_descriptors, sample_image
+from ucn.losses import correspondence_contrastive_loss
+from ucn.matching import match_cells
+from ucn.nn import CorrespondenceNetwork, build_model, load_imagenet_trunk
+from ucn.train.step import compute_loss, encode_pair
+from ucn.types import PairBatch
+
+MODEL = ModelConfig(dim=None, head_norm="none", transformer="none")
+RANDOM = LossConfig(kind="contrastive", mining="random", radius=20.0, direction="0to1")
+HARD = LossConfig(kind="contrastive", mining="nearest", radius=16.0, direction="0to1")
+TRIPLET = replace(RANDOM, kind="triplet")
+ONE_EXAMPLE = replace(RANDOM, kind="one_contrastive")
+CANVAS_SIDE = 448
+HELD_OUT_EVERY = 20
+WARMUP_STEPS = 50
+CLIP_NORM = 1.0
+THRESHOLDS = (5, 10)
+
+Lose = Callable[[CorrespondenceNetwork, PairBatch, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is compared: a loss over so many points of each pair of images."""
+
+    name: str
+    points: int
+    lose: Lose
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How everything is measured."""
+
+    seconds: float
+    rates: tuple[float, ...]
+    points: tuple[int, ...]
+    batch: int
+    side: int
+    checkpoints: int
+    validation_pairs: int
+    draws: int
+    seed: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=Path, help="folder of photographs; without it random textures")
+    parser.add_argument("--trunk", type=Path, help="BVLC GoogLeNet; without it random weights")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--seconds", type=float, default=20.0, help="training time of each run")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4], help="learning rates to try")
+    parser.add_argument("--points", type=int, nargs="+", default=[1, 10, 100, 1000, 3000])
+    parser.add_argument("--batch", type=int, default=16, help="pairs of images per step")
+    parser.add_argument("--side", type=int, default=256, help="of the views, pixels")
+    parser.add_argument("--checkpoints", type=int, default=8, help="validations after the first")
+    parser.add_argument("--validation-pairs", type=int, default=64)
+    parser.add_argument("--draws", type=int, default=64, help="batches for the variance of the gradient")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tiny", action="store_true", help="a few seconds on a CPU, for a test")
+    given = parser.parse_args()
+    plan = Plan(
+        seconds=given.seconds,
+        rates=tuple(given.rates),
+        points=tuple(given.points),
+        batch=given.batch,
+        side=given.side,
+        checkpoints=given.checkpoints,
+        validation_pairs=given.validation_pairs,
+        draws=given.draws,
+        seed=given.seed,
+    )
+    if given.tiny:
+        plan = Plan(
+            0.1, (1e-4,), (1, 10), batch=2, side=64, checkpoints=2, validation_pairs=2, draws=3, seed=0
+        )
+    results = measure(plan, given.images, given.trunk, torch.device(given.device))
+    given.output.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(results, indent=1) + "\n"
+    (given.output / "loss_comparison.json").write_text(text, encoding="utf-8")
+    table = make_table(results)
+    (given.output / "loss_comparison.md").write_text(table, encoding="utf-8")
+    print(table)
+
+
+def measure(plan: Plan, images: Path | None, trunk: Path | None, device: torch.device) -> dict[str, Any]:
+    torch.set_float32_matmul_precision("high")  # as training does; the forward pass is in bf16 anyway
+    training, held_out = open_banks(images, device)
+    start = build_model(MODEL, torch.Generator().manual_seed(plan.seed))
+    if trunk is not None:
+        load_imagenet_trunk(start.trunk, trunk)
+    # torch's annotations do not know memory_format.
+    start = start.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    validation = make_batch(held_out, plan.validation_pairs, 500, plan, make_generator(device, plan.seed + 1))
+    methods = list_methods(plan)
+    gradients = {}
+    for method in methods:
+        gradients[method.name] = measure_gradient(method, start, training, plan)
+        print(f"{method.name}: {gradients[method.name]}", flush=True)
+    runs = []
+    for method in methods:
+        for rate in plan.rates:
+            runs.append(train_for(method, rate, start, training, validation, plan))
+            print(f"{method.name}, rate {rate:g}: {runs[-1]['curve'][-1]}", flush=True)
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "torch": torch.__version__,
+        "photographs": {"training": len(training), "held_out": len(held_out)},
+        "trunk": trunk.name if trunk else "random",
+        "plan": vars(plan) | {"clip_norm": CLIP_NORM, "warmup_steps": WARMUP_STEPS},
+        "gradients": gradients,
+        "runs": runs,
+    }
+
+
+def list_methods(plan: Plan) -> list[Method]:
+    many = max((count for count in plan.points if count <= 1000), default=min(plan.points))
+    return [
+        Method("Siamese, patches", 1, lose_patches),
+        Method("triplet", 1, lose_whole(TRIPLET)),
+        Method("one-example contrastive", 1, lose_whole(ONE_EXAMPLE)),
+        Method(f"correspondence contrastive, random negatives, N = {many:,}", many, lose_whole(RANDOM)),
+        *(
+            Method(f"correspondence contrastive, hard negatives, N = {count:,}", count, lose_whole(HARD))
+            for count in plan.points
+        ),
+    ]
+
+
+def lose_whole(config: LossConfig) -> Lose:
+    """A loss of training, over whole images."""
+
+    def lose(model: CorrespondenceNetwork, batch: PairBatch, generator: torch.Generator) -> Tensor:
+        return compute_loss(*encode_pair(model, batch), batch, config, generator)
+
+    return lose
+
+
+def lose_patches(model: CorrespondenceNetwork, batch: PairBatch, generator: torch.Generator) -> Tensor:
+    """One example of each pair of images, its two places cut out as large as the network looks."""
+    B, device = len(batch.names), batch.image0.device
+    height, width = batch.image1.shape[-2:]
+    points0, points1 = batch.points0[:, :1], batch.points1[:, :1]
+    is_positive = torch.rand(B, generator=generator, device=device) < 0.5
+    # The first of some random places that is far enough from the truth; one in 64 is, nearly always.
+    size = torch.tensor([width, height], device=device)
+    places = torch.rand(B, 64, 2, generator=generator, device=device) * size - 0.5
+    is_far = (places - points1).square().sum(-1) >= RANDOM.radius**2
+    first = is_far.int().argmax(dim=1)[:, None, None].expand(-1, 1, 2)
+    other = torch.where(is_positive[:, None, None], points1, places.gather(1, first))
+    is_used = batch.is_valid[:, 0] & (is_positive | is_far.any(1))
+    labels = torch.where(is_used, is_positive.long(), -1)[:, None]
+    # An invalid point may be NaN, which no mask stops from reaching the gradient.
+    points0, other = points0.nan_to_num(0.0), other.nan_to_num(0.0)
+    centre = model.stride * math.ceil((model.reach - model.offset) / model.stride) + model.offset
+    patches = replace(
+        batch,
+        image0=cut_patches(batch.image0, points0, centre),
+        image1=cut_patches(batch.image1, other, centre),
+    )
+    map0, map1 = encode_pair(model, patches)
+    centres = torch.full((B, 1, 2), centre, device=device)
+    return correspondence_contrastive_loss(
+        sample_descriptors(map0, centres), sample_descriptors(map1, centres), labels, RANDOM.margin
+    )
+
+
+def cut_patches(images: Tensor, points: Tensor, centre: float) -> Tensor:
+    """Squares (B, 3, S, S) of images whose pixel (centre, centre) is the point (B, 1, 2)."""
+    steps = torch.arange(2 * int(centre), device=images.device) - centre
+    offsets = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1)
+    return sample_image(images, points[:, None] + offsets, "border")
+
+
+def train_for(
+    method: Method,
+    rate: float,
+    start: CorrespondenceNetwork,
+    bank: ImageBank,
+    validation: PairBatch,
+    plan: Plan,
+) -> dict[str, Any]:
+    """One run; the clock stands still during validation."""
+    model = copy.deepcopy(start).train()
+    optimiser = AdamW(model.parameters(), lr=rate, weight_decay=1e-4)
+    generator = make_generator(bank.canvases.device, plan.seed)
+    # The first step of a kind chooses kernels and takes memory; it is not what is compared.
+    take_step(method, copy.deepcopy(model), None, bank, generator, plan)
+    curve: list[dict[str, float]] = []
+    seconds, steps = 0.0, 0
+    while len(curve) <= plan.checkpoints:
+        if seconds >= plan.seconds * len(curve) / plan.checkpoints:
+            curve.append({"seconds": round(seconds, 2), "steps": steps, **validate(model, validation)})
+            continue
+        begun = time.perf_counter()
+        falling = 0.5 * (1 + math.cos(math.pi * min(1.0, seconds / plan.seconds)))
+        for group in optimiser.param_groups:
+            group["lr"] = rate * falling * min(1.0, (steps + 1) / WARMUP_STEPS)
+        take_step(method, model, optimiser, bank, generator, plan)
+        seconds += time.perf_counter() - begun
+        steps += 1
+    return {
+        "method": method.name,
+        "points": method.points,
+        "rate": rate,
+        "steps_per_second": round(steps / seconds, 2),
+        "curve": curve,
+    }
+
+
+def take_step(
+    method: Method,
+    model: CorrespondenceNetwork,
+    optimiser: AdamW | None,
+    bank: ImageBank,
+    generator: torch.Generator,
+    plan: Plan,
+) -> None:
+    """Gradient of one batch and, with an optimiser, an update; returns when the device is done."""
+    batch = make_batch(bank, plan.batch, method.points, plan, generator)
+    loss = method.lose(model, batch, generator)
+    model.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    if optimiser is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimiser.step()
+    if bank.canvases.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def make_batch(bank: ImageBank, pairs: int, points: int, plan: Plan, generator: torch.Generator) -> PairBatch:
+    """Pairs with up to so many points; for all numbers of points alike, so that data costs the same."""
+    made = max(points, *plan.points, 1000)
+    batch = make_pairs(bank, pairs, SyntheticConfig(side=plan.side, points=made), generator)
+    # Rows are in random order, the valid ones first.
+    return replace(
+        batch,
+        points0=batch.points0[:, :points],
+        points1=batch.points1[:, :points],
+        is_valid=batch.is_valid[:, :points],
+    )
+
+
+@torch.no_grad()
+def validate(model: CorrespondenceNetwork, batch: PairBatch) -> dict[str, float]:
+    errors = []
+    for pair in batch:
+        map0, map1 = encode_pair(model, pair)
+        is_valid = pair.is_valid[0]
+        found = match_cells(map0, map1, pair.points0[0][is_valid])
+        errors.append((found.points1 - pair.points1[0][is_valid]).norm(dim=-1))
+    merged = torch.cat(errors)
+    return {f"pck@{pixels}": round((merged <= pixels).float().mean().item(), 4) for pixels in THRESHOLDS}
+
+
+def measure_gradient(
+    method: Method, start: CorrespondenceNetwork, bank: ImageBank, plan: Plan
+) -> dict[str, float | None]:
+    """How much the gradient of a batch varies, at the start."""
+    model = copy.deepcopy(start).train()
+    generator = make_generator(bank.canvases.device, plan.seed + 2)
+
+    def draw_gradients() -> Iterable[Tensor]:
+        for _ in range(plan.draws):
+            take_step(method, model, None, bank, generator, plan)
+            gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+            yield torch.cat(gradients).double()
+
+    variance, squared_mean = estimate_spread(draw_gradients())
+    is_known = squared_mean > 0
+    return {
+        "variance": variance,
+        "squared_mean": squared_mean,
+        "relative_variance": variance / squared_mean if is_known else None,
+    }
+
+
+def estimate_spread(vectors: Iterable[Tensor]) -> tuple[float, float]:
+    """Trace of the covariance, and squared length of the mean, of at least two vectors; both unbiased.
+
+    The second is below 0 where the mean is lost in the noise.
+    """
+    total, squares, count = torch.zeros(()), 0.0, 0
+    for vector in vectors:
+        total = total + vector
+        squares += vector.square().sum().item()
+        count += 1
+    squared_mean = (total / count).square().sum().item()
+    variance = (squares - count * squared_mean) / (count - 1)
+    return variance, squared_mean - variance / count
+
+
+def open_banks(folder: Path | None, device: torch.device) -> tuple[ImageBank, ImageBank]:
+    """Photographs for training and for validation."""
+    if folder is not None:
+        return split_banks(list_images(folder), device)
+    generator = torch.Generator().manual_seed(0)
+    with tempfile.TemporaryDirectory() as name:
+        for index in range(4):
+            texture = F.interpolate(torch.rand(1, 3, 20, 20, generator=generator), (160, 160), mode="bicubic")
+            pixels = (texture[0].clamp(0, 1) * 255).byte().permute(1, 2, 0).contiguous().numpy()
+            write_image(Path(name) / f"{index}.png", pixels, overwrite=True)
+        return split_banks(list_images(Path(name)), device)
+
+
+def split_banks(paths: Sequence[Path], device: torch.device) -> tuple[ImageBank, ImageBank]:
+    training = [path for index, path in enumerate(paths) if index % HELD_OUT_EVERY]
+    return ImageBank(training, CANVAS_SIDE, device), ImageBank(paths[::HELD_OUT_EVERY], CANVAS_SIDE, device)
+
+
+def make_generator(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def best_runs(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of each method the run with the highest PCK at the end, in the order of the methods."""
+    best: dict[str, dict[str, Any]] = {}
+    for run in results["runs"]:
+        kept = best.get(run["method"])
+        last = f"pck@{THRESHOLDS[-1]}"
+        if kept is None or run["curve"][-1][last] > kept["curve"][-1][last]:
+            best[run["method"]] = run
+    return list(best.values())
+
+
+def make_table(results: dict[str, Any]) -> str:
+    """The results as a Markdown table."""
+    marks = sorted({1, results["plan"]["checkpoints"] // 4, results["plan"]["checkpoints"]} - {0})
+    times = [f"after {results['plan']['seconds'] * m / results['plan']['checkpoints']:g} s" for m in marks]
+    heads = ["method", "rate", "steps/s", "variance of the gradient", "PCK@10 at the start", *times, "PCK@5"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for run in best_runs(results):
+        curve = run["curve"]
+        variance = results["gradients"][run["method"]]["relative_variance"]
+        cells = [run["method"], f"{run['rate']:g}", f"{run['steps_per_second']:.1f}"]
+        cells.append("mean not found" if variance is None else f"{variance:.3g}")
+        cells += [f"{100 * curve[m]['pck@10']:.1f}" for m in (0, *marks)]
+        cells.append(f"{100 * curve[-1]['pck@5']:.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""``ucn evaluate``: benchmarks with the network and other methods side by side, in one run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ucn.cli._options import Debug, Device, Json, Overwrite
+from ucn.cli._progress import CountBar
+from ucn.cli._report import print_json, say_files
+
+if TYPE_CHECKING:
+    from ucn.evaluate.report import Report
+
+_WIDTH = 160
+
+
+def run(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A benchmark: hpatches, flow, cub, … ", show_default=False)
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", readable=False, help="Its data; bundled benchmarks need none."),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="What to measure.", show_default="every method there is"),
+    ] = None,
+    weights_files: Annotated[
+        list[Path] | None,
+        typer.Option("--weights-file", metavar="FILE", help="Weights of `ucn train` to measure; repeatable."),
+    ] = None,
+    trunk: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="ImageNet weights for method trunk.",
+            show_default="googlenet/*.npz in $UCN_DATA",
+        ),
+    ] = None,
+    xfeat: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="ONNX file for method xfeat.",
+            show_default="peers/*.onnx in $UCN_DATA",
+        ),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="DIR", readable=False, help="Folder for the results."),
+    ] = Path("ucn-results"),
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            readable=False,
+            help="Folder for predictions; those in it are not made again.",
+            show_default="predictions/ in the results",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="At most so many pairs, evenly spread.", show_default="all"),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of points and intervals.")] = 0,
+    refinement: Annotated[
+        bool, typer.Option("--refinement/--no-refinement", help="Measure with and without, or without only.")
+    ] = True,
+    device: Device = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure how many points methods find, on a benchmark; write table, JSON, CSV and curves.
+
+    Predictions are kept, so that a run that was stopped goes on, and a second run only scores.
+    """
+    from ucn.errors import ConfigError
+    from ucn.evaluate.benchmarks import find_benchmark
+    from ucn.evaluate.methods import MethodFiles, load_methods
+    from ucn.evaluate.run import RunSettings, check_outputs, run_benchmark, write_outputs
+    from ucn.predict import choose_device
+
+    benchmark = find_benchmark(name)
+    if data is None and benchmark.needs_folder:
+        raise ConfigError(f"{name} needs its data: give the folder with --data DIR")
+    names = None if methods is None else [part.strip() for part in methods.split(",") if part.strip()]
+    chosen_device = str(choose_device(device))
+    check_outputs(output, name, overwrite)
+    loaded = load_methods(names, MethodFiles(weights_files or (), trunk, xfeat), chosen_device)
+    settings = RunSettings(
+        cache=cache or output / "predictions",
+        limit=limit,
+        seed=seed,
+        refinements=(True, False) if refinement else (False,),
+        device=chosen_device,
+        command=_say_command(
+            name, data, methods, weights_files, output, cache, limit, seed, refinement, overwrite
+        ),
+    )
+    if not json:
+        for skipped, reason in loaded.skipped.items():
+            typer.secho(f"skipped {skipped}: {reason}", err=True, fg=typer.colors.YELLOW)
+    with CountBar(f"{name}, {len(loaded.methods)} methods", is_quiet=json) as bar:
+        report = run_benchmark(benchmark, data or Path(), loaded, settings, bar)
+    written = write_outputs(report, output, overwrite)
+    if json:
+        from ucn.evaluate.report import to_dict
+
+        print_json({**to_dict(report), "outputs": [str(path) for path in written]})
+    else:
+        _print_report(report, written)
+
+
+def _say_command(
+    name: str,
+    data: Path | None,
+    methods: str | None,
+    weights_files: list[Path] | None,
+    output: Path,
+    cache: Path | None,
+    limit: int | None,
+    seed: int,
+    refinement: bool,
+    overwrite: bool,
+) -> str:
+    """The command that makes the run again; paths in the folder of sample data are said relative to it."""
+    words = ["ucn", "evaluate", name]
+    if data is not None:
+        words += ["--data", _say_path(data)]
+    if methods is not None:
+        words += ["--methods", shlex.quote(methods)]
+    for path in weights_files or ():
+        words += ["--weights-file", _say_path(path)]
+    if limit is not None:
+        words += ["--limit", str(limit)]
+    if seed:
+        words += ["--seed", str(seed)]
+    if not refinement:
+        words.append("--no-refinement")
+    words += ["-o", _say_path(output)]
+    if cache is not None:
+        words += ["--cache", _say_path(cache)]
+    if overwrite:
+        words.append("--overwrite")
+    return " ".join(words)
+
+
+def _say_path(path: Path) -> str:
+    folder = os.environ.get("UCN_DATA")
+    if folder and path.is_relative_to(folder):
+        return f"$UCN_DATA/{shlex.quote(path.relative_to(folder).as_posix())}".removesuffix("/.")
+    return shlex.quote(str(path))
+
+
+def _print_report(report: Report, written: list[Path]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ucn.evaluate.report import describe_protocol, tabulate
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    for table in tabulate(report):
+        shown = Table(*table.header, title=table.title, title_justify="left")
+        for column in shown.columns[1:]:
+            column.justify = "right"
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(shown)
+    for line in describe_protocol(report):
+        console.print(f"- {line}")
+    for method in report.methods:
+        console.print(f"- {method.name}: {method.title}")
+    console.print(f"written: {say_files(written)}")

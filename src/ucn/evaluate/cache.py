@@ -1,0 +1,129 @@
+"""Records on disk, one a pair, under a key: what was computed once is not computed again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ucn.data.archives import pack_npz, read_npz
+from ucn.data.io import write_bytes_atomically
+from ucn.errors import DataError, OutputError
+
+Record = dict[str, NDArray[Any]]
+"""Named arrays that belong to a pair."""
+
+_BLOCK = 64  # pairs of a file
+_FLUSH_SECONDS = 20.0
+_MAX_FILE_BYTES = 2**30
+_KEY_FILE = "key.json"
+
+
+def digest_key(key: Mapping[str, Any]) -> str:
+    """A short name of a key: equal keys have equal ones."""
+    return hashlib.sha256(_write_key(key)).hexdigest()[:16]
+
+
+def _write_key(key: Mapping[str, Any]) -> bytes:
+    return json.dumps(key, sort_keys=True, indent=1).encode()
+
+
+class RecordStore:
+    """Records in a folder of its own, in files of 64 pairs that are each written whole or not at all."""
+
+    def __init__(self, parent: Path, name: str, key: Mapping[str, Any]) -> None:
+        """Opens the records of a key, or begins them.
+
+        Args:
+            parent: folder of all records; made where missing.
+            name: what the records are, for people who look into the folder.
+            key: everything that the records depend on, as plain JSON values.
+
+        Raises:
+            DataError: the folder was made for another key.
+            OutputError: it cannot be made.
+        """
+        self.folder = parent / f"{name}-{digest_key(key)}"
+        self._blocks: dict[int, dict[int, Record]] = {}
+        self._changed: set[int] = set()
+        self._written = time.monotonic()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make {self.folder}: {error.strerror or error}") from error
+        self._check_key(key)
+
+    def _check_key(self, key: Mapping[str, Any]) -> None:
+        path, wanted = self.folder / _KEY_FILE, _write_key(key)
+        if not path.exists():
+            write_bytes_atomically(path, wanted, overwrite=True)
+            return
+        found = path.read_bytes()
+        if found != wanted:
+            raise DataError(
+                f"{self.folder} holds predictions of another key, {_shorten(found)}, "
+                f"expected {_shorten(wanted)}; delete the folder or give another --cache"
+            )
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._block(index // _BLOCK)
+
+    def get(self, index: int) -> Record:
+        """The record of a pair; raises `DataError` where there is none."""
+        record = self._block(index // _BLOCK).get(index)
+        if record is None:
+            raise DataError(f"{self.folder} has no prediction of pair {index}; run the evaluation again")
+        return record
+
+    def put(self, index: int, record: Record) -> None:
+        """Keeps a record; it is on disk at the latest after `flush`."""
+        self._block(index // _BLOCK)[index] = record
+        self._changed.add(index // _BLOCK)
+        if time.monotonic() - self._written > _FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is not yet on disk."""
+        for number in sorted(self._changed):
+            arrays = {
+                f"{index}/{field}": value
+                for index, record in sorted(self._blocks[number].items())
+                for field, value in record.items()
+            }
+            write_bytes_atomically(self._path(number), pack_npz(arrays), overwrite=True)
+        self._changed.clear()
+        self._written = time.monotonic()
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:04}.npz"
+
+    def _block(self, number: int) -> dict[int, Record]:
+        if number not in self._blocks:
+            path = self._path(number)
+            self._blocks[number] = _read_block(path) if path.exists() else {}
+        return self._blocks[number]
+
+
+def _read_block(path: Path) -> dict[int, Record]:
+    block: dict[int, Record] = {}
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise ValueError(f"it has more than {_MAX_FILE_BYTES:,} bytes")
+        for name, values in read_npz(path).items():
+            index, _, field = name.partition("/")
+            block.setdefault(int(index), {})[field] = values
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} is damaged ({error}); delete it, and its pairs are predicted again"
+        ) from error
+    return block
+
+
+def _shorten(key: bytes) -> str:
+    """A key in one line for an error."""
+    return " ".join(key.decode(errors="replace").split())[:600]

@@ -1,0 +1,91 @@
+"""Optimisers, how their rates move with the steps, and the moving average of the weights.
+
+Rates and decay are functions of the step alone, so that a run goes on anywhere without a schedule's state.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import SGD, AdamW, Optimizer
+
+from ucn.config import TrainConfig
+from ucn.nn import CorrespondenceNetwork
+
+
+def build_optimiser(model: CorrespondenceNetwork, config: TrainConfig) -> Optimizer:
+    """The configured optimiser, with a rate of its own for the trunk."""
+    groups = _parameter_groups(model, config)
+    if config.optimiser == "adamw":
+        return AdamW(groups)
+    return SGD(groups, momentum=config.momentum, nesterov=config.use_nesterov)
+
+
+def _parameter_groups(model: CorrespondenceNetwork, config: TrainConfig) -> list[dict[str, Any]]:
+    """Trunk and head; each split in kernels and vectors where only kernels are to decay."""
+    trunk = list(model.trunk.parameters())
+    in_trunk = {id(parameter) for parameter in trunk}
+    head = [parameter for parameter in model.parameters() if id(parameter) not in in_trunk]
+    groups: list[dict[str, Any]] = []
+    for part, rate, parameters in (("trunk", config.trunk_rate, trunk), ("head", config.head_rate, head)):
+        for chosen, decay in _divide_by_decay(parameters, config):
+            if chosen:
+                groups.append(
+                    {"params": chosen, "lr": rate, "peak": rate, "part": part, "weight_decay": decay}
+                )
+    return groups
+
+
+def _divide_by_decay(parameters: list[Parameter], config: TrainConfig) -> list[tuple[list[Parameter], float]]:
+    if config.use_vector_decay:
+        return [(parameters, config.weight_decay)]
+    kernels = [parameter for parameter in parameters if parameter.ndim > 1]
+    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+    return [(kernels, config.weight_decay), (vectors, 0.0)]
+
+
+def set_rates(optimiser: Optimizer, config: TrainConfig, step: int) -> None:
+    """Gives the optimiser of `build_optimiser` the rates of a step, counted from 1."""
+    factor = rate_factor(config, step - 1)
+    for group in optimiser.param_groups:
+        group["lr"] = group["peak"] * factor
+
+
+def read_rates(optimiser: Optimizer) -> dict[str, float]:
+    """The present rates of 'trunk' and 'head'."""
+    return {group["part"]: group["lr"] for group in optimiser.param_groups}
+
+
+def rate_factor(config: TrainConfig, done: int) -> float:
+    """Share of the peak rates after so many steps: a linear rise, then the configured schedule.
+
+    The cosine reaches 0 after the last step. A milestone m counts from the step after m on.
+    """
+    if done < config.warmup_steps:
+        return (done + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return 1.0
+    if config.schedule == "step":
+        return float(config.milestone_factor ** bisect_right(config.milestones, done))
+    progress = (done - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+@torch.no_grad()
+def update_average(
+    average: CorrespondenceNetwork, model: CorrespondenceNetwork, decay: float, step: int
+) -> None:
+    """Moves the average towards the model's weights after a step, counted from 1; buffers are copied.
+
+    Early weights are soon forgotten: after few steps the decay is at most step / (step + 10).
+    """
+    kept: list[Tensor] = list(average.parameters())
+    current: list[Tensor] = list(model.parameters())
+    torch._foreach_lerp_(kept, current, 1 - min(decay, step / (step + 10)))
+    for mine, theirs in zip(average.buffers(), model.buffers(), strict=True):
+        mine.copy_(theirs)

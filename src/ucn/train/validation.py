@@ -1,0 +1,76 @@
+"""How well held-out pairs are matched: PCK of refined dense nearest neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ucn.matching import match_cells
+from ucn.nn import CorrespondenceNetwork
+from ucn.train.sources import Source
+from ucn.train.step import Precision, encode_pair
+from ucn.types import PairBatch
+
+_PIXELS = (1, 3, 5, 10)
+_SHARES = (0.1, 0.05)  # of a pair's length, for semantic sets
+_HEADLINES = ("pck@5", "pck@0.1")  # by which networks are compared: of pixels, and of lengths
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How well held-out pairs are matched.
+
+    Attributes:
+        pck: share of the points matched within some pixels (``pck@5``) or, where pairs have a length, within
+            some share of it (``pck@0.1``); with several sources each name begins with its source's.
+        score: mean over the sources of their PCK within 5 pixels or a tenth of the length.
+    """
+
+    pck: dict[str, float]
+    score: float
+
+
+def validate(
+    model: CorrespondenceNetwork, sources: Sequence[Source], precision: Precision = "bf16"
+) -> Validation:
+    """The figures of the held-out pairs of each source, which are the same each time."""
+    pck: dict[str, float] = {}
+    scores: list[float] = []
+    for source in sources:
+        figures = _measure(model, source, precision)
+        prefix = f"{source.label} " if len(sources) > 1 else ""
+        pck |= {prefix + name: value for name, value in figures.items()}
+        scores += [figures[name] for name in _HEADLINES if not math.isnan(figures.get(name, math.nan))]
+    return Validation(pck, sum(scores) / max(1, len(scores)))
+
+
+@torch.no_grad()
+def _measure(model: CorrespondenceNetwork, source: Source, precision: Precision) -> dict[str, float]:
+    """The figures of one source; NaN where its held-out pairs have no points."""
+    errors: list[Tensor] = []
+    has_lengths = False
+    for batch in source.validation():
+        has_lengths = batch.pck_length is not None
+        errors += [match_errors(model, pair, precision) for pair in batch]
+    merged = torch.cat(errors)
+    thresholds: tuple[float, ...] = _SHARES if has_lengths else _PIXELS
+    return {f"pck@{t:g}": (merged <= t).float().mean().item() for t in thresholds}
+
+
+def match_errors(model: CorrespondenceNetwork, pair: PairBatch, precision: Precision = "bf16") -> Tensor:
+    """How far matches are from the truth: in pixels, or as a share of the pair's length where it has one."""
+    points0, points1 = pair.points0[0][pair.is_valid[0]], pair.points1[0][pair.is_valid[0]]
+    errors: Tensor = (match_points(model, pair, points0, precision) - points1).norm(dim=-1)
+    return errors if pair.pck_length is None else errors / pair.pck_length
+
+
+@torch.no_grad()
+def match_points(
+    model: CorrespondenceNetwork, pair: PairBatch, points0: Tensor, precision: Precision = "bf16"
+) -> Tensor:
+    """Where points (N, 2) of image 0 of a batch of one pair are found in image 1, (N, 2)."""
+    return match_cells(*encode_pair(model, pair, precision), points0).points1

@@ -1,0 +1,141 @@
+"""What metrics must give, as functions of the module that holds them: the real one, or one with a fault."""
+
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Three pairs of two classes with 4, 1 and 0 points; so many are right at each of two limits.
+CORRECT = np.array([[1, 3], [1, 1], [0, 0]])
+TOTALS = np.array([4, 1, 0])
+CLASSES = ("owl", "wren", "wren")
+
+
+def check_errors(metrics: ModuleType) -> None:
+    found = [[3.0, 4.0], [1.0, 7.0], [math.nan, 2.0]]
+    errors = metrics.point_errors(found, [[0.0, 0.0], [1.0, 2.0], [1.0, 2.0]])
+    assert errors.tolist() == [5.0, 5.0, math.inf]
+    assert metrics.point_errors(np.zeros((0, 2)), np.zeros((0, 2))).tolist() == []
+    with pytest.raises(ValueError, match=r"both be \(N, 2\), got \(2,\) and \(2, 2\)"):
+        metrics.point_errors([0.0, 0.0], np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="true points must be finite"):
+        metrics.point_errors([[0.0, 0.0]], [[0.0, math.nan]])
+
+
+def check_limits_are_included(metrics: ModuleType) -> None:
+    assert metrics.count_within([3.0, 5.0, 1.0, math.inf], [0.5, 3.0, 4.9, 5.0, 1e9]).tolist() == [
+        0,
+        2,
+        2,
+        3,
+        3,
+    ]
+    assert metrics.count_within([], [1.0, 2.0]).tolist() == [0, 0]
+
+
+def check_averages(metrics: ModuleType) -> None:
+    # Points: 2 of 5. Pairs: 1/4 and 1/1, the third has no points. Classes: owl 1/4, wren 1/1.
+    assert metrics.average(CORRECT, TOTALS).tolist() == pytest.approx([2 / 5, 4 / 5])
+    assert metrics.average(CORRECT, TOTALS, over="pair").tolist() == pytest.approx([5 / 8, 7 / 8])
+    assert metrics.average(CORRECT, TOTALS, CLASSES, "class").tolist() == pytest.approx([5 / 8, 7 / 8])
+    # With the first two pairs in one class that class has 2 of 5, whatever its pairs have.
+    joined = metrics.average(CORRECT, TOTALS, ("owl", "owl", "wren"), "class")
+    assert joined.tolist() == pytest.approx([2 / 5, 4 / 5])
+    empty = metrics.average(np.zeros((1, 2)), [0])
+    assert np.isnan(empty).all()
+    with pytest.raises(ValueError, match="classes must be 3, one a pair, got 0"):
+        metrics.average(CORRECT, TOTALS, over="class")
+    with pytest.raises(ValueError, match=r"correct must be \(P, T\) and totals \(P,\)"):
+        metrics.average(CORRECT, TOTALS[:2])
+
+
+def check_lengths(metrics: ModuleType) -> None:
+    assert metrics.measure_length("side", (3, 4)) == 4
+    assert metrics.measure_length("side", (4, 3)) == 4
+    assert metrics.measure_length("diagonal", (3, 4)) == 5
+    assert metrics.measure_length("box", (100, 100), [[10, 5], [12, 25], [17, 6]]) == 20
+    assert metrics.measure_length("box", (100, 100), [[5, 10], [25, 12], [6, 17]]) == 20
+    assert metrics.measure_length("box", (100, 100)) == 0
+    with pytest.raises(ValueError, match="must be side, diagonal or box, got 'area'"):
+        metrics.measure_length("area", (3, 4))
+
+
+def check_medians(metrics: ModuleType) -> None:
+    assert metrics.median_error([5.0, 1.0, 2.0]) == 2
+    assert metrics.median_error([4.0, 1.0]) == 2.5
+    assert metrics.median_error([1.0, math.inf, math.inf]) == math.inf
+    assert math.isnan(metrics.median_error([]))
+
+
+def average_slowly(correct: Array, totals: Array, classes: list[str], over: str) -> list[float]:
+    """The definitions, with loops."""
+    shares = []
+    for column in range(correct.shape[1]):
+        groups: dict[str, list[float]] = {}
+        for row, total in enumerate(totals):
+            name = {"point": "all", "pair": str(row), "class": classes[row]}[over]
+            right, count = groups.setdefault(name, [0.0, 0.0])
+            groups[name] = [right + correct[row, column], count + total]
+        used = [right / count for right, count in groups.values() if count]
+        shares.append(sum(used) / len(used))
+    return shares
+
+
+def check_against_loops(metrics: ModuleType) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        totals = rng.integers(0, 6, 12)
+        totals[0] = 3
+        correct = np.sort(rng.integers(0, totals[:, None] + 1, (12, 4)), axis=1)
+        classes = [str(number) for number in rng.integers(0, 4, 12)]
+        for over in ("point", "pair", "class"):
+            wanted = average_slowly(correct, totals, classes, over)
+            assert metrics.average(correct, totals, classes, over).tolist() == pytest.approx(wanted)
+        errors, limits = rng.uniform(0, 9, 30).round(), rng.uniform(0, 9, 5).round()
+        wanted_counts = [sum(float(error) <= limit for error in errors) for limit in limits]
+        assert metrics.count_within(errors, limits).tolist() == wanted_counts
+
+
+def resample_slowly(correct: Array, totals: Array, over: str, level: float, resamples: int) -> list[float]:
+    """Both bounds at the first limit, with loops and the same draws."""
+    rows = [row for row, total in enumerate(totals) if total]
+    drawn = torch.randint(len(rows), (resamples, len(rows)), generator=torch.Generator().manual_seed(7))
+    shares = []
+    for draw in drawn.tolist():
+        chosen = [rows[place] for place in draw]
+        if over == "point":
+            shares.append(sum(correct[row, 0] for row in chosen) / sum(totals[row] for row in chosen))
+        else:
+            shares.append(sum(correct[row, 0] / totals[row] for row in chosen) / len(chosen))
+    return [float(np.quantile(shares, (1 - level) / 2)), float(np.quantile(shares, (1 + level) / 2))]
+
+
+def check_intervals(metrics: ModuleType) -> None:
+    rng = np.random.default_rng(1)
+    totals = np.array([9, 1, 0, 4, 7, 2, 30])
+    correct = rng.integers(0, totals[:, None] + 1, (7, 2))
+    for over in ("point", "pair"):
+        generator = torch.Generator().manual_seed(7)
+        bounds = metrics.bootstrap_interval(correct, totals, generator, over=over, level=0.8, resamples=200)
+        assert bounds.shape == (2, 2)
+        assert bounds[0].tolist() == pytest.approx(resample_slowly(correct, totals, over, 0.8, 200))
+    same = metrics.bootstrap_interval([[1], [2]], [2, 4], torch.Generator().manual_seed(0))
+    assert same.tolist() == [[0.5, 0.5]]
+    assert np.isnan(metrics.bootstrap_interval(np.zeros((1, 1)), [0], torch.Generator())).all()
+
+
+CHECKS = (
+    check_errors,
+    check_limits_are_included,
+    check_averages,
+    check_lengths,
+    check_medians,
+    check_against_loops,
+    check_intervals,
+)

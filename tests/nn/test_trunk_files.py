@@ -1,0 +1,399 @@
+"""Weights of the trunk from files of three formats: read exactly, or refused with words."""
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trunk_cases import (
+    Arrays,
+    block,
+    caffe_name,
+    float_fields,
+    integer,
+    make_arrays,
+    make_graph,
+    make_node,
+    make_tensor,
+    varint,
+    write_caffemodel,
+    write_npz,
+    write_onnx,
+)
+from ucn.config import ModelConfig
+from ucn.errors import WeightsError
+from ucn.nn import build_model, load_imagenet_trunk, trunk_files
+from ucn.nn.googlenet import GoogLeNetTrunk
+from ucn.nn.protobuf import WireError, read_fields, read_floats, read_integers, read_texts
+from ucn.nn.trunk_files import CAFFE_NAMES
+
+Write = Callable[[Path, Arrays], Path]
+
+WRITERS: dict[str, Write] = {
+    "npz": lambda folder, arrays: write_npz(folder / "trunk.npz", arrays),
+    "caffemodel": lambda folder, arrays: write_caffemodel(folder / "trunk.caffemodel", arrays),
+    "old caffemodel": lambda folder, arrays: write_caffemodel(folder / "old.caffemodel", arrays, "old"),
+    "double caffemodel": lambda folder, arrays: write_caffemodel(folder / "d.CaffeModel", arrays, "double"),
+    "onnx": lambda folder, arrays: write_onnx(folder / "trunk.onnx", make_graph(arrays)),
+    "packed onnx": lambda folder, arrays: write_onnx(folder / "p.onnx", make_graph(arrays, is_raw=False)),
+    "numbered onnx": lambda folder, arrays: write_onnx(
+        folder / "n.onnx", make_graph(arrays, names="numbers")
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    return make_arrays()
+
+
+@pytest.fixture
+def trunk() -> GoogLeNetTrunk:
+    return build_model(ModelConfig()).trunk
+
+
+def _assert_filled(trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    parameters = dict(trunk.named_parameters())
+    assert len(arrays) == len(parameters) == 2 * len(CAFFE_NAMES)
+    for ours, caffe in CAFFE_NAMES.items():
+        for suffix, kind in (("w", "weight"), ("b", "bias")):
+            value = parameters[f"{ours}.{kind}"]
+            assert value.dtype == torch.float32
+            assert torch.equal(value, torch.from_numpy(arrays[f"{caffe}_{suffix}"])), caffe
+
+
+def _assert_refused(trunk: GoogLeNetTrunk, path: Path, message: str) -> None:
+    before = {name: value.clone() for name, value in trunk.state_dict().items()}
+    with pytest.raises(WeightsError, match=message):
+        load_imagenet_trunk(trunk, path)
+    assert all(torch.equal(value, before[name]) for name, value in trunk.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_whole_files_fill_every_parameter(
+    tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays, kind: str
+) -> None:
+    folder = tmp_path / "mit Leerzeichen ö"
+    folder.mkdir()
+    load_imagenet_trunk(trunk, WRITERS[kind](folder, arrays))
+    _assert_filled(trunk, arrays)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_real_weights_are_the_same_in_every_format(data_folder: Path, tmp_path: Path, kind: str) -> None:
+    with np.load(data_folder / "googlenet" / "bvlc_googlenet_conv1_to_inception_4a.npz") as stored:
+        arrays = dict(stored)
+    trunk = build_model(ModelConfig(transformer="in_branch")).trunk
+    load_imagenet_trunk(trunk, WRITERS[kind](tmp_path, arrays))
+    parameters = dict(trunk.named_parameters())
+    for ours, caffe in CAFFE_NAMES.items():
+        assert torch.equal(parameters[f"{ours}.weight"], torch.from_numpy(arrays[f"{caffe}_w"]))
+        assert torch.equal(parameters[f"{ours}.bias"], torch.from_numpy(arrays[f"{caffe}_b"]))
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_wrong_arrays_are_named(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays, kind: str) -> None:
+    infinite = arrays["inception_4a_pool_proj_b"].copy()
+    infinite[5] = np.inf
+    path = WRITERS[kind](tmp_path, {**arrays, "inception_4a_pool_proj_b": infinite})
+    _assert_refused(trunk, path, r"inception_4a_pool_proj_b in .* holds values that are not finite")
+    short = {**arrays, "inception_4a_pool_proj_b": infinite[:63]}
+    message = r"inception_4a_pool_proj_b in .* must be \(64,\), got "
+    _assert_refused(trunk, WRITERS[kind](tmp_path, short), message)
+    turned = {**arrays, "inception_3a_5x5_w": arrays["inception_3a_5x5_w"].transpose(1, 0, 2, 3)}
+    message = r"inception_3a_5x5.*\(32, 16, 5, 5\)" if "onnx" not in kind else r"\(32, 16, 5, 5\), for incept"
+    _assert_refused(trunk, WRITERS[kind](tmp_path, turned), message)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_files_cut_anywhere_are_refused(
+    tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays, kind: str
+) -> None:
+    path = WRITERS[kind](tmp_path, arrays)
+    content = path.read_bytes()
+    for length in (0, 1, 2, 7, 100, 37_700, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(WeightsError):
+            load_imagenet_trunk(trunk, path)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_random_damage_gives_one_error_or_none(
+    tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays, kind: str
+) -> None:
+    generator = np.random.default_rng(0)
+    path = WRITERS[kind](tmp_path, arrays)
+    content = path.read_bytes()
+    for _ in range(20):
+        damaged = bytearray(content)
+        for place in generator.integers(0, 400, 3):  # where names, lengths and shapes stand
+            damaged[place] = generator.integers(256)
+        path.write_bytes(damaged)
+        try:
+            load_imagenet_trunk(trunk, path)
+        except WeightsError as error:
+            assert str(path) in str(error)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".caffemodel", ".onnx"])
+def test_files_that_are_something_else(tmp_path: Path, trunk: GoogLeNetTrunk, suffix: str) -> None:
+    _assert_refused(trunk, tmp_path / f"none{suffix}", rf"no trunk weights at .*none{suffix}: expected a")
+    _assert_refused(trunk, tmp_path / f"{'x' * 300}{suffix}", "File name too long")
+    (tmp_path / f"folder{suffix}").mkdir()
+    _assert_refused(trunk, tmp_path / f"folder{suffix}", "no trunk weights at")
+    path = tmp_path / f"text{suffix}"
+    for text in ('name: "GoogleNet"\nlayer {\n', "version https://git-lfs.github.com/spec/v1\n", "<html>"):
+        path.write_text(text)
+        _assert_refused(trunk, path, r"text\S+ is not an? ")
+    path.write_bytes(b"")
+    _assert_refused(trunk, path, "not an .npz|lacks 21 of 21 layers|must have one graph, got 0")
+
+
+def test_other_endings_are_refused(tmp_path: Path, trunk: GoogLeNetTrunk) -> None:
+    (tmp_path / "a.pth").write_bytes(b"")
+    _assert_refused(trunk, tmp_path / "a.pth", r"does not end in \.npz, \.caffemodel, \.onnx")
+
+
+@pytest.mark.parametrize("kind", ["npz", "caffemodel", "onnx"])
+def test_size_is_limited(
+    tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trunk_files, "_MAX_BYTES", 1_000_000)
+    path = WRITERS[kind](tmp_path, arrays)
+    _assert_refused(trunk, path, "has 42[0-9]+ bytes; trunk weights have at most 1000000")
+
+
+# The archive of arrays.
+
+
+def test_archives_are_limited_unpacked_too(
+    tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ones.npz"
+    ones = {name: np.ones_like(array) for name, array in arrays.items()}
+    np.savez_compressed(path, allow_pickle=False, **ones)
+    assert path.stat().st_size < 1_000_000
+    monkeypatch.setattr(trunk_files, "_MAX_BYTES", 1_000_000)
+    _assert_refused(trunk, path, "has 42[0-9]+ bytes; trunk weights have at most 1000000")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros(64, np.uint16), "must be float32, got uint16"),
+        (np.full(64, "text"), "must be float32, got <U4"),
+        (np.array([{}] * 64, dtype=object), "not an .npz of BVLC"),
+    ],
+)
+def test_archives_of_other_types(
+    tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays, value: Any, message: str
+) -> None:
+    np.savez(tmp_path / "bad.npz", **{**arrays, "inception_4a_pool_proj_b": value})
+    _assert_refused(trunk, tmp_path / "bad.npz", message)
+
+
+def test_archives_without_the_arrays(tmp_path: Path, trunk: GoogLeNetTrunk) -> None:
+    np.savez(tmp_path / "empty.npz", other=np.zeros(1))
+    _assert_refused(trunk, tmp_path / "empty.npz", "not an .npz of BVLC.*conv1_7x7_s2_w")
+    with zipfile.ZipFile(tmp_path / "words.npz", "w") as archive:
+        archive.writestr("conv1_7x7_s2_w", "words")
+    _assert_refused(trunk, tmp_path / "words.npz", "must be float32, got bytes")
+
+
+def test_a_flipped_byte_is_seen(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    path = tmp_path / "packed.npz"
+    np.savez_compressed(path, allow_pickle=False, **arrays)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    _assert_refused(trunk, path, "is not an .npz of BVLC")
+
+
+# Caffe.
+
+
+def test_layers_that_are_not_asked_for_are_passed_over(
+    tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays
+) -> None:
+    path = write_caffemodel(tmp_path / "a.caffemodel", arrays)
+    nonsense = block(1, "loss3/classifier") + block(7, b"\xff\xff") + block(7, b"\xff")
+    path.write_bytes(block(100, nonsense) + path.read_bytes() + block(8, b"\xff") + integer(5, 1))
+    load_imagenet_trunk(trunk, path)
+    _assert_filled(trunk, arrays)
+
+
+def test_numbers_with_a_field_each(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    path = write_caffemodel(
+        tmp_path / "a.caffemodel", {name: a for name, a in arrays.items() if not name.startswith("conv1")}
+    )
+    weights, biases = arrays["conv1_7x7_s2_w"], arrays["conv1_7x7_s2_b"]
+    first = block(7, b"".join(integer(1, size) for size in weights.shape))
+    first += block(5, weights[:10].tobytes()) + float_fields(5, weights[10:].ravel().tolist())
+    second = block(7, integer(1, 64)) + float_fields(5, biases.tolist())
+    layer = block(7, first) + block(7, second) + block(1, "conv1/7x7_s2")  # the name last, as is allowed
+    path.write_bytes(path.read_bytes() + block(100, layer))
+    load_imagenet_trunk(trunk, path)
+    _assert_filled(trunk, arrays)
+
+
+def test_caffe_networks_that_are_others(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    path = tmp_path / "a.caffemodel"
+    renamed = {name.replace("conv2_3x3_reduce", "conv2_other"): array for name, array in arrays.items()}
+    _assert_refused(
+        trunk,
+        write_caffemodel(path, renamed),
+        "lacks 1 of 21 layers with weights and biases, first 'conv2_3x3_reduce': expected BVLC GoogLeNet's; "
+        "it has conv2/other$",
+    )
+    path.write_bytes(block(100, block(1, "data")))
+    _assert_refused(trunk, path, "lacks 21 of 21 layers .* no layer of it has weights")
+    write_caffemodel(path, arrays)
+    path.write_bytes(path.read_bytes() * 2)
+    _assert_refused(trunk, path, "has two layers 'conv1/7x7_s2' with weights; expected one")
+
+
+def test_a_layer_without_biases_is_missing(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    path = tmp_path / "a.caffemodel"
+    path.write_bytes(block(100, block(1, "conv1/7x7_s2") + block(7, b"")))
+    _assert_refused(trunk, path, r"lacks 21 of 21 layers .*; it has conv1/7x7_s2")
+
+
+@pytest.mark.parametrize(
+    ("blob", "message"),
+    [
+        (block(5, b"\0" * 40), r"conv1_7x7_s2_w in .* must be \(64, 3, 7, 7\), got \(\)"),
+        (block(7, block(1, varint(2**63) + b"\0")) + block(5, b""), r"got \(9223372036854775808, 0\)"),
+        (block(7, block(1, varint(64) * 1000)), "is not a whole .caffemodel file: a list has more than 64"),
+        (block(7, block(1, b"\x40\x03\x07\x07")) + block(5, b"\0" * 8), "must have 9408 values, got 2"),
+        (block(7, block(1, b"\x40\x03\x07\x07")) + block(5, b"\0" * 7), "7 bytes are not a whole number"),
+        (block(7, block(1, b"\x40\x03\x07\x07")) + integer(5, 1), "an integer stands where a message"),
+        (integer(7, 3), "an integer stands where a message is expected"),
+        (block(7, block(1, b"\xff")), "an integer is cut off"),
+        (block(7, block(1, b"\xff" * 11)), "an integer has more than 10 bytes"),
+        (varint(5 * 8 + 2) + varint(2**62) + b"\0", r"field 5 has 4611686018427387904 bytes, but only 1 are"),
+        (varint(5 * 8 + 3), "field 5 has the unknown wire type 3"),
+        (b"\0\0", "a field has the number 0"),
+        (b"\x80", "an integer is cut off"),
+    ],
+)
+def test_bad_blobs(tmp_path: Path, trunk: GoogLeNetTrunk, blob: bytes, message: str) -> None:
+    path = tmp_path / "a.caffemodel"
+    path.write_bytes(block(100, block(1, "conv1/7x7_s2") + block(7, blob) + block(7, blob)))
+    _assert_refused(trunk, path, message)
+
+
+def test_doubles_beyond_float32_are_not_finite(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    huge = {**arrays, "conv1_7x7_s2_b": np.full(64, 1e300)}
+    path = write_caffemodel(tmp_path / "a.caffemodel", huge, "double")
+    _assert_refused(trunk, path, "conv1_7x7_s2_b in .* holds values that are not finite")
+
+
+def test_nesting_costs_nothing(tmp_path: Path, trunk: GoogLeNetTrunk) -> None:
+    content = b""
+    for _ in range(20_000):
+        content = block(100, content)
+    path = tmp_path / "deep.caffemodel"
+    path.write_bytes(content)
+    _assert_refused(trunk, path, "lacks 21 of 21 layers")
+
+
+# ONNX.
+
+
+def test_the_two_equal_shapes_are_told_apart_by_wiring(
+    tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays
+) -> None:
+    same = arrays["inception_3b_1x1_w"].shape == arrays["inception_3b_3x3_reduce_w"].shape
+    shapes = [array.shape for name, array in arrays.items() if name.endswith("_w")]
+    assert same and len(set(shapes)) == len(shapes) - 1  # all others differ
+    load_imagenet_trunk(trunk, write_onnx(tmp_path / "a.onnx", make_graph(arrays, names="numbers")))
+    reduce = dict(trunk.named_parameters())["inception_3b.reduce_3x3.weight"]
+    assert torch.equal(reduce, torch.from_numpy(arrays["inception_3b_3x3_reduce_w"]))
+
+
+def test_a_layer_used_twice_is_one_layer(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    again = make_node("Conv", ["data_1", "conv1/7x7_s2_w_0", "conv1/7x7_s2_b_0"], "other")
+    load_imagenet_trunk(trunk, write_onnx(tmp_path / "a.onnx", make_graph(arrays, extra=[again])))
+    _assert_filled(trunk, arrays)
+
+
+def test_networks_in_onnx_that_are_others(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    path = tmp_path / "a.onnx"
+    normalisation = make_node("BatchNormalization", ["a", "b"], "c")
+    graph = make_graph(arrays, extra=[normalisation])
+    _assert_refused(trunk, write_onnx(path, graph), "has batch normalisation: expected BVLC .*torchvision's")
+    # torchvision's network after its normalisation was folded in: 3 × 3 in place of 5 × 5.
+    folded = {name: a[..., :3, :3] if "5x5_w" in name else a for name, a in arrays.items()}
+    message = r"must have one convolution .* \(32, 16, 5, 5\), for inception_3a_5x5, got 0 .*torchvision's is"
+    _assert_refused(trunk, write_onnx(path, make_graph(folded)), message)
+    twice = make_graph(arrays) + block(5, make_tensor("w", arrays["conv1_7x7_s2_w"]))
+    twice += block(1, make_node("Conv", ["x", "w", "conv1/7x7_s2_b_0"], "y"))
+    _assert_refused(trunk, write_onnx(path, twice), r"\(64, 3, 7, 7\), for conv1_7x7_s2, got 2")
+    path.write_bytes(block(7, b"") + block(7, b""))
+    _assert_refused(trunk, path, "must have one graph, got 2")
+
+
+def test_another_wiring_is_refused(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    graph = make_graph(arrays)
+    wire = block(1, "inception_3b_3x3_reduce_1")  # what the ReLU reads
+    assert graph.count(wire) == 1
+    path = tmp_path / "a.onnx"
+    for other in ("inception_3b_3x3_reduce_X", "inception_3b_3x3_reduce_2"):  # nothing; itself, in a circle
+        write_onnx(path, graph.replace(wire, block(1, other)))
+        _assert_refused(
+            trunk, path, r"is wired otherwise: no convolution .*, for inception_3b_3x3_reduce, leads to incep"
+        )
+
+
+def test_layers_without_stored_biases(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays) -> None:
+    path = tmp_path / "a.onnx"
+    stored = make_tensor("conv1/7x7_s2_b_0", arrays["conv1_7x7_s2_b"])
+    renamed = stored.replace(b"conv1/7x7_s2_b_0", b"conv1/7x7_s2_c_0")
+    graph = make_graph(arrays).replace(stored, renamed)
+    _assert_refused(trunk, write_onnx(path, graph), "conv1_7x7_s2 in .* has no stored bias")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (make_tensor("b", np.zeros(64), data_type=10), "must be float32 .*, got data type 10"),
+        (integer(1, 64) + block(8, "b") + block(9, b"\0" * 256), "must be float32 .*, got data type none"),
+        (make_tensor("b", np.zeros(64)) + integer(14, 1), "is kept in another file; save the network as one"),
+        (make_tensor("b", np.zeros(63)), r"must be \(64,\), got \(63,\)"),
+        (integer(1, 64) + integer(2, 1) + block(8, "b") + block(9, b"\0" * 255), "255 bytes are not a whole"),
+    ],
+)
+def test_bad_tensors(
+    tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays, tensor: bytes, message: str
+) -> None:
+    graph = make_graph(arrays)
+    name = caffe_name("conv1_7x7_s2")
+    node = make_node("Conv", ["data_0", f"{name}_w_0", f"{name}_b_0"], "conv1_7x7_s2_1")
+    assert node in graph
+    with_b = make_node("Conv", ["data_0", f"{name}_w_0", "b"], "conv1_7x7_s2_1")
+    changed = graph.replace(block(1, node), block(1, with_b)) + block(5, tensor)
+    _assert_refused(trunk, write_onnx(tmp_path / "a.onnx", changed), message)
+
+
+# The wire format by hand.
+
+
+def test_fields_by_hand() -> None:
+    # 08 96 01: field 1, integer 150. 12 02 68 69: field 2, text "hi". 1d …: field 3, four bytes.
+    message = memoryview(bytes.fromhex("089601 12026869 1d0000c03f 20ffffffffffffffffff01".replace(" ", "")))
+    found = read_fields(message, 1, 2, 3, 4, 9)
+    assert found[1] == [150] and read_texts(found[2]) == ["hi"] and found[9] == []
+    assert read_floats(found[3]).tolist() == [1.5]
+    assert found[4] == [2**64 - 1]
+    assert read_integers([memoryview(bytes.fromhex("03 8e02 9ea705".replace(" ", "")))]) == [3, 270, 86942]
+
+
+def test_fields_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ucn.nn.protobuf._MAX_FIELDS", 10)
+    assert len(read_fields(memoryview(b"\x08\x01" * 10), 1)[1]) == 10
+    with pytest.raises(WireError, match="more than 10 fields"):
+        read_fields(memoryview(b"\x08\x01" * 11), 1)

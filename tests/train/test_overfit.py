@@ -1,0 +1,47 @@
+"""A run on one batch learns it by heart."""
+
+from pathlib import Path
+
+import torch
+
+from photo_cases import write_photos
+from train_cases import CPU, ignore, make_config
+from ucn.config import Calibration
+from ucn.train.loop import train
+from ucn.train.overfit import repeat_first_batch
+from ucn.train.sources import open_sources
+from ucn.train.validation import match_errors
+
+
+def test_one_batch_is_learnt_by_heart(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos", [(90, 120), (100, 80)], grain=8)
+    config = make_config(
+        steps=25,
+        head_rate=3e-3,
+        average_decay=0.9,
+        loss={"radius": 4, "temperature": 0.05},
+        synthetic={"side": 64, "points": 100, "max_scale": 1.2, "upright_share": 1.0, "photometric": 0.5},
+    )
+    opened = open_sources(config, tmp_path / "photos", CPU)
+    with repeat_first_batch(opened, config, CPU) as mixture:
+        (source,) = mixture.sources
+        (batch,) = source.validation()
+        for step in (1, 2, 9):
+            assert mixture.draw(step, torch.Generator()) is batch
+        trained = train(config, mixture, CPU, ignore, ignore)
+    errors = torch.cat([match_errors(trained.model, pair) for pair in batch])
+    assert len(errors) == 200
+    assert errors.max() <= 4  # PCK within 4 pixels of 100 %
+    assert trained.calibration != Calibration()
+
+
+def test_it_is_the_first_batch_of_the_run(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos", [(90, 120), (100, 80)])
+    config = make_config(seed=3)
+    with open_sources(config, tmp_path / "photos", CPU) as mixture:
+        batches = [
+            next(iter(repeat_first_batch(mixture, each, CPU).sources[0].validation()))
+            for each in (config, config, make_config(seed=4))
+        ]
+    assert torch.equal(batches[0].image0, batches[1].image0)
+    assert not torch.equal(batches[0].image0, batches[2].image0)

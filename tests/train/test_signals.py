@@ -1,0 +1,68 @@
+"""Signals ask a run to stop, once; the second ends it."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from ucn.train.signals import StoppedError, StopSignals
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_remembered(number: signal.Signals) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)}
+    with StopSignals() as signals:
+        assert not signals.is_asked() and signals.received is None
+        os.kill(os.getpid(), number)
+        assert signals.is_asked() and signals.received is number
+    for each, handler in before.items():
+        assert signal.getsignal(each) == handler
+
+
+def test_the_second_interrupt_ends_at_once() -> None:
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received is signal.SIGTERM
+
+
+def test_launchers_may_repeat_a_signal() -> None:
+    with StopSignals(is_repeated=True) as signals:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received is signal.SIGINT
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_that_read_data_go_on() -> None:
+    with StopSignals() as signals:
+        child = os.fork()
+        if child == 0:  # a reader inherits the handler
+            os.kill(os.getpid(), signal.SIGINT)
+            os._exit(7 if signals.received is None else 8)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert not signals.is_asked()
+
+
+def test_the_death_of_a_reader_does_not_break_the_step() -> None:
+    def complain(*_: object) -> None:
+        raise RuntimeError("a worker is killed by signal")  # as torch does
+
+    before = signal.signal(signal.SIGCHLD, complain)
+    try:
+        with StopSignals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGCHLD)
+        with pytest.raises(RuntimeError):
+            os.kill(os.getpid(), signal.SIGCHLD)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_the_error_says_where_the_run_is() -> None:
+    assert StoppedError(7).step == 7
+    assert "step 7" in str(StoppedError(7))
