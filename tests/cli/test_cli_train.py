@@ -254,7 +254,9 @@ def command(recipe: Path, photos: Path, output: Path, *options: str) -> list[str
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(Path(loop.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    # Sums depend on how many threads share them: both processes of a comparison need the same number.
+    threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    return os.environ | {"PYTHONPATH": str(Path(loop.__file__).parents[2])} | threads
 
 
 def wait_for_checkpoint(process: subprocess.Popen[str], output: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -94,8 +95,8 @@ def run(
         raise ConfigError(f"{name} needs its data: give the folder with --data DIR")
     names = None if methods is None else [part.strip() for part in methods.split(",") if part.strip()]
     chosen_device = str(choose_device(device))
-    check_outputs(output, name, overwrite)
     loaded = load_methods(names, MethodFiles(weights_files or (), trunk, xfeat), chosen_device)
+    check_outputs(output, name, overwrite)
     settings = RunSettings(
         cache=cache or output / "predictions",
         limit=limit,
@@ -103,7 +104,21 @@ def run(
         refinements=(True, False) if refinement else (False,),
         device=chosen_device,
         command=_say_command(
-            name, data, methods, weights_files, output, cache, limit, seed, refinement, overwrite
+            name,
+            {
+                "--data": data,
+                "--methods": methods,
+                "--weights-file": weights_files,
+                "--trunk": trunk,
+                "--xfeat": xfeat,
+                "--limit": limit,
+                "--seed": seed or None,
+                "--no-refinement": not refinement,
+                "--device": device,
+                "-o": output,
+                "--cache": cache,
+                "--overwrite": overwrite,
+            },
         ),
     )
     if not json:
@@ -120,41 +135,20 @@ def run(
         _print_report(report, written)
 
 
-def _say_command(
-    name: str,
-    data: Path | None,
-    methods: str | None,
-    weights_files: list[Path] | None,
-    output: Path,
-    cache: Path | None,
-    limit: int | None,
-    seed: int,
-    refinement: bool,
-    overwrite: bool,
-) -> str:
-    """The command that makes the run again; paths in the folder of sample data are said relative to it."""
+def _say_command(name: str, options: Mapping[str, Any]) -> str:
+    """The command that makes the run again; options that are None or False were not given."""
     words = ["ucn", "evaluate", name]
-    if data is not None:
-        words += ["--data", _say_path(data)]
-    if methods is not None:
-        words += ["--methods", shlex.quote(methods)]
-    for path in weights_files or ():
-        words += ["--weights-file", _say_path(path)]
-    if limit is not None:
-        words += ["--limit", str(limit)]
-    if seed:
-        words += ["--seed", str(seed)]
-    if not refinement:
-        words.append("--no-refinement")
-    words += ["-o", _say_path(output)]
-    if cache is not None:
-        words += ["--cache", _say_path(cache)]
-    if overwrite:
-        words.append("--overwrite")
+    for option, given in options.items():
+        for value in given if isinstance(given, list) else [given]:
+            if value is True:
+                words.append(option)
+            elif value is not None and value is not False:
+                words += [option, _say_path(value) if isinstance(value, Path) else shlex.quote(str(value))]
     return " ".join(words)
 
 
 def _say_path(path: Path) -> str:
+    """A path; one in the folder of sample data relative to it, so that a page can be followed anywhere."""
     folder = os.environ.get("UCN_DATA")
     if folder and path.is_relative_to(folder):
         return f"$UCN_DATA/{shlex.quote(path.relative_to(folder).as_posix())}".removesuffix("/.")

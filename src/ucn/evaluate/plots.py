@@ -15,6 +15,7 @@ from ucn.evaluate.scoring import Curve, Figure
 # Of Okabe and Ito: told apart by colour-blind readers too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#F0E442")
 _MARKERS = "osD^vP*Xh"
+_PANELS_A_ROW = 4
 
 
 def draw_curves(report: Report) -> bytes:
@@ -36,21 +37,27 @@ def draw_curves(report: Report) -> bytes:
         for panel, group in zip(panels, groups, strict=True):
             lines = [c for c in report.scores.curves if c.group == group and c.use_refinement == use]
             _draw_limits(panel, report, lines, group)
-    panels[0].set_ylabel("points found, %")
-    panels[-1].legend(fontsize=8, frameon=False)
+    panels[0].legend(fontsize=8, frameon=False, loc="lower right")
     content = io.BytesIO()
     canvas.savefig(content, format="png", dpi=110, metadata={"Software": None})
     return content.getvalue()
 
 
 def _lay_out(count: int) -> tuple[Canvas, list[Axes]]:
-    canvas = Canvas(figsize=(0.6 + 3.6 * count, 3.4), layout="constrained")
+    columns = min(count, _PANELS_A_ROW)
+    rows = -(-count // columns)
+    canvas = Canvas(figsize=(0.6 + 3.6 * columns, 3.3 * rows), layout="constrained")
     FigureCanvasAgg(canvas)  # without a display, and without pyplot's global state
-    panels = canvas.subplots(1, count, sharey=True, squeeze=False)[0]
-    for panel in panels:
+    grid = canvas.subplots(rows, columns, sharey=True, squeeze=False)
+    for row in grid:
+        row[0].set_ylabel("points found, %")
+    panels = list(grid.flat)
+    for panel in panels[count:]:
+        panel.remove()
+    for panel in panels[:count]:
         panel.set_ylim(0, 100)
         panel.grid(alpha=0.3, linewidth=0.6)
-    return canvas, list(panels)
+    return canvas, panels[:count]
 
 
 def _draw_limits(panel: Axes, report: Report, curves: Sequence[Curve], group: str) -> None:

@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 VERSION = 1
 """Goes into every key: raise it where code changes what is predicted."""
 
-_FEATURE_BYTES = 192 * 2**20  # of each method's features that are kept, since pairs share images
+_FEATURE_BYTES = 96 * 2**20  # of each method's features that are kept, since pairs share images
 
 
 @dataclass(frozen=True, eq=False)
