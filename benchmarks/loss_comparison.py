@@ -19,29 +19,31 @@ photographs, dense nearest neighbour placed between cells, PCK within 5 and 10 p
 gradient is measured at the start: trace of its covariance over random batches, divided by the squared length
 of its mean, both without bias.
 
-Written are loss_comparison.json and loss_comparison.md; loss_comparison_figure.py draws the former.
+Written are training-claim.json, after each run (a later call with the same settings goes on where it ended),
+training-claim.md and training-claim.png; loss_comparison_figure.py makes the last two again of the first.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from loss_comparison_figure import write_report
+from resumable import open_results, save_results
 from torch import Tensor
 from torch.optim import AdamW
 
 from ucn.config import LossConfig, ModelConfig, SyntheticConfig
-from ucn.data.io import write_image
+from ucn.data.io import read_image
 from ucn.data.synthetic import ImageBank, list_images, make_pairs
 from ucn.geometry.sampling import sample_descriptors, sample_image
 from ucn.losses import correspondence_contrastive_loss
@@ -107,31 +109,21 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="a few seconds on a CPU, for a test")
     given = parser.parse_args()
-    plan = Plan(
-        seconds=given.seconds,
-        rates=tuple(given.rates),
-        points=tuple(given.points),
-        batch=given.batch,
-        side=given.side,
-        checkpoints=given.checkpoints,
-        validation_pairs=given.validation_pairs,
-        draws=given.draws,
-        seed=given.seed,
-    )
+    values = {name: getattr(given, name) for name in Plan.__annotations__}
+    plan = Plan(**values | {"rates": tuple(given.rates), "points": tuple(given.points)})
     if given.tiny:
         plan = Plan(
             0.1, (1e-4,), (1, 10), batch=2, side=64, checkpoints=2, validation_pairs=2, draws=3, seed=0
         )
-    results = measure(plan, given.images, given.trunk, torch.device(given.device))
     given.output.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(results, indent=1) + "\n"
-    (given.output / "loss_comparison.json").write_text(text, encoding="utf-8")
-    table = make_table(results)
-    (given.output / "loss_comparison.md").write_text(table, encoding="utf-8")
-    print(table)
+    path = given.output / "training-claim.json"
+    measure(plan, given.images, given.trunk, torch.device(given.device), path)
+    print(write_report(path))
 
 
-def measure(plan: Plan, images: Path | None, trunk: Path | None, device: torch.device) -> dict[str, Any]:
+def measure(plan: Plan, images: Path | None, trunk: Path | None, device: torch.device, path: Path) -> None:
+    """Measures all that the file of results does not hold yet, and writes it after each part."""
+    begun = time.perf_counter()
     torch.set_float32_matmul_precision("high")  # as training does; the forward pass is in bf16 anyway
     training, held_out = open_banks(images, device)
     start = build_model(MODEL, torch.Generator().manual_seed(plan.seed))
@@ -139,26 +131,61 @@ def measure(plan: Plan, images: Path | None, trunk: Path | None, device: torch.d
         load_imagenet_trunk(start.trunk, trunk)
     # torch's annotations do not know memory_format.
     start = start.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    validation = make_batch(held_out, plan.validation_pairs, 500, plan, make_generator(device, plan.seed + 1))
+    drawn, count = make_generator(device, plan.seed + 1), max(1, plan.validation_pairs // plan.batch)
+    validation = [make_batch(held_out, plan.batch, 500, plan, drawn) for _ in range(count)]
     methods = list_methods(plan)
-    gradients = {}
-    for method in methods:
-        gradients[method.name] = measure_gradient(method, start, training, plan)
-        print(f"{method.name}: {gradients[method.name]}", flush=True)
-    runs = []
-    for method in methods:
-        for rate in plan.rates:
-            runs.append(train_for(method, rate, start, training, validation, plan))
-            print(f"{method.name}, rate {rate:g}: {runs[-1]['curve'][-1]}", flush=True)
-    return {
+    settings = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "torch": torch.__version__,
         "photographs": {"training": len(training), "held_out": len(held_out)},
         "trunk": trunk.name if trunk else "random",
-        "plan": vars(plan) | {"clip_norm": CLIP_NORM, "warmup_steps": WARMUP_STEPS},
-        "gradients": gradients,
-        "runs": runs,
+        "plan": asdict(plan) | {"clip_norm": CLIP_NORM, "warmup_steps": WARMUP_STEPS},
     }
+    results = open_results(path, settings)
+    gradients, runs = results.setdefault("gradients", {}), results["runs"]
+    done = {(run["method"], run["rate"]) for run in runs}
+    todo = [(method, rate) for method in methods for rate in plan.rates if (method.name, rate) not in done]
+    unmeasured = [method for method in methods if method.name not in gradients]
+    print(f"{len(training):,} photographs read, {time.perf_counter() - begun:.0f} s", flush=True)
+    results["start"] = say_plan(todo, unmeasured, start, training, validation, plan)
+    for method in unmeasured:
+        gradients[method.name] = measure_gradient(method, start, training, plan)
+        save_results(path, results)
+        print(f"{method.name}: {gradients[method.name]}", flush=True)
+    for method, rate in todo:
+        runs.append(train_for(method, rate, start, training, validation, results["start"], plan))
+        save_results(path, results)
+        print(f"{method.name}, rate {rate:g}: {runs[-1]['curve'][-1]}", flush=True)
+    print(f"everything took {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+def say_plan(
+    todo: Sequence[tuple[Method, float]],
+    unmeasured: Sequence[Method],
+    start: CorrespondenceNetwork,
+    bank: ImageBank,
+    validation: Sequence[PairBatch],
+    plan: Plan,
+) -> dict[str, float]:
+    """Prints how long all will take; returns the PCK that every run begins with."""
+    validate(start, validation)  # the first time chooses kernels
+    begun = time.perf_counter()
+    found = validate(start, validation)
+    validating = len(todo) * plan.checkpoints * (time.perf_counter() - begun)
+    drawing, model = 0.0, copy.deepcopy(start).train()
+    generator = make_generator(bank.canvases.device, plan.seed)
+    for method in unmeasured:
+        for _ in range(2):
+            begun = time.perf_counter()
+            take_step(method, model, None, bank, generator, plan)
+        drawing += plan.draws * (time.perf_counter() - begun)
+    total = len(todo) * plan.seconds + validating + drawing
+    print(
+        f"plan: {len(todo)} runs of {plan.seconds:g} s, validation {validating:.0f} s, gradients of "
+        f"{len(unmeasured)} methods {drawing:.0f} s: about {total:.0f} s",
+        flush=True,
+    )
+    return found
 
 
 def list_methods(plan: Plan) -> list[Method]:
@@ -225,16 +252,17 @@ def train_for(
     rate: float,
     start: CorrespondenceNetwork,
     bank: ImageBank,
-    validation: PairBatch,
+    validation: Sequence[PairBatch],
+    begin: dict[str, float],
     plan: Plan,
 ) -> dict[str, Any]:
-    """One run; the clock stands still during validation."""
+    """One run; the clock stands still during validation. All begin with the same PCK."""
     model = copy.deepcopy(start).train()
     optimiser = AdamW(model.parameters(), lr=rate, weight_decay=1e-4)
     generator = make_generator(bank.canvases.device, plan.seed)
     # The first step of a kind chooses kernels and takes memory; it is not what is compared.
     take_step(method, copy.deepcopy(model), None, bank, generator, plan)
-    curve: list[dict[str, float]] = []
+    curve: list[dict[str, float]] = [{"seconds": 0.0, "steps": 0, **begin}]
     seconds, steps = 0.0, 0
     while len(curve) <= plan.checkpoints:
         if seconds >= plan.seconds * len(curve) / plan.checkpoints:
@@ -290,13 +318,13 @@ def make_batch(bank: ImageBank, pairs: int, points: int, plan: Plan, generator: 
 
 
 @torch.no_grad()
-def validate(model: CorrespondenceNetwork, batch: PairBatch) -> dict[str, float]:
+def validate(model: CorrespondenceNetwork, batches: Sequence[PairBatch]) -> dict[str, float]:
     errors = []
-    for pair in batch:
-        map0, map1 = encode_pair(model, pair)
-        is_valid = pair.is_valid[0]
-        found = match_cells(map0, map1, pair.points0[0][is_valid])
-        errors.append((found.points1 - pair.points1[0][is_valid]).norm(dim=-1))
+    for batch in batches:
+        map0, map1 = encode_pair(model, batch)
+        for row, is_valid in enumerate(batch.is_valid):
+            found = match_cells(map0[row], map1[row], batch.points0[row][is_valid])
+            errors.append((found.points1 - batch.points1[row][is_valid]).norm(dim=-1))
     merged = torch.cat(errors)
     return {f"pck@{pixels}": round((merged <= pixels).float().mean().item(), 4) for pixels in THRESHOLDS}
 
@@ -339,53 +367,25 @@ def estimate_spread(vectors: Iterable[Tensor]) -> tuple[float, float]:
 
 
 def open_banks(folder: Path | None, device: torch.device) -> tuple[ImageBank, ImageBank]:
-    """Photographs for training and for validation."""
+    """Photographs, or random textures, for training and for validation."""
     if folder is not None:
-        return split_banks(list_images(folder), device)
-    generator = torch.Generator().manual_seed(0)
-    with tempfile.TemporaryDirectory() as name:
-        for index in range(4):
-            texture = F.interpolate(torch.rand(1, 3, 20, 20, generator=generator), (160, 160), mode="bicubic")
-            pixels = (texture[0].clamp(0, 1) * 255).byte().permute(1, 2, 0).contiguous().numpy()
-            write_image(Path(name) / f"{index}.png", pixels, overwrite=True)
-        return split_banks(list_images(Path(name)), device)
+        return split_banks(list_images(folder), read_image, device)
+    noise = torch.rand(4, 3, 20, 20, generator=torch.Generator().manual_seed(0))
+    textures = F.interpolate(noise, (160, 160), mode="bicubic").clamp(0, 1)
+    return split_banks([Path(str(row)) for row in range(4)], lambda path: textures[int(path.name)], device)
 
 
-def split_banks(paths: Sequence[Path], device: torch.device) -> tuple[ImageBank, ImageBank]:
-    training = [path for index, path in enumerate(paths) if index % HELD_OUT_EVERY]
-    return ImageBank(training, CANVAS_SIDE, device), ImageBank(paths[::HELD_OUT_EVERY], CANVAS_SIDE, device)
+def split_banks(
+    paths: Sequence[Path], read: Callable[[Path], Tensor], device: torch.device
+) -> tuple[ImageBank, ImageBank]:
+    parts = [path for index, path in enumerate(paths) if index % HELD_OUT_EVERY], paths[::HELD_OUT_EVERY]
+    with ThreadPoolExecutor() as pool:
+        training, held_out = (ImageBank(part, CANVAS_SIDE, device, pool.map(read, part)) for part in parts)
+    return training, held_out
 
 
 def make_generator(device: torch.device, seed: int) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
-
-
-def best_runs(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of each method the run with the highest PCK at the end, in the order of the methods."""
-    best: dict[str, dict[str, Any]] = {}
-    for run in results["runs"]:
-        kept = best.get(run["method"])
-        last = f"pck@{THRESHOLDS[-1]}"
-        if kept is None or run["curve"][-1][last] > kept["curve"][-1][last]:
-            best[run["method"]] = run
-    return list(best.values())
-
-
-def make_table(results: dict[str, Any]) -> str:
-    """The results as a Markdown table."""
-    marks = sorted({1, results["plan"]["checkpoints"] // 4, results["plan"]["checkpoints"]} - {0})
-    times = [f"after {results['plan']['seconds'] * m / results['plan']['checkpoints']:g} s" for m in marks]
-    heads = ["method", "rate", "steps/s", "variance of the gradient", "PCK@10 at the start", *times, "PCK@5"]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for run in best_runs(results):
-        curve = run["curve"]
-        variance = results["gradients"][run["method"]]["relative_variance"]
-        cells = [run["method"], f"{run['rate']:g}", f"{run['steps_per_second']:.1f}"]
-        cells.append("mean not found" if variance is None else f"{variance:.3g}")
-        cells += [f"{100 * curve[m]['pck@10']:.1f}" for m in (0, *marks)]
-        cells.append(f"{100 * curve[-1]['pck@5']:.1f}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,66 +1,174 @@
-"""Draws what loss_comparison.py measured; needs matplotlib, which the package does not.
+"""Page and figure of what loss_comparison.py measured.
 
-python benchmarks/loss_comparison_figure.py loss_comparison.json -o loss_comparison.svg
+python benchmarks/loss_comparison_figure.py training-claim.json
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ucn.data.io import write_bytes_atomically
+
 HARD = "correspondence contrastive, hard negatives"
+# Of Okabe and Ito: told apart by colour-blind readers too.
+COLOURS = ("#E69F00", "#56B4E9", "#CC79A7", "#D55E00", "#0072B2")
+SERIES = ("#CC79A7", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#000000")
+
+Run = dict[str, Any]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", type=Path, help="loss_comparison.json")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the figure: .svg, .png or .pdf")
-    given = parser.parse_args()
-    draw(json.loads(given.results.read_text(encoding="utf-8")), given.output)
+    parser.add_argument("results", type=Path, help="training-claim.json")
+    print(write_report(parser.parse_args().results))
 
 
-def draw(results: dict[str, Any], output: Path) -> None:
-    matplotlib: Any = importlib.import_module("matplotlib")
-    matplotlib.use("Agg")
-    pyplot: Any = importlib.import_module("matplotlib.pyplot")
-    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
-    runs = choose_best(results)
-    series = [run for run in runs if run["method"].startswith(HARD)]
-    others = [run for run in runs if run not in series]
-    many = others[-1]["points"]  # that of the method with random negatives
-    named = {run["method"]: run for run in [*others, *(run for run in series if run["points"] == many)]}
-    draw_curves(axes[0], named, "methods")
-    draw_curves(axes[1], {f"N = {run['points']:,}": run for run in series}, HARD)
-    draw_variance(axes[2], results["gradients"], series, others)
-    figure.savefig(output, dpi=150)
+def write_report(path: Path) -> str:
+    """Writes page and figure beside the results; returns the page."""
+    results = json.loads(path.read_text(encoding="utf-8"))
+    page, picture = make_page(results), path.with_suffix(".png")
+    draw(results, picture)
+    write_bytes_atomically(path.with_suffix(".md"), page.encode(), overwrite=True)
+    return page
 
 
-def choose_best(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of each method the run whose learning rate ended highest."""
-    best: dict[str, dict[str, Any]] = {}
+def choose_best(results: dict[str, Any]) -> list[Run]:
+    """Of each method the run whose learning rate ended highest, in the order of the methods."""
+    best: dict[str, Run] = {}
     for run in sorted(results["runs"], key=lambda run: float(run["curve"][-1]["pck@10"])):
         best[run["method"]] = run
     return [best[method] for method in dict.fromkeys(run["method"] for run in results["runs"])]
 
 
-def draw_curves(axis: Any, runs: dict[str, dict[str, Any]], title: str) -> None:
-    for label, run in runs.items():
+def split_runs(results: dict[str, Any]) -> tuple[list[Run], list[Run]]:
+    """The four kinds of losses, the last with as many points as before; and the last with N points each."""
+    runs = choose_best(results)
+    series = [run for run in runs if run["method"].startswith(HARD)]
+    others = [run for run in runs if run not in series]
+    many = others[-1]["points"] if others else 0  # that of the method with random negatives
+    return [*others, *(run for run in series if run["points"] == many)], series
+
+
+def make_page(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    settings = results["settings"]
+    plan, photographs = settings["plan"], settings["photographs"]
+    methods, series = split_runs(results)
+    rates = " ".join(f"{rate:g}" for rate in plan["rates"])
+    command = (
+        "python benchmarks/loss_comparison.py --images PHOTOGRAPHS --trunk GOOGLENET -o FOLDER "
+        f"--seconds {plan['seconds']:g} --rates {rates} --batch {plan['batch']} --side {plan['side']} "
+        f"--points {' '.join(map(str, plan['points']))}"
+    )
+    lines = ["# Many correspondences of a pair, or one example of it", "", "```bash", command, "```", ""]
+    lines += [
+        "The paper says that many correspondences of a pair of images, in one pass, give an accurate "
+        "gradient and so teach faster than one example of the pair. Here each loss trains the same network "
+        f"(the paper's, without a transformer, trunk {settings['trunk']}) for the same {plan['seconds']:g} s "
+        f"of {settings['device']}, torch {settings['torch']}; validation is not counted. Each step has "
+        f"{plan['batch']} pairs of {plan['side']} × {plan['side']} px, made of {photographs['training']:,} "
+        f"photographs; AdamW, gradients clipped at {plan['clip_norm']:g}, rates along a cosine to 0"
+        f"{', the best of ' + rates if len(plan['rates']) > 1 else ''}; seed {plan['seed']}. PCK in percent: "
+        f"held-out points ({plan['validation_pairs']} pairs of {photographs['held_out']:,} other "
+        "photographs) found within 5 or 10 px by dense nearest neighbour placed between cells. Variance of "
+        f"the gradient: trace of its covariance over {plan['draws']} batches, divided by the squared length "
+        "of its mean, "
+        "both without bias, measured before training.",
+        "",
+        "![validation against time, and variance of the gradient](training-claim.png)",
+        "",
+        "## Which loss",
+        "",
+        *make_table(results, methods),
+        "",
+        "*Siamese*: one example of each pair of images, cut out as two patches as large as the network's "
+        "receptive field. *Triplet* and *one-example contrastive*: one example of each pair, read from whole "
+        "images. *Time to match* is when a run first reaches what the best of these three has at its end.",
+        "",
+        "## How many correspondences of a pair",
+        "",
+        *make_table(results, series),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def make_table(results: dict[str, Any], runs: list[Run]) -> list[str]:
+    """A Markdown table, a line for each run."""
+    plan = results["settings"]["plan"]
+    marks = sorted({max(1, plan["checkpoints"] // 4), plan["checkpoints"]})
+    times = [f"PCK@10 after {plan['seconds'] * mark / plan['checkpoints']:g} s" for mark in marks]
+    heads = ["method", "N", "rate", "steps/s", "variance of the gradient", "PCK@10 at the start", *times]
+    heads += ["PCK@5 at the end", "time to match"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    goal = max((run["curve"][-1]["pck@10"] for run in choose_best(results)[:3]), default=1.0)
+    for run in runs:
+        curve = run["curve"]
+        cells = [run["method"].split(", N =")[0], f"{run['points']:,}", f"{run['rate']:g}"]
+        cells += [f"{run['steps_per_second']:.1f}", say_variance(results, run)]
+        cells += [f"{100 * curve[mark]['pck@10']:.1f}" for mark in (0, *marks)]
+        reached = find_time(curve, goal)
+        cells += [f"{100 * curve[-1]['pck@5']:.1f}", "never" if reached is None else f"{reached:.1f} s"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def say_variance(results: dict[str, Any], run: Run) -> str:
+    found = results["gradients"][run["method"]]["relative_variance"]
+    return "mean not found" if found is None else f"{found:.3g}"
+
+
+def find_time(curve: list[dict[str, float]], goal: float) -> float | None:
+    """When a curve first reaches a PCK@10, on straight lines between its points; None where it does not."""
+    for before, after in pairwise(curve):
+        if before["pck@10"] >= goal:
+            return before["seconds"]
+        if after["pck@10"] >= goal:
+            share = (goal - before["pck@10"]) / (after["pck@10"] - before["pck@10"])
+            return before["seconds"] + share * (after["seconds"] - before["seconds"])
+    return None
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    canvas = Figure(figsize=(14, 4.4), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes = canvas.subplots(1, 3)
+    methods, series = split_runs(results)
+    draw_curves(axes[0], {name_method(run): run for run in methods}, COLOURS, "which loss")
+    named = {f"N = {run['points']:,}": run for run in series}
+    draw_curves(axes[1], named, SERIES, "hard negatives, N points of each pair")
+    axes[1].sharey(axes[0])
+    draw_variance(axes[2], results["gradients"], series, methods)
+    canvas.savefig(path, dpi=120, metadata={"Software": None})
+
+
+def name_method(run: Run) -> str:
+    """A short name for a legend."""
+    name = run["method"].replace("correspondence contrastive", "correspondence c.")
+    return str(name.replace(" negatives", "").replace(", patches", " (patches)"))
+
+
+def draw_curves(axis: Axes, runs: dict[str, Run], colours: tuple[str, ...], title: str) -> None:
+    for number, (label, run) in enumerate(runs.items()):
         seconds = [point["seconds"] for point in run["curve"]]
-        axis.plot(seconds, [100 * point["pck@10"] for point in run["curve"]], marker=".", label=label)
-    axis.set(xlabel="seconds of training", ylabel="held-out points within 10 px (%)")
+        shares = [100 * point["pck@10"] for point in run["curve"]]
+        axis.plot(seconds, shares, marker=".", label=label, color=colours[number % len(colours)])
+    axis.set(xlabel="seconds of training", ylabel="held-out points within 10 px, %")
     axis.set_title(title, fontsize=10)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    axis.grid(alpha=0.3, linewidth=0.6)
+    axis.legend(fontsize=8, frameon=False)
 
 
-def draw_variance(
-    axis: Any, gradients: dict[str, Any], series: list[dict[str, Any]], others: list[dict[str, Any]]
-) -> None:
+def draw_variance(axis: Axes, gradients: dict[str, Any], series: list[Run], methods: list[Run]) -> None:
     measured = [
         (run["points"], value)
         for run in series
@@ -68,16 +176,19 @@ def draw_variance(
     ]
     if measured:
         points, values = zip(*measured, strict=True)
-        axis.loglog(points, values, marker="o", label=HARD)
-        axis.loglog(points, [values[0] * points[0] / count for count in points], "k:", label="1 / N")
-    for run in others:
+        axis.loglog(points, values, marker="o", color=COLOURS[-1], label="hard negatives")
+        expected = [values[0] * points[0] / count for count in points]
+        axis.loglog(points, expected, "k:", label="1 / N, were points independent")
+    for number, run in enumerate(methods):
         value = gradients[run["method"]]["relative_variance"]
-        if value is not None:
-            axis.loglog([run["points"]], [value], marker="s", linestyle="", label=run["method"])
-    axis.set_xlabel("N, points of each pair of images")
-    axis.set_title("variance of the gradient / squared mean, at the start", fontsize=10)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+        if value is not None and run not in series:
+            axis.loglog(
+                [run["points"]], [value], "s", color=COLOURS[number % len(COLOURS)], label=name_method(run)
+            )
+    axis.set(xlabel="N, points of each pair of images", ylabel="variance / squared mean")
+    axis.set_title("variance of the gradient before training", fontsize=10)
+    axis.grid(alpha=0.3, linewidth=0.6)
+    axis.legend(fontsize=8, frameon=False)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,119 @@ def check_intervals(metrics: ModuleType) -> None:
     assert np.isnan(metrics.bootstrap_interval(np.zeros((1, 1)), [0], torch.Generator())).all()
 
 
+def check_curves(metrics: ModuleType) -> None:
+    errors = [3.0, 5.0, 1.0, math.inf]
+    assert metrics.accuracy_curve(errors, [0.5, 1.0, 3.0, 5.0]).tolist() == [0, 0.25, 0.5, 0.75]
+    assert np.isnan(metrics.accuracy_curve([], [1.0, 2.0])).all()
+    assert metrics.accuracy_curve([1.0], []).tolist() == []
+
+
+def check_means(metrics: ModuleType) -> None:
+    assert metrics.end_point_error([1.0, 4.0]) == 2.5
+    assert metrics.end_point_error([1.0, 4.0, math.inf]) == 2.5
+    assert metrics.share_found([1.0, 4.0, math.inf]) == pytest.approx(2 / 3)
+    for nothing in ([], [math.inf]):
+        assert math.isnan(metrics.end_point_error(nothing))
+    assert math.isnan(metrics.share_found([]))
+    assert metrics.share_found([math.inf]) == 0
+
+
+def check_matching_accuracy(metrics: ModuleType) -> None:
+    # Pairs with 4, 1 and 0 matches: at 3 px 2/4, 1/1 and nothing; the mean over matches would be 3/5.
+    pairs = [[1.0, 3.0, 3.5, 9.0], [0.0], []]
+    assert metrics.mean_matching_accuracy(pairs, [3.0, 5.0]).tolist() == pytest.approx([1.5 / 3, 1.75 / 3])
+    assert metrics.mean_matching_accuracy([[]], [3.0]).tolist() == [0]
+    assert np.isnan(metrics.mean_matching_accuracy([], [3.0, 5.0])).all()
+
+
+def check_corners(metrics: ModuleType) -> None:
+    true = np.array([[1.0, 0, 7], [0, 1, -3], [0, 0, 1]])
+    assert metrics.corner_error(true, true, (10, 20)) == 0
+    assert metrics.corner_error(5 * true, true, (10, 20)) == 0  # a homography has no scale
+    shifted = true + np.array([[0, 0, 3], [0, 0, 4], [0, 0, 0]])
+    assert metrics.corner_error(shifted, true, (10, 20)) == pytest.approx(5)
+    # Twice as wide: corners at x = 0 stay, those at x = 19 move by 19.
+    assert metrics.corner_error(np.diag([2.0, 1, 1]), np.eye(3), (10, 20)) == pytest.approx(9.5)
+    # Halved instead: 9.5 pixels of image 1 at the right, so the views cannot be swapped.
+    assert metrics.corner_error(np.diag([0.5, 1, 1]), np.eye(3), (10, 20)) == pytest.approx(4.75)
+    assert metrics.corner_error(None, true, (10, 20)) == math.inf
+    assert metrics.corner_error(np.full((3, 3), np.nan), true, (10, 20)) == math.inf
+    assert metrics.corner_error([[1, 0, 0], [0, 1, 0], [1, 0, 0]], true, (10, 20)) == math.inf
+    turned = np.array([[0.9, -0.2, 3], [0.1, 1.1, -2], [1e-3, 2e-3, 1]])
+    wanted = []
+    for x, y in ((0, 0), (19, 0), (0, 9), (19, 9)):
+        places = []
+        for matrix in (turned, true):
+            u, v, w = (row[0] * x + row[1] * y + row[2] for row in matrix)
+            places.append((u / w, v / w))
+        wanted.append(math.dist(*places))
+    assert metrics.corner_error(turned, true, (10, 20)) == pytest.approx(sum(wanted) / 4)
+
+
+def integrate_slowly(errors: Array, limit: float, steps: int = 20000) -> float:
+    """The mean of the curve at many places between 0 and the limit."""
+    ordered = sorted(errors.tolist())
+    corners = [(0.0, 0.0)]
+    for rank, error in enumerate(ordered, start=1):
+        if error <= limit:
+            corners.append((error, rank / len(ordered)))
+    corners.append((limit, corners[-1][1]))
+    x, y = zip(*corners, strict=True)
+    middles = (np.arange(steps) + 0.5) * limit / steps
+    return float(np.interp(middles, x, y).mean())
+
+
+def check_areas(metrics: ModuleType) -> None:
+    # One pair at 2: from (0, 0) up to (2, 1), then level to 4: (1 + 2) / 4.
+    assert metrics.area_under_error_curve([2.0], [4.0]).tolist() == [0.75]
+    assert metrics.area_under_error_curve([2.0, math.inf], [4.0]).tolist() == [0.375]
+    assert metrics.area_under_error_curve([4.0], [4.0]).tolist() == [0.5]
+    assert metrics.area_under_error_curve([5.0, math.inf], [4.0]).tolist() == [0]
+    assert metrics.area_under_error_curve([0.0, 0.0], [4.0]).tolist() == [1]
+    assert np.isnan(metrics.area_under_error_curve([], [4.0, 5.0])).all()
+    rng = np.random.default_rng(3)
+    for _ in range(5):
+        errors = rng.exponential(6, 15)
+        areas = metrics.area_under_error_curve(errors, [3.0, 5.0, 10.0])
+        wanted = [integrate_slowly(errors, limit) for limit in (3.0, 5.0, 10.0)]
+        assert areas.tolist() == pytest.approx(wanted, abs=1e-3)
+
+
+def check_coverage(metrics: ModuleType) -> None:
+    # A pixel, its four neighbours at distance 1, and the diagonal ones at 1.41.
+    assert metrics.coverage([[2, 1]], (4, 5), 0.5) == 1 / 20
+    assert metrics.coverage([[2, 1]], (4, 5), 1.0) == 5 / 20
+    assert metrics.coverage([[2, 1], [2, 1]], (4, 5), 1.42) == 9 / 20
+    assert metrics.coverage([[4, 0]], (2, 5), 1.0) == 3 / 10  # x is the column
+    assert metrics.coverage([], (4, 5), 3.0) == 0
+    rng = np.random.default_rng(5)
+    points = rng.uniform(0, 20, (6, 2))
+    covered = sum(
+        any(math.dist((x, y), point) <= 3.3 for point in points.tolist())
+        for x in range(21)
+        for y in range(13)
+    )
+    assert metrics.coverage(points, (13, 21), 3.3) == pytest.approx(covered / (13 * 21))
+
+
+def check_repeatability(metrics: ModuleType) -> None:
+    # Image 1 is image 0 moved by (10, 0). Of three keypoints two are seen in image 1 and one found there;
+    # of image 1's two keypoints both are seen in image 0 and one found.
+    keypoints0 = np.array([[0.0, 0], [5, 5], [99, 9]])
+    targets1 = np.array([[10.0, 0], [15, 5], [math.nan, math.nan]])
+    keypoints1 = np.array([[12.0, 0], [40, 40]])
+    targets0 = np.array([[2.0, 0], [30, 40]])
+    assert metrics.repeatability(keypoints0, targets1, keypoints1, targets0, 2.0) == pytest.approx(2 / 4)
+    assert metrics.repeatability(keypoints0, targets1, keypoints1, targets0, 1.9) == 0
+    # Five keypoints of image 1 round one of image 0: from its side one of one, from theirs five of five.
+    crowd = np.array([[10.0, y] for y in range(5)])
+    one = metrics.repeatability([[0.0, 0]], [[10.0, 0]], crowd, crowd - [10.0, 0], 1.0)
+    assert one == pytest.approx((1 + 2) / 6)
+    empty = np.zeros((0, 2))
+    assert metrics.repeatability(keypoints0, targets1, empty, empty, 3.0) == 0
+    assert math.isnan(metrics.repeatability(empty, empty, empty, empty, 3.0))
+
+
 CHECKS = (
     check_errors,
     check_limits_are_included,
@@ -138,4 +251,11 @@ CHECKS = (
     check_medians,
     check_against_loops,
     check_intervals,
+    check_curves,
+    check_means,
+    check_matching_accuracy,
+    check_corners,
+    check_areas,
+    check_coverage,
+    check_repeatability,
 )

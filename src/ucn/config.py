@@ -149,6 +149,8 @@ class ModelConfig(Config):
     """Side k of the transformer's kernel, odd. Unused in_branch, where the branches' own 3 and 5 hold."""
     context_layers: int = 0
     """Convolutions of the coarse branch that looks further than the trunk, 0..8; 0 leaves it out."""
+    context_dilation: int = 1
+    """How many times further each convolution of that branch reaches than the one before, 1..4."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -158,6 +160,7 @@ class ModelConfig(Config):
         k = self.transformer_kernel
         _require(k % 2 == 1 and 1 <= k <= 15, "transformer_kernel must be odd and 1..15", k)
         _require(0 <= self.context_layers <= 8, "context_layers must be 0..8", self.context_layers)
+        _require(1 <= self.context_dilation <= 4, "context_dilation must be 1..4", self.context_dilation)
         _require(
             self.context_layers == 0 or math.prod(self.strides) <= 8,
             "context_layers must be 0 where the strides multiply to more than 8",
@@ -220,6 +223,9 @@ class MatchConfig(Config):
     """Matches with a smaller score, in [0, 1], are dropped; 0.5 keeps those likelier right than wrong."""
     use_refinement: bool = True
     """Place matches between cells by the shape of the similarity peak."""
+    use_alignment: bool = True
+    """Then move them by parts of a pixel to where the images round them agree, if both show the same
+    surfaces; needs `use_refinement`."""
     memory_bytes: int = 256 * 2**20
     """Budget of the nearest-neighbour search's largest temporary."""
 
@@ -269,6 +275,20 @@ class SyntheticConfig(Config):
     """Source pixels per pixel of view 0, smallest and largest."""
     photometric: float = 1.0
     """Strength of colour, light, blur and noise changes; 0 switches them off."""
+    relight: float = 0.0
+    """Strength of hard changes of light (lamps, shadows, relief, exposure, tones), at least 0; 0: none."""
+    recolour: float = 0.0
+    """Share of pairs, in [0, 1], whose photograph gets other colours before both views are made of it."""
+    mirror: float = 0.0
+    """Share of pairs, in [0, 1], whose photograph is mirrored before both views are made of it."""
+    blend_share: float = 0.0
+    """Share of planes, in [0, 1], that show two photographs at once, as a double exposure does."""
+    crop_degrees: float = 0.0
+    """Largest turn of view 0 against the photograph, in [0, 180]."""
+    crop_stretch: float = 1.0
+    """Largest ratio of the scales of view 0 along the photograph's two axes, in [1, 2]."""
+    border: Literal["mirror", "other"] = "mirror"
+    """What views show beyond a photograph: its mirror image, or another photograph."""
     affine_share: float = 0.0
     """Share of pairs, in [0, 1], whose views differ by an affine map: a stretch instead of perspective."""
     spline_share: float = 0.0
@@ -300,7 +320,14 @@ class SyntheticConfig(Config):
         _require(self.photometric >= 0, "photometric must be at least 0", self.photometric)
         _require_at_most(self, side=8192, points=1_000_000)
         ranges: dict[str, tuple[float, float]]
-        ranges = {"affine_share": (0, 1), "spline_share": (0, 1), "parallax_share": (0, 1), "stretch": (1, 4)}
+        ranges = {"relight": (0, 2), "recolour": (0, 1), "mirror": (0, 1), "blend_share": (0, 1)}
+        ranges |= {"crop_degrees": (0, 180), "crop_stretch": (1, 2)}
+        ranges |= {
+            "affine_share": (0, 1),
+            "spline_share": (0, 1),
+            "parallax_share": (0, 1),
+            "stretch": (1, 4),
+        }
         ranges |= {
             "spline": (0, 0.19),
             "spline_grid": (3, 8),
@@ -357,7 +384,8 @@ class SourceConfig(Config):
     """Where pairs of a training run come from: photographs, or a data set.
 
     The name ``synthetic`` stands for a folder of photographs, of which `TrainConfig.synthetic` makes pairs;
-    of the other keys it knows only `folder`, `weight` and `batch`.
+    of the other keys it knows only `folder`, `weight`, `batch` and `loss`. With `use_warps` the images of a
+    data set are such photographs, too.
     """
 
     name: str
@@ -398,6 +426,11 @@ class SourceConfig(Config):
     """Largest way that each view is moved, as a share of its sides, in [0, 0.5]; needs `on_device`."""
     across: float = 0.0
     """Share of pairs, in [0, 1], of two images of any classes instead of one; needs `on_device`."""
+    use_warps: bool = False
+    """Make pairs of the set's single images, as `TrainConfig.synthetic` does of photographs, and leave its
+    own correspondences alone."""
+    loss: LossConfig | None = None
+    """The loss of this source's steps; None takes the run's."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -417,6 +450,8 @@ class SourceConfig(Config):
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             _require(low <= value <= high, f"{name} must be in [{low}, {high}]", value)
+        rule = "use_warps must be false where on_device is true"
+        _require(not (self.use_warps and self.on_device), rule, self.use_warps)
         for name in ("shift", "across"):
             value = getattr(self, name)
             _require(self.on_device or value == 0, f"{name} must be 0 unless on_device is true", value)
@@ -469,6 +504,9 @@ class TrainConfig(Config):
     """Decay per step of the moving average of the weights that is kept, in [0, 1)."""
     precision: Literal["bf16", "float32"] = "bf16"
     """Of the forward pass on a GPU; float32 also keeps its products from TF32. A CPU takes float32."""
+    freeze_norms: bool = False
+    """Keep the statistics of batch norms as `init` has them: for sources too different to share any, and for
+    batches too small to have good ones."""
     use_compile: bool = False
     """Compile the network's forward and backward on a GPU; pays after a minute, needs a C compiler."""
     validate_every: int = 1000

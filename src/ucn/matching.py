@@ -72,6 +72,30 @@ def match_cells(
     return _match_descriptors(descriptors0, map1, is_allowed1, use_refinement, memory_bytes)
 
 
+def refine_matches(
+    map0: FeatureMap,
+    map1: FeatureMap,
+    points0: Tensor,
+    cells1: Tensor,
+    *,
+    is_allowed1: Tensor | None = None,
+    memory_bytes: int = 256 * 2**20,
+) -> CellMatches:
+    """Places matches whose cells are already known between cells, where descriptors are most similar.
+
+    Args:
+        map0: descriptors of image 0 (batch of 1).
+        map1: descriptors of image 1 (batch of 1).
+        points0: (N, 2) pixels of image 0.
+        cells1: (N,) int64, the cell ``row * w + column`` of image 1 that each point was matched to; a match
+            moves by at most one cell along each axis.
+        is_allowed1: (h * w,) bool, which cells of image 1 may take part; None allows all.
+        memory_bytes: budget of the temporaries.
+    """
+    descriptors0 = sample_descriptors(map0, points0[None])[0]
+    return _refine_in_chunks(descriptors0, map1, cells1, is_allowed1, memory_bytes)
+
+
 def match_and_check(
     map0: FeatureMap,
     map1: FeatureMap,
@@ -155,6 +179,13 @@ def _match_descriptors(
         return CellMatches(positions1[index], _similarity(found.distances[:, 0]))
     if is_allowed1 is not None:
         index = is_allowed1.nonzero().flatten()[index]
+    return _refine_in_chunks(descriptors0, map1, index, is_allowed1, memory_bytes)
+
+
+def _refine_in_chunks(
+    descriptors0: Tensor, map1: FeatureMap, index: Tensor, is_allowed1: Tensor | None, memory_bytes: int
+) -> CellMatches:
+    """Moves matches from cells to places between them, in bounded memory; see `_refine`."""
     neighbourhood_bytes = 12 * (descriptors0.shape[-1] + (2 * _FINE_STEPS + 1) ** 2) * 4
     chunk = max(1, memory_bytes // neighbourhood_bytes)
     parts = [
@@ -162,7 +193,7 @@ def _match_descriptors(
         for start in range(0, len(index), chunk)
     ]
     if not parts:
-        return CellMatches(positions1[index], _similarity(found.distances[:, 0]))
+        return CellMatches(descriptors0.new_zeros(0, 2), descriptors0.new_zeros(0))
     return CellMatches(torch.cat([p for p, _ in parts]), torch.cat([s for _, s in parts]))
 
 

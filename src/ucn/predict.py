@@ -16,6 +16,7 @@ from ucn.config import MatchConfig
 from ucn.data.io import MaskLike, to_mask, to_tensor
 from ucn.data.points import check_points
 from ucn.errors import ImageReadError
+from ucn.geometry.alignment import align_matches
 from ucn.geometry.coords import cell_centres, pixels_to_cells, resize_points, resize_scale
 from ucn.keypoints import detect_corners, grid_points
 from ucn.matching import CheckedMatches, match_and_check, spread_over_pixels
@@ -139,25 +140,15 @@ class Matcher:
         if progress is not None:
             progress("matching")
         found = self._match_points(features0, features1, points0, use0, use1)
-        scores = score_matches(found, self._calibration)
-        is_mutual = found.misses <= self.config.mutual_tolerance
+        matches = self._judge(features0, features1, points0, found)
         if points is None:
-            pair_score = score_pair(scores, is_mutual, self._calibration)
-        else:  # the caller's points may lie anywhere; corners tell whether the images match
-            corners = self._choose_points(features0, use0)[:_PAIR_CORNERS]
-            answer = self._match_points(features0, features1, corners, use0, use1)
-            is_back = answer.misses <= self.config.mutual_tolerance
-            pair_score = score_pair(score_matches(answer, self._calibration), is_back, self._calibration)
-        matches = Matches(
-            points0=_to_numpy(points0),
-            points1=_to_numpy(_to_caller(found.points1, features1)),
-            scores=_to_numpy(scores),
-            is_mutual=is_mutual.cpu().numpy(),
-            pair_score=pair_score,
-            image0_hw=features0.image_hw,
-            image1_hw=features1.image_hw,
-        )
-        return matches if points is not None else self._keep_good(matches, found)
+            return self._align(self._keep_good(matches, found), None, features0, features1, use1)
+        # The caller's points may lie anywhere; corners tell whether, and how, the images match.
+        corners = self._choose_points(features0, use0)[:_PAIR_CORNERS]
+        answer = self._match_points(features0, features1, corners, use0, use1)
+        guides = self._judge(features0, features1, corners, answer)
+        matches = replace(matches, pair_score=guides.pair_score)
+        return self._align(matches, self._keep_good(guides, answer), features0, features1, use1)
 
     @torch.no_grad()
     def flow(self, image0: ImageLike, image1: ImageLike, *, progress: Report | None = None) -> Flow:
@@ -195,7 +186,8 @@ class Matcher:
         feature_map = encode_in_tiles(self._model, batch, self.config.tile_side, report_tile)
         keypoints = self._detect(pixels)
         scale = resize_scale(feature_map.image_hw, image_hw)
-        return Features(feature_map, image_hw, resize_points(keypoints, scale))
+        grey = (pixels.mean(dim=0) * 255).round().clamp(0, 255).to(torch.uint8)
+        return Features(feature_map, image_hw, resize_points(keypoints, scale), grey)
 
     def _detect(self, pixels: Tensor) -> Tensor:
         if self.config.keypoints == "corners":
@@ -228,6 +220,57 @@ class Matcher:
             use_refinement=self.config.use_refinement,
             memory_bytes=self.config.memory_bytes,
         )
+
+    def _judge(
+        self, features0: Features, features1: Features, points0: Tensor, found: CheckedMatches
+    ) -> Matches:
+        """All matches in the caller's pixels, with their scores."""
+        scores = score_matches(found, self._calibration)
+        is_mutual = found.misses <= self.config.mutual_tolerance
+        return Matches(
+            points0=_to_numpy(points0),
+            points1=_to_numpy(_to_caller(found.points1, features1)),
+            scores=_to_numpy(scores),
+            is_mutual=is_mutual.cpu().numpy(),
+            pair_score=score_pair(scores, is_mutual, self._calibration),
+            image0_hw=features0.image_hw,
+            image1_hw=features1.image_hw,
+        )
+
+    def _align(
+        self,
+        matches: Matches,
+        guides: Matches | None,
+        features0: Features,
+        features1: Features,
+        use1: Tensor | None,
+    ) -> Matches:
+        """The matches, moved to where the pixels round them agree; see `align_matches`."""
+        is_asked = self.config.use_alignment and self.config.use_refinement
+        if not is_asked or features0.grey is None or features1.grey is None:
+            return matches
+        # Not on mps, which lacks some of the small matrix operations.
+        device = torch.device("cpu") if self.device.type == "mps" else self.device
+        scales = [resize_scale(f.image_hw, f.map.image_hw) for f in (features0, features1)]
+
+        def to_encoded(chosen: Matches) -> tuple[Tensor, Tensor]:
+            points0, points1 = (
+                resize_points(torch.from_numpy(points).to(device), scale)
+                for points, scale in zip((chosen.points0, chosen.points1), scales, strict=True)
+            )
+            return points0, points1
+
+        found = align_matches(
+            features0.grey.to(device) / 255,
+            features1.grey.to(device) / 255,
+            *to_encoded(matches),
+            None if guides is None else to_encoded(guides),
+            max_shift=features1.map.stride,
+        )
+        moved = _to_caller(found.points1, features1)
+        is_moved = found.is_aligned if use1 is None else found.is_aligned & _look_up(use1.to(device), moved)
+        chosen = torch.where(is_moved[:, None], moved, torch.from_numpy(matches.points1).to(device))
+        return replace(matches, points1=_to_numpy(chosen))
 
     def _keep_good(self, matches: Matches, found: CheckedMatches) -> Matches:
         """The matches that pass the configured checks, best first."""

@@ -62,11 +62,13 @@ class Features:
         map: descriptors of the image at the size it was encoded at (batch of 1).
         image_hw: (H, W) of the image the caller gave; it may be larger than ``map.image_hw``.
         keypoints: (K, 2) points worth matching, in pixels of the caller's image, strongest first.
+        grey: the encoded image as uint8 (H, W), by whose pixels matches are aligned; None: they are not.
     """
 
     map: FeatureMap
     image_hw: tuple[int, int]
     keypoints: Tensor
+    grey: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,4 @@
+import pickle
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,12 @@ def test_enlarged_image_is_found_without_bias(xfeat: XFeat) -> None:
     near = misses[misses.norm(dim=1) < 6]
     assert len(near) > 0.3 * len(asked)
     assert near.mean(dim=0).abs().max() < 0.5
+
+
+def test_it_can_be_copied_into_another_process(xfeat: XFeat) -> None:
+    photo = make_photo(96, 128)
+    copied = pickle.loads(pickle.dumps(xfeat))
+    assert torch.equal(copied.extract(photo).map.features, xfeat.extract(photo).map.features)
 
 
 def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

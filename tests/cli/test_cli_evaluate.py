@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from evaluation_cases import write_sequence
+from evaluation_cases import write_ramp, write_sequence
 from ucn.cli.app import app
+from ucn.evaluate.evaluations import EVALUATIONS
+from ucn.evaluate.methods import list_methods
 
 runner = CliRunner()
 
@@ -29,7 +31,7 @@ def test_shipped_pair_from_the_command_line(tmp_path: Path) -> None:
         assert words in output
     assert {path.name for path in out.iterdir()} == {
         "predictions",
-        *(f"motorcycle.{end}" for end in ("json", "csv", "md", "png")),
+        *(f"motorcycle.{end}" for end in ("json", "csv", "md", "tex", "png", "svg")),
     }
     assert (
         f"ucn evaluate motorcycle --methods daisy,hog,xfeat -o {out}" in (out / "motorcycle.md").read_text()
@@ -73,6 +75,9 @@ def test_json_and_only_cells(tmp_path: Path) -> None:
         (("motorcycle", "--methods", ","), "no method can be measured: none was asked for"),
         (("motorcycle", "--weights-file", "missing.safetensors", "--methods", "hog"), "no weights"),
         (("motorcycle", "--methods", "hog", "--device", "abacus"), "--device must be cpu"),
+        (("own", "--data", "nowhere", "--methods", "hog"), "no folder nowhere"),
+        (("hpatches-matches", "--data", "x", "--sheet", "2"), "hpatches-matches has no sheet of matches"),
+        (("pair-score", "--data", "nowhere", "--methods", "geometric"), "no folder nowhere"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -82,11 +87,91 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], messa
     assert "Traceback" not in output
 
 
+def test_unknown_names_list_all_legal_ones(tmp_path: Path) -> None:
+    _, output = run("zzz", "-o", tmp_path / "out")
+    assert all(name in output for name in EVALUATIONS)
+    _, output = run("motorcycle", "--methods", "zzz", "-o", tmp_path / "out")
+    assert all(name in output for name in list_methods())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--limit", 0), ("--jobs", 0), ("--seed", -1), ("--max-side", 8), ("--sheet", -1)]
+)
+def test_options_out_of_range(option: str, value: int) -> None:
+    code, output = run("motorcycle", option, value)
+    assert code == 2
+    assert option in output
+    assert "greater than or equal to" in output
+
+
+def test_predictions_of_other_weights_are_refused_with_both_keys(tmp_path: Path) -> None:
+    write_sequence(tmp_path / "data", "v_one")
+    arguments = ("hpatches", "--data", tmp_path / "data", "--methods", "daisy", "--limit", 1, "--overwrite")
+    assert run(*arguments, "-o", tmp_path / "out")[0] == 0
+    (key_file,) = (tmp_path / "out" / "predictions" / "hpatches").glob("daisy-refined-*/key.json")
+    key = json.loads(key_file.read_text())
+    key_file.write_text(json.dumps({**key, "method": {"ucn": "ab" * 32}}))
+    code, output = run(*arguments, "-o", tmp_path / "out")
+    assert code == 1
+    flat = output.replace("\n", " ")
+    assert f"{key_file.parent} holds predictions of another key" in flat
+    assert '"ucn": "abab' in flat and '"daisy": {' in flat
+    assert "delete the folder or give another --cache" in flat
+
+
+def test_an_empty_result_is_said(tmp_path: Path) -> None:
+    folder = write_sequence(tmp_path / "data", "v_one")
+    for path in folder.glob("H_1_*"):
+        path.write_text("1 0 500\n0 1 0\n0 0 1\n")  # beyond the image
+    code, output = run("hpatches", "--data", tmp_path / "data", "--methods", "hog", "-o", tmp_path / "out")
+    assert code == 1
+    assert "no correspondences in the 5 pairs asked; nothing to measure" in output
+    assert not (tmp_path / "out" / "hpatches.json").exists()
+
+
+def test_own_pairs_with_a_sheet(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_ramp(tmp_path / "data" / f"{name}.png")
+    (tmp_path / "data" / "pairs.csv").write_text(
+        "image0,image1,points,class,pck_length\na.png,b.png,p.csv,mug,20\nb.png,a.png,p.csv,jug,20\n"
+    )
+    (tmp_path / "data" / "p.csv").write_text("x0,y0,x1,y1\n20,20,20,20\n")
+    code, output = run(
+        *("own", "--data", tmp_path / "data", "--methods", "hog", "-o", tmp_path / "out"),
+        *("--sheet", 1, "--jobs", 2, "--max-side", 48, "--limit", 1, "--json"),
+    )
+    assert code == 0, output
+    values = json.loads(output)
+    assert f"--limit 1 --max-side 48 --sheet 1 --jobs 2 -o {tmp_path / 'out'}" in values["command"]
+    assert values["unit"] == "alpha"
+    assert {figure["group"] for figure in values["figures"]} == {"mug"}
+    assert "images with a longer side than 48 px are reduced" in values["protocol"][1]
+    assert (tmp_path / "out" / "own-sheet.jpg").stat().st_size > 1000
+    assert str(tmp_path / "out" / "own-sheet.jpg") in values["outputs"]
+
+
+def test_no_picture_of_the_data_without_being_asked(tmp_path: Path) -> None:
+    write_sequence(tmp_path / "data", "v_one")
+    arguments = ("hpatches", "--data", tmp_path / "data", "--methods", "daisy", "--limit", 1)
+    assert run(*arguments, "-o", tmp_path / "out")[0] == 0
+    assert not list((tmp_path / "out").glob("*sheet*"))
+
+
 def test_folder_of_another_set(tmp_path: Path) -> None:
     write_sequence(tmp_path / "data", "v_one")
     code, output = run("cub", "--data", tmp_path / "data", "--methods", "hog", "-o", tmp_path / "out")
     assert code == 1
     assert "it looks like 'hpatches'" in output
+
+
+def test_a_canvas_cannot_be_changed(tmp_path: Path) -> None:
+    write_sequence(tmp_path / "data", "v_one")
+    code, output = run(
+        *("hpatches", "--data", tmp_path / "data", "--methods", "hog"),
+        *("--max-side", 200, "-o", tmp_path / "out"),
+    )
+    assert code == 1
+    assert "--max-side: hpatches shows all images on a canvas of one size" in output
 
 
 def test_paths_of_sample_data_are_said_relative_to_it(

@@ -1,4 +1,6 @@
+import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +8,10 @@ import pytest
 
 from dense_cases import write_flo, write_picture
 from evaluation_cases import write_sequence
+from semantic_files import write_mat, write_text
+from semantic_files import write_picture as write_grey
 from ucn.data.catalogue import open_data
+from ucn.data.sets.pascal_berkeley import PART_NAMES
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.benchmarks import BENCHMARKS, find_benchmark
 from ucn.evaluate.pair_lists import CUB_PAIRS, draw_rows, write_pair_list
@@ -67,9 +72,129 @@ def test_flow_without_sets(tmp_path: Path) -> None:
         find_benchmark("flow").open(tmp_path / "missing")
 
 
+def test_middlebury_takes_flow_and_stereo(tmp_path: Path, data_folder: Path) -> None:
+    with pytest.raises(DataError, match="folders of middlebury-flow, middlebury-stereo"):
+        find_benchmark("middlebury").open(tmp_path)
+    write_flow_set(tmp_path / "my flow")
+    assert {entry.group for entry in find_benchmark("middlebury").open(tmp_path)} == {"Middlebury flow"}
+    groups = [entry.group for entry in find_benchmark("middlebury").open(data_folder)]
+    assert Counter(groups) == {"Middlebury flow": 2, "Middlebury stereo": 6}
+
+
+def write_berkeley(root: Path, counts: Mapping[str, int]) -> Path:
+    """Objects with one part each; about a fifth of the images are for testing."""
+    for category, count in counts.items():
+        part = PART_NAMES[category].split()[0]
+        for number in range(count):
+            name = f"2008_{number:06}"
+            write_grey(root / "JPEGImages" / f"{name}.jpg", 50, 40)
+            write_text(
+                root / "annotations" / category / f"{name}_1.xml",
+                f"<annotation><image>{name}</image><visible_bounds xmin='5' ymin='6' width='30' height='20'/>"
+                f"<keypoints><keypoint name='{part}' visible='1' x='10' y='9'/></keypoints></annotation>",
+            )
+    return root
+
+
+def test_berkeley_draws_pairs_of_each_class(tmp_path: Path) -> None:
+    benchmark = find_benchmark("pascal-berkeley")
+    entries = benchmark.open(write_berkeley(tmp_path, {"cat": 90, "boat": 30}))
+    counts = Counter(entry.group for entry in entries)
+    assert counts["cat"] == 100
+    assert 1 < counts["boat"] < 100
+    assert len({entry.name for entry in entries}) == len(entries)
+    assert all(entry.name.startswith(f"{entry.group}/") for entry in entries)
+    # Without the boats the same cats are drawn.
+    for path in (tmp_path / "annotations" / "boat").iterdir():
+        path.unlink()
+    again = benchmark.open(tmp_path)
+    assert [e.name for e in again] == [e.name for e in entries if e.group == "cat"]
+    entry = again[0]
+    prepared = benchmark.preparation.apply(entry.data.read(entry.index)).sample
+    assert prepared.image0.shape == (3, 108, 160)
+    assert prepared.pck_length == pytest.approx(160, abs=0.5)
+
+
+def test_flowweb_counts_sets_of_a_class_together(tmp_path: Path) -> None:
+    for folder in ("car_set_1", "car_set_2", "bus_set_1"):
+        for number in range(10):
+            write_grey(tmp_path / folder / f"{number}.jpg", 30, 25)
+            values = {"keypts": np.full((2, 12), 4.0), "keypts_status": np.ones((1, 12), np.uint8)}
+            write_mat(tmp_path / folder / f"{number}.mat", values)
+    entries = find_benchmark("flowweb").open(tmp_path)
+    assert Counter(entry.group for entry in entries) == {"car": 2, "bus": 1}  # two test images a set
+    assert entries[0].name == "bus_set_1/8--bus_set_1/9"
+    assert find_benchmark("flowweb").main_limit == 0.05
+
+
+def test_pf_pascal_needs_its_table(tmp_path: Path) -> None:
+    for name in ("bird/2008_01", "bird/2008_02"):
+        write_grey(tmp_path / "JPEGImages" / f"{name.split('/')[1]}.jpg", 40, 50)
+        write_mat(
+            tmp_path / "Annotations" / f"{name}.mat",
+            {"kps": np.array([[1.0, 2], [5, 6]]), "bbox": np.array([[1, 2, 11, 7]])},
+        )
+    with pytest.raises(DataError, match=r"test_pairs\.csv"):
+        find_benchmark("pf-pascal").open(tmp_path)
+    write_text(tmp_path / "test_pairs.csv", "source,target,class", "2008_01.jpg,2008_02.jpg,3")
+    (entry,) = find_benchmark("pf-pascal").open(tmp_path)
+    assert (entry.group, entry.name) == ("bird", "bird/2008_01--bird/2008_02")
+    assert find_benchmark("pf-pascal").headline == "pair"
+
+
+def test_spair_groups_by_class(tmp_path: Path) -> None:
+    pair = "000001-2008_01-2008_02:dog"
+    values = {
+        "src_imname": "2008_01.jpg",
+        "trg_imname": "2008_02.jpg",
+        "category": "dog",
+        "src_kps": [[1, 2]],
+        "trg_kps": [[3, 4]],
+        "kps_ids": ["0"],
+        "trg_bndbox": [2, 4, 12, 19],
+    }
+    for name in ("2008_01", "2008_02"):
+        write_grey(tmp_path / "JPEGImages" / "dog" / f"{name}.jpg", 40, 50)
+    write_text(tmp_path / "Layout" / "large" / "test.txt", pair)
+    write_text(tmp_path / "PairAnnotation" / "test" / f"{pair}.json", json.dumps(values))
+    (entry,) = find_benchmark("spair").open(tmp_path)
+    assert (entry.group, entry.category) == ("dog", "dog")
+
+
+def write_own(root: Path, *lines: str) -> Path:
+    write_text(root / "pairs.csv", *lines)
+    write_text(root / "points.csv", "x0,y0,x1,y1", "3,4,5,6")
+    for name in "abc":
+        write_grey(root / f"{name}.png", 40, 50)
+    return root
+
+
+def test_own_pairs(tmp_path: Path) -> None:
+    benchmark = find_benchmark("own")
+    plain = write_own(tmp_path / "plain", "image0,image1,points", "a.png,b.png,points.csv")
+    (entry,) = benchmark.open(plain)
+    assert (entry.group, entry.name) == ("pairs", "a.png--b.png")
+    assert benchmark.adapt is not None
+    assert benchmark.adapt(benchmark, [entry]).unit == "px"
+    split = write_own(
+        tmp_path / "split",
+        "image0,image1,points,class,split,pck_length",
+        "a.png,b.png,points.csv,mug,train,20",
+        "a.png,c.png,points.csv,mug,test,20",
+    )
+    (entry,) = benchmark.open(split)
+    assert (entry.group, entry.name) == ("mug", "a.png--c.png")
+    adapted = benchmark.adapt(benchmark, [entry])
+    assert (adapted.unit, adapted.limits, adapted.length) == (
+        "alpha",
+        (0.025, 0.05, 0.1),
+        "the pck_length of each pair",
+    )
+
+
 def test_bundled_benchmarks_need_no_folder() -> None:
     bundled = [benchmark for benchmark in BENCHMARKS.values() if not benchmark.needs_folder]
-    assert {benchmark.name for benchmark in bundled} == {"motorcycle", "self"}
+    assert {benchmark.name for benchmark in bundled} == {"motorcycle", "mini", "self"}
     for benchmark in bundled:
         assert benchmark.open(Path("nowhere"))
 
@@ -87,13 +212,27 @@ def test_names_are_unique(data_folder: Path) -> None:
         "cub": "cub",
         "faces": "helen_faces",
         "pf-willow": "pf_willow",
+        "flowweb": "flowweb_toy",
+        "middlebury": "",
+        "sintel": "sintel",
+        "kitti-flow": "kitti_flow_2015",
     }
     counts = {}
     for name, folder in folders.items():
         entries = find_benchmark(name).open(data_folder / folder)
         assert len({entry.name for entry in entries}) == len(entries)
         counts[name] = len(entries)
-    assert counts == {"hpatches": 245, "flow": 12, "cub": 2000, "faces": 1000, "pf-willow": 135}
+    assert counts == {
+        "hpatches": 245,
+        "flow": 12,
+        "cub": 2000,
+        "faces": 1000,
+        "pf-willow": 135,
+        "flowweb": 6,
+        "middlebury": 8,
+        "sintel": 2,
+        "kitti-flow": 1,
+    }
 
 
 def test_rows_are_drawn_by_the_seed() -> None:

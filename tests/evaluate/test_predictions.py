@@ -153,6 +153,25 @@ def test_what_a_prediction_depends_on_is_in_its_key(entries: list[Entry], tmp_pa
     assert extractor.calls == 2
 
 
+@pytest.mark.parametrize("is_lines", [False, True], ids=["csv", "json lines"])
+def test_edited_points_of_ones_own_are_asked_anew(tmp_path: Path, is_lines: bool) -> None:
+    folder = tmp_path / "data"
+    for name in "ab":
+        write_ramp(folder / f"{name}.png")
+    sides = {"pairs.csv": "image0,image1,points\na.png,b.png,p.csv\n", "p.csv": "x0,y0,x1,y1\n9,9,9,9\n"}
+    if is_lines:
+        line = {"image0": "a.png", "image1": "b.png", "points0": [[9, 9]], "points1": [[9, 9]]}
+        sides = {"pairs.jsonl": json.dumps(line)}
+    for name, text in sides.items():
+        (folder / name).write_text(text)
+    own = find_benchmark("own")
+    asked = [run(own.open(folder), tmp_path, benchmark=own, chosen=[0]).pairs[0].points1.tolist()]
+    *_, last = sides
+    (folder / last).write_text(sides[last].replace("9", "8"))  # as long as before
+    asked.append(run(own.open(folder), tmp_path, benchmark=own, chosen=[0]).pairs[0].points1.tolist())
+    assert asked == [[[9, 9]], [[8, 8]]]
+
+
 def test_predictions_of_other_weights_are_refused(entries: list[Entry], tmp_path: Path) -> None:
     run(entries, tmp_path)
     (folder,) = (tmp_path / "hpatches").glob("colour-refined-*")

@@ -55,8 +55,32 @@ def test_longest_side_only_shrinks() -> None:
     assert prepared.sample.pck_length == 10
 
 
+def test_longest_side_that_enlarges() -> None:
+    prepared = Preparation(max_side=30, use_enlarging=True).apply(make_sample((10, 40), (10, 15)))
+    assert prepared.sample.image0.shape == (3, 8, 30)
+    assert prepared.sample.image1.shape == (3, 20, 30)
+    assert prepared.sample.points1[1].tolist() == [20.5, 10.5]
+    assert prepared.sample.pck_length == 20
+
+
+def test_narrow_images_are_padded() -> None:
+    prepared = Preparation(min_side=24).apply(make_sample((20, 30), (40, 16)))
+    assert prepared.sample.image0.shape == prepared.sample.image1.shape == (3, 40, 30)
+    assert (prepared.content0, prepared.content1) == ((0, 10, 30, 30), (7, 0, 23, 40))
+    assert prepared.sample.points0[1].tolist() == [9, 14]
+    wide = make_sample((24, 30), (40, 25))
+    assert Preparation(min_side=24).apply(wide).sample is wide
+
+
 def test_descriptions_and_keys_tell_them_apart() -> None:
-    ways = [AS_THEY_ARE, Preparation(canvas_hw=(480, 640)), Preparation(max_side=160)]
+    ways = [
+        AS_THEY_ARE,
+        Preparation(canvas_hw=(480, 640)),
+        Preparation(max_side=160),
+        Preparation(max_side=160, use_enlarging=True),
+        Preparation(max_side=160, min_side=32),
+    ]
     assert "640 × 480" in ways[1].describe()
     assert "160 px" in ways[2].describe()
-    assert len({way.describe() for way in ways}) == len({str(way.to_dict()) for way in ways}) == 3
+    assert len({way.describe() for way in ways}) == len({str(way.to_dict()) for way in ways}) == 5
+    assert AS_THEY_ARE.to_dict() == {"canvas_hw": None, "max_side": None}  # keys of older predictions

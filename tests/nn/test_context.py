@@ -10,7 +10,7 @@ from ucn.nn.context import WIDTH, ContextBranch
 
 def make_plain_branch(channels: int) -> ContextBranch:
     """A branch that only pools and grows back: entry and exit pass the first channels on."""
-    branch = ContextBranch(channels, channels, 0, nn.BatchNorm2d)
+    branch = ContextBranch(channels, channels, 0, 1, nn.BatchNorm2d)
     with torch.no_grad():
         for layer in (branch.entry, branch.exit):
             layer.weight.zero_()
@@ -43,7 +43,7 @@ def test_a_new_network_is_what_it_would_be_without() -> None:
 
 
 def test_gradients() -> None:
-    branch = ContextBranch(2, 3, 1, nn.Identity).double()
+    branch = ContextBranch(2, 3, 1, 1, nn.Identity).double()
     for number, parameter in enumerate(branch.parameters()):
         nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(number))
     x = torch.randn(1, 2, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(9))

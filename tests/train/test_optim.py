@@ -73,6 +73,16 @@ def test_trunk_and_head_have_their_own_rates() -> None:
     assert sorted(grouped) == sorted(map(id, model.parameters()))
 
 
+def test_localisers_in_the_trunk_learn_at_the_rate_of_the_head() -> None:
+    model = build_model(ModelConfig(dim=None, head_norm="none", transformer="in_branch"))
+    optimiser = build_optimiser(model, make_config(trunk_rate=0.25, head_rate=0.5))
+    trunk, head = optimiser.param_groups
+    assert (trunk["peak"], head["peak"]) == (0.25, 0.5)
+    localisers = {id(p) for name, p in model.named_parameters() if ".localiser." in name}
+    assert len(localisers) == 2 * 4 and {id(p) for p in head["params"]} == localisers
+    assert {id(p) for p in trunk["params"]} == {id(p) for p in model.parameters()} - localisers
+
+
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_weight_decay_spares_vectors_where_told(name: str) -> None:
     model = build_model(MODEL)

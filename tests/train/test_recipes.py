@@ -5,17 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import PIL.Image
 import pytest
 import torch
-from torch import Tensor
 from typer.testing import CliRunner
 
+from bird_cases import write_birds, write_photo
 from dense_cases import write_png
 from photo_cases import make_photo
 from semantic_files import write_text
 from ucn.cli.app import app
 from ucn.config import TrainConfig
+from ucn.data.sets.faces import mirror_points
 from ucn.nn import build_model
 from ucn.train import sources
 from ucn.train.recipe import read_recipe
@@ -43,7 +43,7 @@ def read_paper(task: str, variant: str) -> TrainConfig:
 
 def test_recipes_are_there() -> None:
     names = [_name(path) for path in RECIPES]
-    assert "geometric" in names
+    assert {"birds", "faces", "geometric"} <= {*names}
     assert {name for name in names if "/" in name} == {f"paper/{t}-{v}" for t in TASKS for v in VARIANTS}
 
 
@@ -69,7 +69,7 @@ def test_recipes_of_the_paper(task: str, variant: str) -> None:
     assert (model.transformer != "none") == (variant == "hn-st")
     assert (loss.kind, loss.margin, loss.direction) == ("contrastive", 1.0, "0to1")
     distance = 20.0 if task == "geometric" else 0.05 * 150
-    mining = ("random", distance) if variant == "rn" else ("nearest", 16.0)
+    mining = ("random", distance) if variant == "rn" else ("nearest", min(16.0, distance))
     assert (loss.mining, loss.radius, loss.negatives) == (*mining, 1)
     assert loss.random_negatives == (1 if task == "semantic" and variant != "rn" else 0)
     (source,) = config.sources
@@ -109,11 +109,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_float32_matmul_precision(precision)
 
 
-def write_photo(path: Path, photo: Tensor) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    PIL.Image.fromarray((photo * 255).byte().permute(1, 2, 0).numpy()).save(path)
-
-
 @pytest.fixture
 def kitti(tmp_path: Path) -> Path:
     """Scenes of 96 × 64 pixels in which everything moves by 4 pixels to the left."""
@@ -131,21 +126,7 @@ def kitti(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cub(tmp_path: Path) -> Path:
-    """Two kinds of birds, six images each, three parts on every image."""
-    root = tmp_path / "birds ö" / "CUB_200_2011"
-    names = [f"{kind:03}.Kind/{image}.png" for kind in (1, 2) for image in range(6)]
-    for seed, name in enumerate(names):
-        write_photo(root / "images" / name, make_photo(48, 64, seed=seed))
-    ids = range(1, len(names) + 1)
-    write_text(root / "images.txt", *(f"{i} {name}" for i, name in zip(ids, names, strict=True)))
-    write_text(root / "image_class_labels.txt", *(f"{i} {1 + (i > 6)}" for i in ids))
-    write_text(root / "train_test_split.txt", *(f"{i} 1" for i in ids))
-    write_text(root / "classes.txt", "1 001.Kind", "2 002.Kind")
-    write_text(root / "bounding_boxes.txt", *(f"{i} 4 4 50 40" for i in ids))
-    write_text(root / "parts" / "parts.txt", "1 back", "2 left eye", "3 right eye")
-    places = [(i, part, 8 * part + i, 10 * part) for i in ids for part in (1, 2, 3)]
-    write_text(root / "parts" / "part_locs.txt", *(f"{i} {part} {x} {y} 1" for i, part, x, y in places))
-    return root.parent
+    return write_birds(tmp_path / "birds ö")
 
 
 @pytest.mark.usefixtures("small")
@@ -173,3 +154,40 @@ def test_recipes_of_the_paper_train(
     start = build_model(trained.model.config, torch.Generator().manual_seed(0))
     moved = (trained.model.trunk.conv1.weight - start.trunk.conv1.weight).abs().max()
     assert moved > 5e-5  # AdamW moves a weight by its rate, 1e-4, where there is a gradient
+
+
+@pytest.fixture
+def faces(tmp_path: Path) -> Path:
+    """Ten faces whose point p and its mirror image stand symmetrically about the middle of the picture."""
+    folder, table = tmp_path / "faces", mirror_points()
+    for face in range(10):
+        write_photo(folder / f"{face}.png", make_photo(64, 64, seed=face))
+        places = []
+        for point, other in enumerate(table.tolist()):
+            side = 0 if point == other else 20 if point < other else -20
+            places.append(f"{31.5 - side} {4 + 0.8 * min(point, other)}")
+        write_text(folder / f"{face}.pts", *places)
+    return folder
+
+
+@pytest.mark.usefixtures("small")
+def test_faces_train(faces: Path, tmp_path: Path) -> None:
+    output = tmp_path / "weights.safetensors"
+    changes = ["steps=2", "init=random", "warmup_steps=0", "batch=2", "sources.0.crop_hw=[48, 48]"]
+    options = [word for change in changes for word in ("--set", change)]
+    command = ["train", str(FOLDER / "faces.yaml"), "-o", str(output), "--device", "cpu"]
+    result = CliRunner().invoke(app, [*command, "--data", f"faces={faces}", *options])
+    assert result.exit_code == 0, result.stderr
+    trained = load_weights(output)
+    assert trained.max_side == 192 and trained.model.config == read_recipe(FOLDER / "faces.yaml").model
+
+
+def test_faces_change_left_and_right_in_a_mirror(faces: Path) -> None:
+    changes = ["sources.0.crop_hw=[64, 64]", "sources.0.photometric=0", "sources.0.mirror_view=1"]
+    changes += [f"sources.0.{name}" for name in ("rotation=0", "scale=1", "shift=0")]
+    config = read_recipe(FOLDER / "faces.yaml", changes, [f"faces={faces}"])
+    with sources.open_sources(config, None, torch.device("cpu")) as mixture:
+        batch = mixture.draw(1, torch.Generator().manual_seed(0))
+    # One view of each pair is mirrored; of these faces every point is then where it was before.
+    torch.testing.assert_close(batch.points0, batch.points1)
+    assert batch.is_valid.all() and len({*batch.points0[0, :, 0].tolist()}) == 3

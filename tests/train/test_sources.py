@@ -179,13 +179,13 @@ def test_two_sources_have_seeds_of_their_own(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_photographs_are_held_out(tmp_path: Path, count: int, share: float, held_out: list[int]) -> None:
     paths = [tmp_path / f"{index:02}.png" for index in range(count)]
-    training, validation = source_kinds._split_images(paths, share)
+    training, validation = source_kinds.split_photographs(paths, share)
     assert validation == [paths[index] for index in held_out]
     assert training == [path for path in paths if path not in validation]
 
 
 def test_a_lone_photograph_serves_training_and_validation(tmp_path: Path) -> None:
-    assert source_kinds._split_images([tmp_path / "a.png"], 0.05) == (
+    assert source_kinds.split_photographs([tmp_path / "a.png"], 0.05) == (
         [tmp_path / "a.png"],
         [tmp_path / "a.png"],
     )

@@ -26,13 +26,30 @@ class _GridDescriptor(ABC):
         """Describes the grey image at every cell."""
         pixels = read_pixels(image)
         image_hw = (pixels.shape[-2], pixels.shape[-1])
-        descriptors = self._describe(to_grey(pixels))
+        descriptors = _compute(self._make(), to_grey(pixels), _list_keypoints(image_hw, self._settings()))
         h, w = count_cells(image_hw)
         return make_features(torch.from_numpy(descriptors).t().reshape(-1, h, w), image_hw)
 
+    def describe_at(self, grey: GreyArray, points: FloatArray) -> FloatArray:
+        """Descriptors (K, D) at points (K, 2), at least 2 px from the border; not of unit length."""
+        return _compute(self._make(), grey, _place(points, self._settings()))
+
     @abstractmethod
-    def _describe(self, grey: GreyArray) -> FloatArray:
-        """(h * w, D) one row a cell."""
+    def _make(self) -> cv2.Feature2D:
+        """What computes the descriptors."""
+
+    @abstractmethod
+    def _settings(self) -> _KeypointSettings:
+        """How it is told where and how large."""
+
+
+@dataclass(frozen=True)
+class _KeypointSettings:
+    """Of a keypoint without orientation: size, how far right of and below its point it lies, level."""
+
+    size: float
+    shift: float = 0.0
+    level: int = -1
 
 
 @dataclass(frozen=True)
@@ -45,10 +62,12 @@ class DenseSift(_GridDescriptor):
 
     bin_pixels: float = 9.0
 
-    def _describe(self, grey: GreyArray) -> FloatArray:
+    def _make(self) -> cv2.Feature2D:
+        return cv2.SIFT.create()
+
+    def _settings(self) -> _KeypointSettings:
         # OpenCV makes a bin 3 × size / 2 wide. Octave 0 is the image itself, smoothed by 1.6 pixels.
-        keypoints = _list_keypoints(grey.shape, self.bin_pixels / 1.5)
-        return _compute(cv2.SIFT.create(), grey, keypoints)
+        return _KeypointSettings(self.bin_pixels / 1.5)
 
 
 @dataclass(frozen=True)
@@ -61,11 +80,12 @@ class DenseDaisy(_GridDescriptor):
 
     radius: float = 20.0
 
-    def _describe(self, grey: GreyArray) -> FloatArray:
+    def _make(self) -> cv2.Feature2D:
+        return cv2.xfeatures2d.DAISY.create(radius=self.radius)
+
+    def _settings(self) -> _KeypointSettings:
         # A keypoint's size means nothing to DAISY without an orientation.
-        return _compute(
-            cv2.xfeatures2d.DAISY.create(radius=self.radius), grey, _list_keypoints(grey.shape, 1.0)
-        )
+        return _KeypointSettings(1.0)
 
 
 @dataclass(frozen=True)
@@ -80,12 +100,15 @@ class DenseKaze(_GridDescriptor):
     unit_pixels: int = 2
     level: int = 1
 
-    def _describe(self, grey: GreyArray) -> FloatArray:
+    def _make(self) -> cv2.Feature2D:
         room = cv2.xfeatures2d if hasattr(cv2.xfeatures2d, "KAZE") else cv2  # OpenCV 5, or 4
+        descriptor: cv2.Feature2D = room.KAZE.create(upright=True)
+        return descriptor
+
+    def _settings(self) -> _KeypointSettings:
         # The weights of its samples are not symmetric: a descriptor's centre lies this far right and down.
         shift = -_KAZE_CENTRE * self.unit_pixels
-        keypoints = _list_keypoints(grey.shape, 2.0 * self.unit_pixels, shift, self.level)
-        return _compute(room.KAZE.create(upright=True), grey, keypoints)
+        return _KeypointSettings(2.0 * self.unit_pixels, shift, self.level)
 
 
 # In units of the sampling distance. Measured: where the descriptor of an image turned by 180 degrees is most
@@ -94,11 +117,15 @@ _KAZE_CENTRE = 0.35
 
 
 @functools.lru_cache(maxsize=16)
-def _list_keypoints(
-    image_hw: tuple[int, int], size: float, shift: float = 0.0, level: int = -1
-) -> tuple[cv2.KeyPoint, ...]:
-    """A keypoint without orientation on each cell, moved by `shift` pixels along both axes."""
-    places = (list_centres(image_hw) + np.float32(shift)).tolist()
+def _list_keypoints(image_hw: tuple[int, int], settings: _KeypointSettings) -> tuple[cv2.KeyPoint, ...]:
+    """A keypoint on each cell."""
+    return _place(list_centres(image_hw), settings)
+
+
+def _place(points: FloatArray, settings: _KeypointSettings) -> tuple[cv2.KeyPoint, ...]:
+    """A keypoint on each point (K, 2)."""
+    size, level = settings.size, settings.level
+    places = (points + np.float32(settings.shift)).tolist()
     return tuple(cv2.KeyPoint(x, y, size, 0.0, 0.0, 0, level) for x, y in places)
 
 

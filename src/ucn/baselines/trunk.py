@@ -32,11 +32,11 @@ class UntrainedTrunk:
         model = build_model(ModelConfig(dim=None, head_norm="none", transformer="none"))
         load_imagenet_trunk(model.trunk, path)
         self._model = model.to(device).eval()
-        self._device = torch.device(device)
+        self.device = torch.device(device)
 
     @torch.no_grad()
     def extract(self, image: ImageLike) -> Features:
         """Describes an image at every cell."""
-        pixels = read_pixels(image).to(self._device)
+        pixels = read_pixels(image).to(self.device)
         found = encode_in_tiles(self._model, pixels[None], _TILE_SIDE)
         return make_features(found.features[0], found.image_hw, found.stride, found.offset)

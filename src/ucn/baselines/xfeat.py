@@ -56,6 +56,10 @@ class XFeat:
         except Exception as error:  # onnxruntime has an exception class of its own for each kind of damage
             raise WeightsError(f"{path} is not an ONNX network that onnxruntime can run: {error}") from error
         self._input, self._output = _find_ends(self._session, path)
+        self._path, self._threads = path, threads
+
+    def __reduce__(self) -> tuple[type[XFeat], tuple[Path, int]]:
+        return XFeat, (self._path, self._threads)  # a session cannot be copied into another process
 
     @torch.no_grad()
     def extract(self, image: ImageLike) -> Features:

@@ -23,10 +23,15 @@ class CountBar:
             transient=True,
         )
         self._task = self._bar.add_task(title, total=None)
+        self._is_begun = False
 
     def __call__(self, done: int, total: int) -> None:
         """Shows how far the work is."""
-        self._bar.update(self._task, completed=done, total=total)
+        if self._is_begun:
+            self._bar.update(self._task, completed=done, total=total)
+        else:  # what an earlier run had done says nothing of the speed of this one
+            self._bar.reset(self._task, completed=done, total=total)
+            self._is_begun = True
 
     def __enter__(self) -> Self:
         self._bar.start()

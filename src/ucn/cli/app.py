@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ucn.cli import data, demo, evaluate, flow, match, train, weights
+from ucn.cli import data, demo, evaluate, flow, info, match, train, weights
 from ucn.cli._errors import report_errors
 from ucn.cli._report import find_version
 
@@ -24,6 +24,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "train": train.run,
     "evaluate": evaluate.run,
     "weights": weights.run,
+    "info": info.run,
 }
 
 _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {

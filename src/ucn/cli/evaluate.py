@@ -22,7 +22,10 @@ _WIDTH = 160
 
 def run(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A benchmark: hpatches, flow, cub, … ", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NAME", help="A benchmark: mini, hpatches, flow, cub, own, …", show_default=False
+        ),
     ],
     data: Annotated[
         Path | None,
@@ -75,6 +78,24 @@ def run(
     refinement: Annotated[
         bool, typer.Option("--refinement/--no-refinement", help="Measure with and without, or without only.")
     ] = True,
+    max_side: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=32,
+            help="Longest side of images in pixels.",
+            show_default="the benchmark's own",
+        ),
+    ] = None,
+    sheet: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Also draw N pairs: query, truth, each method. Shows images of the data."
+        ),
+    ] = 0,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Processes that share the methods of the CPU.")
+    ] = 1,
     device: Device = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -85,24 +106,28 @@ def run(
     Predictions are kept, so that a run that was stopped goes on, and a second run only scores.
     """
     from ucn.errors import ConfigError
-    from ucn.evaluate.benchmarks import find_benchmark
-    from ucn.evaluate.methods import MethodFiles, load_methods
-    from ucn.evaluate.run import RunSettings, check_outputs, run_benchmark, write_outputs
+    from ucn.evaluate.evaluations import Request, find_evaluation
+    from ucn.evaluate.methods import MethodFiles
+    from ucn.evaluate.outputs import SHEET, check_outputs, list_outputs, write_outputs
+    from ucn.evaluate.run import RunSettings
     from ucn.predict import choose_device
 
-    benchmark = find_benchmark(name)
-    if data is None and benchmark.needs_folder:
+    evaluation = find_evaluation(name)
+    if data is None and evaluation.needs_folder:
         raise ConfigError(f"{name} needs its data: give the folder with --data DIR")
     names = None if methods is None else [part.strip() for part in methods.split(",") if part.strip()]
-    chosen_device = str(choose_device(device))
-    loaded = load_methods(names, MethodFiles(weights_files or (), trunk, xfeat), chosen_device)
-    check_outputs(output, name, overwrite)
+    if sheet and not evaluation.has_sheet:
+        raise ConfigError(f"{name} has no sheet of matches; leave --sheet out")
+    pictures = (SHEET,) if sheet else ()
+    check_outputs(list_outputs(output, name, evaluation.plots, pictures), overwrite)
     settings = RunSettings(
         cache=cache or output / "predictions",
         limit=limit,
         seed=seed,
         refinements=(True, False) if refinement else (False,),
-        device=chosen_device,
+        max_side=max_side,
+        device=str(choose_device(device)),
+        jobs=jobs,
         command=_say_command(
             name,
             {
@@ -114,6 +139,9 @@ def run(
                 "--limit": limit,
                 "--seed": seed or None,
                 "--no-refinement": not refinement,
+                "--max-side": max_side,
+                "--sheet": sheet or None,
+                "--jobs": jobs if jobs > 1 else None,
                 "--device": device,
                 "-o": output,
                 "--cache": cache,
@@ -121,18 +149,28 @@ def run(
             },
         ),
     )
-    if not json:
-        for skipped, reason in loaded.skipped.items():
-            typer.secho(f"skipped {skipped}: {reason}", err=True, fg=typer.colors.YELLOW)
-    with CountBar(f"{name}, {len(loaded.methods)} methods", is_quiet=json) as bar:
-        report = run_benchmark(benchmark, data or Path(), loaded, settings, bar)
-    written = write_outputs(report, output, overwrite)
+    with CountBar(name, is_quiet=json) as bar:
+        request = Request(
+            folder=data or Path(),
+            settings=settings,
+            methods=names,
+            files=MethodFiles(weights_files or (), trunk, xfeat),
+            sheet_pairs=sheet,
+            on_skip=None if json else _say_skipped,
+            progress=bar,
+        )
+        outcome = evaluation.run(request)
+    written = write_outputs(outcome.report, output, overwrite, outcome.pictures)
     if json:
         from ucn.evaluate.report import to_dict
 
-        print_json({**to_dict(report), "outputs": [str(path) for path in written]})
+        print_json({**to_dict(outcome.report), "outputs": [str(path) for path in written]})
     else:
-        _print_report(report, written)
+        _print_report(outcome.report, written)
+
+
+def _say_skipped(name: str, reason: str) -> None:
+    typer.secho(f"skipped {name}: {reason}", err=True, fg=typer.colors.YELLOW)
 
 
 def _say_command(name: str, options: Mapping[str, Any]) -> str:
@@ -159,19 +197,17 @@ def _print_report(report: Report, written: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ucn.evaluate.report import describe_protocol, tabulate
-
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _WIDTH
-    for table in tabulate(report):
+    for table in report.tables:
         shown = Table(*table.header, title=table.title, title_justify="left")
         for column in shown.columns[1:]:
             column.justify = "right"
         for row in table.rows:
             shown.add_row(*row)
         console.print(shown)
-    for line in describe_protocol(report):
+    for line in (*report.protocol, *report.notes):
         console.print(f"- {line}")
     for method in report.methods:
         console.print(f"- {method.name}: {method.title}")

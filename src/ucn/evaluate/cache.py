@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,27 @@ _KEY_FILE = "key.json"
 def digest_key(key: Mapping[str, Any]) -> str:
     """A short name of a key: equal keys have equal ones."""
     return hashlib.sha256(_write_key(key)).hexdigest()[:16]
+
+
+def digest_data(pairs: Iterable[tuple[str, Sequence[Path]]]) -> str:
+    """A digest of the names of pairs, and of names and sizes of their files."""
+    digest = hashlib.sha256()
+    lists: dict[Path, str] = {}
+    for name, paths in pairs:
+        files = [(path.name, _describe_file(path, lists)) for path in paths]
+        digest.update(json.dumps([name, files]).encode())
+    return digest.hexdigest()
+
+
+def _describe_file(path: Path, lists: dict[Path, str]) -> int | str:
+    """Size of a file; of a list of points, which its owner may edit without a change of size, the hash."""
+    # A pair of JSON Lines is called after its line, "pairs.jsonl:7".
+    path = path if path.exists() else path.with_name(path.name.rpartition(":")[0])
+    if path.suffix not in (".csv", ".jsonl"):
+        return path.stat().st_size
+    if path not in lists:
+        lists[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return lists[path]
 
 
 def _write_key(key: Mapping[str, Any]) -> bytes:

@@ -4,41 +4,77 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import torch
 
 from ucn.baselines import DenseDaisy, DenseHog, DenseKaze, DenseSift, Extractor, UntrainedTrunk, XFeat
+from ucn.baselines import disk as disk_network
+from ucn.baselines import surf as mahotas_surf
+from ucn.baselines.flow import (
+    DeepMatching,
+    DeepPixels,
+    NearestNeighbours,
+    PairMatcher,
+    PixelSift,
+    SiftFlow,
+    SpatialPyramid,
+)
+from ucn.baselines.transfer import SQUARES
 from ucn.baselines.xfeat import find_obstacle
 from ucn.config import MatchConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.predict import Matcher
 from ucn.weights import list_weights
 
+if TYPE_CHECKING:
+    from ucn.evaluate.transferring import PartTransfer
+
 _TRUNK_FILE = "googlenet/bvlc_googlenet_conv1_to_inception_4a.npz"
 _XFEAT_FILE = "peers/xfeat_vga.onnx"
 
 
 @dataclass(frozen=True, eq=False)
-class Method:
-    """A method that is measured.
+class MethodInfo:
+    """What a report says of a method.
 
     Attributes:
         name: its row in tables.
         title: what it is, with its settings.
         key: everything its answers depend on, as plain JSON values.
-        extractor: describes images.
     """
 
     name: str
     title: str
     key: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Method(MethodInfo):
+    """A method that is measured.
+
+    Attributes:
+        extractor: describes images.
+        matcher: turns the descriptions of two images into answers.
+        is_transfer: it copies parts of training images instead, which `transferring` gives it.
+        transfer: does that, once it has them.
+    """
+
     extractor: Extractor
+    matcher: PairMatcher = field(default_factory=NearestNeighbours)
+    is_transfer: bool = False
+    transfer: PartTransfer | None = None
+
+    @property
+    def is_nearest(self) -> bool:
+        """Whether it answers by nearest neighbours of its descriptions, as most do."""
+        return isinstance(self.matcher, NearestNeighbours) and not self.is_transfer
 
 
 @dataclass(frozen=True)
@@ -74,7 +110,15 @@ class _AbsentError(Exception):
 
 
 def list_methods() -> tuple[str, ...]:
-    """Names of all methods that need no file of `ucn train`."""
+    """Names of all methods that need no file of `ucn train`.
+
+    Each of `OPTIMISERS` also works on the features of another, by a name such as ``trunk+sift-flow``.
+    """
+    return (*_list_quick(), *_ON_REQUEST, *OPTIMISERS)
+
+
+def _list_quick() -> tuple[str, ...]:
+    """Methods that are measured where none are named; the others take seconds a pair."""
     return (*(info.name for info in list_weights()), *_BASELINES)
 
 
@@ -84,7 +128,7 @@ def load_methods(
     """Loads methods; those whose files or packages are absent are skipped, with the reason.
 
     Args:
-        names: of `list_methods`; None means all of them.
+        names: of `list_methods`, and ``FEATURES+OPTIMISER``; None means all that take no seconds a pair.
         files: what they need beside the package.
         device: where networks of torch run.
 
@@ -93,18 +137,16 @@ def load_methods(
         WeightsError: a file is there, but damaged or of something else.
     """
     files = files or MethodFiles()
-    chosen = list(dict.fromkeys(list_methods() if names is None else names))
+    chosen = list(dict.fromkeys(_list_quick() if names is None else names))
     for name in chosen:
-        _check_name(name)
+        _check_name(name, [path.stem for path in files.weights])
     loaded = LoadedMethods()
     for path in files.weights:
         loaded.methods.append(_load_weights(str(path), path.stem, device))
+    features = {method.name: method for method in loaded.methods}
     for name in chosen:
         try:
-            if name in _BASELINES:
-                loaded.methods.append(_BASELINES[name](files, device))
-            else:
-                loaded.methods.append(_load_weights(name, name, device))
+            loaded.methods.append(_load(name, features, files, device))
         except _AbsentError as reason:
             loaded.skipped[name] = str(reason)
     repeated = {method.name for method in loaded.methods if _count(loaded, method.name) > 1}
@@ -117,15 +159,34 @@ def _count(loaded: LoadedMethods, name: str) -> int:
     return sum(method.name == name for method in loaded.methods)
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: str, weights: Sequence[str]) -> None:
     legal = list_methods()
-    if name not in legal:
-        close = difflib.get_close_matches(name, legal, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise ConfigError(
-            f"no method '{name[:80]}'{hint} (there are {', '.join(legal)}; files of `ucn train` are given "
-            "with --weights-file)"
+    features, plus, optimiser = name.partition("+")
+    own = (*_list_quick(), *(other for other in _ON_REQUEST if other != _TRANSFER), *weights)
+    if name in legal or (plus and features in own and optimiser in OPTIMISERS):
+        return
+    close = difflib.get_close_matches(name, [*legal, *(f"{a}+{b}" for a in own for b in OPTIMISERS)], n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    raise ConfigError(
+        f"no method '{name[:80]}'{hint} (there are {', '.join(legal)}; {', '.join(OPTIMISERS)} also work on "
+        f"features of others, as trunk+{next(iter(OPTIMISERS))}; files of `ucn train` are given with "
+        "--weights-file)"
+    )
+
+
+def _load(name: str, features: dict[str, Method], files: MethodFiles, device: str | torch.device) -> Method:
+    """A method by name; `features` keeps those whose features others may share."""
+    base, plus, optimiser = name.partition("+")
+    if plus:
+        return OPTIMISERS[optimiser].work_on(_load(base, features, files, device))
+    if name in OPTIMISERS:
+        return OPTIMISERS[name].alone()
+    if name not in features:
+        loaders = {**_BASELINES, **_ON_REQUEST}
+        features[name] = (
+            loaders[name](files, device) if name in loaders else _load_weights(name, name, device)
         )
+    return features[name]
 
 
 def _load_weights(name_or_path: str, name: str, device: str | torch.device) -> Method:
@@ -159,6 +220,29 @@ def _load_xfeat(files: MethodFiles, _device: str | torch.device) -> Method:
     return Method("xfeat", title, {"xfeat": _hash(path)}, XFeat(path))
 
 
+def _load_surf(_files: MethodFiles, _device: str | torch.device) -> Method:
+    obstacle = mahotas_surf.find_obstacle()
+    if obstacle:
+        raise _AbsentError(obstacle)
+    extractor = mahotas_surf.DenseSurf()
+    key = {"surf": asdict(extractor), "mahotas": importlib.metadata.version("mahotas")}
+    title = (
+        f"dense SURF, 4 × 4 squares of {5 * extractor.scale} px, 64 numbers, turned to the dominant "
+        "direction, one cell per 4 px"
+    )
+    return Method("surf", title, key, extractor)
+
+
+def _load_disk(_files: MethodFiles, device: str | torch.device) -> Method:
+    path = disk_network.find_weights()
+    obstacle = disk_network.find_obstacle(path)
+    if obstacle or path is None:
+        raise _AbsentError(obstacle)
+    title = "DISK's descriptors of every pixel (weights depth), 128 numbers; own keypoints where those count"
+    key = {"disk": _hash(path), "keypoints": disk_network.KEYPOINTS}
+    return Method("disk", title, key, disk_network.Disk(path, device))
+
+
 def _find(given: Path | None, below_data: str, what: str, option: str) -> Path:
     """A file that was given, or the one in the folder of sample data; a given one must be there."""
     if given is not None:
@@ -179,6 +263,93 @@ def _hash(path: Path) -> str:
 def _describe_grid(name: str, what: str) -> str:
     return f"dense {name}, {what}, upright, one cell per 4 px"
 
+
+@dataclass(frozen=True)
+class Optimiser:
+    """A system that weighs all points of a pair against each other, whatever features it is given.
+
+    Attributes:
+        name: how the command line calls it.
+        title: what it is.
+        own_title: the features it takes where none are named.
+        own_extractor: those.
+        own_matcher: how it works on those.
+        matcher: how it works on others.
+    """
+
+    name: str
+    title: str
+    own_title: str
+    own_extractor: Any
+    own_matcher: Any
+    matcher: Any
+
+    def alone(self) -> Method:
+        """The system as its authors published it."""
+        features = {type(self.own_extractor).__name__: asdict(self.own_extractor), "opencv": cv2.__version__}
+        title = f"{self.title}; over {self.own_title}"
+        key = {self.name: asdict(self.own_matcher), "features": features}
+        return Method(self.name, title, key, self.own_extractor, self.own_matcher)
+
+    def work_on(self, method: Method) -> Method:
+        """The system over the features of a method."""
+        title = f"{self.title}; over: {method.title}"
+        key = {self.name: asdict(self.matcher), "features": method.key}
+        return Method(f"{method.name}+{self.name}", title, key, method.extractor, self.matcher)
+
+
+OPTIMISERS: dict[str, Optimiser] = {
+    optimiser.name: optimiser
+    for optimiser in (
+        Optimiser(
+            name="sift-flow",
+            title="SIFT Flow (Liu et al. 2011), coarse-to-fine belief propagation",
+            own_title=f"SIFT at every pixel, 4 × 4 histograms of {PixelSift.bin_pixels:g} px",
+            own_extractor=PixelSift(),
+            own_matcher=SiftFlow(),
+            matcher=SiftFlow(),
+        ),
+        Optimiser(
+            name="dsp",
+            title="DSP (Kim et al. 2013), belief propagation on a pyramid of 21 nodes, then each point alone",
+            own_title=f"dense SIFT, 4 × 4 histograms of {DenseSift.bin_pixels:g} px, one cell per 4 px",
+            own_extractor=DenseSift(),
+            own_matcher=SpatialPyramid(),
+            matcher=SpatialPyramid(),
+        ),
+        Optimiser(
+            name="deepmatching",
+            title="DeepMatching (Revaud et al. 2016), correlation pyramid, densified by the nearest match",
+            own_title="its own descriptors of the pixels of the half-size image",
+            own_extractor=DeepPixels(),
+            own_matcher=DeepMatching(),
+            matcher=DeepMatching(atom_cells=2, finest_pixels=4),
+        ),
+    )
+}
+"""Systems that optimise, by name."""
+
+_TRANSFER = "nn-transfer"
+
+
+def _load_transfer(files: MethodFiles, device: str | torch.device) -> Method:
+    method = _load_trunk(files, device)
+    title = (
+        "NN transfer: the parts of the training image most similar by GoogLeNet's inception_4a, averaged in "
+        f"{SQUARES} × {SQUARES} squares of the object's box, which is given"
+    )
+    return Method(_TRANSFER, title, {"transfer": method.key}, method.extractor, is_transfer=True)
+
+
+_ON_REQUEST: dict[str, Callable[[MethodFiles, Any], Method]] = {
+    _TRANSFER: _load_transfer,
+    "pixel-sift": _classical(
+        "pixel-sift",
+        PixelSift(),
+        f"SIFT at every pixel, 4 × 4 histograms of {PixelSift.bin_pixels:g} px, upright; SIFT Flow's own",
+    ),
+}
+"""Methods that are measured only where they are named."""
 
 _BASELINES: dict[str, Callable[[MethodFiles, Any], Method]] = {
     "sift": _classical(
@@ -206,6 +377,8 @@ _BASELINES: dict[str, Callable[[MethodFiles, Any], Method]] = {
             f"{DenseHog.directions} signed directions, 128 numbers",
         ),
     ),
+    "surf": _load_surf,
     "trunk": _load_trunk,
     "xfeat": _load_xfeat,
+    "disk": _load_disk,
 }

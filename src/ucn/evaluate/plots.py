@@ -1,84 +1,108 @@
-"""Curves as pictures."""
+"""Curves as pictures, for pages (PNG) and for print (SVG)."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from ucn.evaluate.report import Report
-from ucn.evaluate.scoring import Curve, Figure
+from ucn.evaluate.benchmarks import Benchmark
+from ucn.evaluate.report import Plot
+from ucn.evaluate.scoring import Curve, Figure, Scores
 
 # Of Okabe and Ito: told apart by colour-blind readers too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#F0E442")
+_LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vP*Xh"
 _PANELS_A_ROW = 4
 
 
-def draw_curves(report: Report) -> bytes:
-    """A PNG: share of correct points against the limit, or against rotation and scale, a panel a group.
+def choose_style(number: int) -> dict[str, Any]:
+    """Colour and kind of line of the n-th method; the kind changes where colours begin again."""
+    lines = _LINES[number // len(_COLOURS) % len(_LINES)]
+    return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": lines}
 
-    Where a run has both, matches placed between cells are shown.
+
+def lay_out(count: int, panel_hw: tuple[float, float] = (3.3, 3.6)) -> tuple[Canvas, list[Axes]]:
+    """A canvas without a display and without pyplot's global state, and its panels.
+
+    Args:
+        count: of panels, at least 1.
+        panel_hw: height and width of each, in inches.
     """
-    figures = report.scores.figures
-    use = any(figure.use_refinement for figure in figures)
-    axes = [axis for axis in dict.fromkeys(figure.axis for figure in figures) if axis]
-    if axes:
-        canvas, panels = _lay_out(len(axes))
-        for panel, axis in zip(panels, axes, strict=True):
-            shown = [f for f in figures if f.axis == axis and f.use_refinement == use]
-            _draw_axis(panel, report, shown, axis)
-    else:
-        groups = list(dict.fromkeys(curve.group for curve in report.scores.curves))
-        canvas, panels = _lay_out(len(groups))
-        for panel, group in zip(panels, groups, strict=True):
-            lines = [c for c in report.scores.curves if c.group == group and c.use_refinement == use]
-            _draw_limits(panel, report, lines, group)
-    panels[0].legend(fontsize=8, frameon=False, loc="lower right")
-    content = io.BytesIO()
-    canvas.savefig(content, format="png", dpi=110, metadata={"Software": None})
-    return content.getvalue()
-
-
-def _lay_out(count: int) -> tuple[Canvas, list[Axes]]:
     columns = min(count, _PANELS_A_ROW)
     rows = -(-count // columns)
-    canvas = Canvas(figsize=(0.6 + 3.6 * columns, 3.3 * rows), layout="constrained")
-    FigureCanvasAgg(canvas)  # without a display, and without pyplot's global state
-    grid = canvas.subplots(rows, columns, sharey=True, squeeze=False)
-    for row in grid:
-        row[0].set_ylabel("points found, %")
-    panels = list(grid.flat)
+    canvas = Canvas(figsize=(0.6 + panel_hw[1] * columns, panel_hw[0] * rows), layout="constrained")
+    FigureCanvasAgg(canvas)
+    panels = list(canvas.subplots(rows, columns, squeeze=False).flat)
     for panel in panels[count:]:
         panel.remove()
     for panel in panels[:count]:
-        panel.set_ylim(0, 100)
         panel.grid(alpha=0.3, linewidth=0.6)
     return canvas, panels[:count]
 
 
-def _draw_limits(panel: Axes, report: Report, curves: Sequence[Curve], group: str) -> None:
+def save_plot(canvas: Canvas, caption: str, suffix: str = "") -> Plot:
+    """A canvas as PNG and SVG; equal canvases give equal bytes."""
+    png, svg = io.BytesIO(), io.BytesIO()
+    canvas.savefig(png, format="png", dpi=110, metadata={"Software": None})
+    # Without a salt names inside the file are drawn at random.
+    with matplotlib.rc_context({"svg.hashsalt": "ucn"}):
+        canvas.savefig(svg, format="svg", metadata={"Date": None})
+    return Plot(suffix, caption, png.getvalue(), svg.getvalue())
+
+
+def draw_curves(benchmark: Benchmark, scores: Scores) -> Plot:
+    """Share of correct points against the limit, or against rotation and scale, a panel a group.
+
+    Where a run has both, matches placed between cells are shown.
+    """
+    figures = scores.figures
+    use = any(figure.use_refinement for figure in figures)
+    axes = [axis for axis in dict.fromkeys(figure.axis for figure in figures) if axis]
+    if axes:
+        canvas, panels = lay_out(len(axes))
+        for panel, axis in zip(panels, axes, strict=True):
+            shown = [f for f in figures if f.axis == axis and f.use_refinement == use]
+            _draw_axis(panel, benchmark, shown, axis)
+    else:
+        groups = list(dict.fromkeys(curve.group for curve in scores.curves))
+        canvas, panels = lay_out(len(groups))
+        for panel, group in zip(panels, groups, strict=True):
+            lines = [c for c in scores.curves if c.group == group and c.use_refinement == use]
+            _draw_limits(panel, benchmark, lines, group)
+    for number, panel in enumerate(panels):
+        panel.set_ylim(0, 100)
+        if number % _PANELS_A_ROW == 0:
+            panel.set_ylabel("points found, %")
+    panels[0].legend(fontsize=8, frameon=False, loc="lower right")
+    return save_plot(canvas, "share of correct points against the limit")
+
+
+def _draw_limits(panel: Axes, benchmark: Benchmark, curves: Sequence[Curve], group: str) -> None:
     for number, curve in enumerate(curves):
         shares = [100 * share for share in curve.shares]
-        panel.plot(curve.limits, shares, label=curve.method, color=_COLOURS[number % len(_COLOURS)])
+        panel.plot(curve.limits, shares, label=curve.method, **choose_style(number))
     panel.set_title(group, fontsize=10)
-    is_pixels = report.benchmark.unit == "px"
+    is_pixels = benchmark.unit == "px"
     panel.set_xlabel("distance from the truth, px" if is_pixels else "distance from the truth, α (of L)")
 
 
-def _draw_axis(panel: Axes, report: Report, figures: Sequence[Figure], axis: str) -> None:
+def _draw_axis(panel: Axes, benchmark: Benchmark, figures: Sequence[Figure], axis: str) -> None:
     for number, method in enumerate(dict.fromkeys(figure.method for figure in figures)):
         own = [figure for figure in figures if figure.method == method]
         panel.plot(
             [figure.value for figure in own],
             [100 * figure.per_point for figure in own],
             label=method,
-            color=_COLOURS[number % len(_COLOURS)],
             marker=_MARKERS[number % len(_MARKERS)],
             markersize=3.5,
+            **choose_style(number),
         )
-    panel.set_title(f"within {report.benchmark.limits[0]:g} px", fontsize=10)
+    panel.set_title(f"within {benchmark.limits[0]:g} px", fontsize=10)
     panel.set_xlabel("rotation, degrees" if axis == "rotation" else axis)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.baselines import Extractor
+from ucn.baselines.flow import NearestNeighbours, PairMatcher
+from ucn.evaluate.aligning import OnceAligned
 from ucn.evaluate.benchmarks import Benchmark, Entry
-from ucn.evaluate.cache import Record, RecordStore
+from ucn.evaluate.cache import Record, RecordStore, digest_data
+from ucn.evaluate.describing import Describer, digest_image
 from ucn.evaluate.methods import Method
-from ucn.evaluate.preparation import Rectangle
+from ucn.evaluate.preparation import Prepared, Rectangle
+from ucn.evaluate.processes import share_work
+from ucn.evaluate.transferring import PartTransfer
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
-from ucn.matching import match_cells
 from ucn.types import Features, FloatArray
 
 Progress = Callable[[int, int], None]
@@ -29,8 +31,6 @@ Progress = Callable[[int, int], None]
 
 VERSION = 1
 """Goes into every key: raise it where code changes what is predicted."""
-
-_FEATURE_BYTES = 96 * 2**20  # of each method's features that are kept, since pairs share images
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +85,7 @@ def predict_pairs(
     refinements: Sequence[bool] = (True, False),
     seed: int = 0,
     device: torch.device | str = "cpu",
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> Predictions:
     """Makes the predictions that are not yet in the cache, and reads all of them from it.
@@ -98,12 +99,14 @@ def predict_pairs(
         refinements: which variants of each method.
         seed: of the choice of points.
         device: where matching runs.
+        jobs: processes that share the methods of the CPU; those of another device stay in this one.
         progress: called after each pair.
 
     Raises:
         UcnError: a file of the data is wrong, or the cache cannot be used.
     """
-    key = {"version": VERSION, **benchmark.to_dict(seed), "data": _digest_data(entries)}
+    pairs = [(entry.name, entry.data.pair_files(entry.index)) for entry in entries]
+    key = {"version": VERSION, **benchmark.to_dict(seed), "data": digest_data(pairs)}
     folder = cache / benchmark.name
     queries = RecordStore(folder, "queries", key)
     stores = {
@@ -111,21 +114,89 @@ def predict_pairs(
         for method in methods
         for use in refinements
     }
-    worker = _Worker(benchmark, methods, seed, torch.device(device))
     try:
-        for done, number in enumerate(chosen, start=1):
-            missing = [variant for variant, store in stores.items() if number not in store]
-            if missing or number not in queries:
-                query, found = worker.predict(entries[number], missing)
-                queries.put(number, query)
-                for variant in missing:
-                    stores[variant].put(number, found[variant])
-            if progress is not None:
-                progress(done, len(chosen))
+        _predict_missing(benchmark, entries, chosen, queries, stores, seed, device, jobs, progress)
     finally:
         for store in (queries, *stores.values()):
             store.flush()
     return _collect(entries, chosen, queries, stores)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is missing of a pair: its number, and those of variants."""
+
+    number: int
+    variants: tuple[int, ...]
+
+
+def _predict_missing(
+    benchmark: Benchmark,
+    entries: Sequence[Entry],
+    chosen: Sequence[int],
+    queries: RecordStore,
+    stores: Mapping[Variant, RecordStore],
+    seed: int,
+    device: torch.device | str,
+    jobs: int,
+    progress: Progress | None,
+) -> None:
+    """Fills the stores; methods of the CPU may be shared by processes, others may not."""
+    variants = list(stores)
+    shares = _share_out(variants, torch.device(device), jobs)
+    done, total = 0, len(chosen) * len(shares)
+    for numbers, place, processes in shares:
+        tasks = []
+        for number in chosen:
+            lacking = tuple(i for i in numbers if number not in stores[variants[i]])
+            if lacking or number not in queries:
+                tasks.append(_Task(number, lacking))
+        done += len(chosen) - len(tasks)
+        if progress is not None and done:
+            progress(done, total)
+        own = {i: variants[i] for i in numbers}
+        worker = _Worker(benchmark, [variant.method for variant in own.values()], seed, place)
+        work = _PairWork(worker, entries, own)
+        for task, (query, found) in share_work(work, tasks, processes):
+            queries.put(task.number, query)
+            for i, record in found.items():
+                stores[variants[i]].put(task.number, record)
+            done += 1
+            if progress is not None:
+                progress(done, total)
+
+
+def _share_out(
+    variants: Sequence[Variant], device: torch.device, jobs: int
+) -> list[tuple[list[int], torch.device, int]]:
+    """Numbers of variants, the device they are matched on, and how many processes share them."""
+    everything = list(range(len(variants)))
+    if jobs == 1:
+        return [(everything, device, 1)]
+    is_here = [_is_on_accelerator(variant.method.extractor) for variant in variants]
+    shared = [i for i in everything if not is_here[i]]
+    rest = [i for i in everything if is_here[i]]
+    shares = [(shared, torch.device("cpu"), jobs), (rest, device, 1)]
+    return [share for share in shares if share[0]]
+
+
+def _is_on_accelerator(extractor: object) -> bool:
+    device = getattr(extractor, "device", None)
+    return device is not None and torch.device(device).type != "cpu"
+
+
+@dataclass(frozen=True, eq=False)
+class _PairWork:
+    """Does a task wherever it is copied to."""
+
+    worker: _Worker
+    entries: Sequence[Entry]
+    variants: Mapping[int, Variant]
+
+    def __call__(self, task: _Task) -> tuple[Record, dict[int, Record]]:
+        chosen = [self.variants[i] for i in task.variants]
+        query, found = self.worker.predict(self.entries[task.number], chosen)
+        return query, {i: found[self.variants[i]] for i in task.variants}
 
 
 def _name(method: Method, use_refinement: bool) -> str:
@@ -137,15 +208,6 @@ def _key(key: Mapping[str, Any], method: Method, use_refinement: bool) -> dict[s
     return {**key, "method": method.key, "refinement": use_refinement}
 
 
-def _digest_data(entries: Sequence[Entry]) -> str:
-    """Of the names of all pairs, and of names and sizes of their files."""
-    digest = hashlib.sha256()
-    for entry in entries:
-        files = [(path.name, path.stat().st_size) for path in entry.data.pair_files(entry.index)]
-        digest.update(json.dumps([entry.name, files]).encode())
-    return digest.hexdigest()
-
-
 class _Worker:
     """Reads a pair, draws its points, and asks methods for them."""
 
@@ -153,15 +215,12 @@ class _Worker:
         self, benchmark: Benchmark, methods: Sequence[Method], seed: int, device: torch.device
     ) -> None:
         self._benchmark, self._seed, self._device = benchmark, seed, device
-        self._describers = {method.name: _Describer(method.extractor, device) for method in methods}
+        self._describers = {method.name: Describer(method.extractor, device) for method in methods}
 
     @torch.no_grad()
     def predict(self, entry: Entry, variants: Sequence[Variant]) -> tuple[Record, dict[Variant, Record]]:
         """What is asked of a pair, and what each variant answers."""
-        sample = entry.data.read(entry.index)
-        if self._benchmark.points is not None:
-            sample = sample.select(draw_points(len(sample), self._benchmark.points, self._seed, entry.name))
-        prepared = self._benchmark.preparation.apply(sample)
+        prepared = show_pair(self._benchmark, entry, self._seed)
         shown = prepared.sample
         length = np.nan if shown.pck_length is None else shown.pck_length
         query: Record = {
@@ -170,49 +229,45 @@ class _Worker:
             "length": np.array(length, np.float64),
         }
         found: dict[Variant, Record] = {}
-        images = [(image, _digest_image(image)) for image in (shown.image0, shown.image1)]
+        images = [(image, digest_image(image)) for image in (shown.image0, shown.image1)]
+        aligners = {variant.method.name: OnceAligned(variant.method.matcher) for variant in variants}
         for variant in variants:
+            if variant.method.transfer is not None:
+                found[variant] = _transfer(variant.method.transfer, entry, prepared)
+                continue
             describer = self._describers[variant.method.name]
             features = [describer.describe(image, digest) for image, digest in images]
+            aligner = aligners[variant.method.name]
+            ask_aligner = partial(find_points, matcher=aligner)
             before = time.perf_counter()
-            points1 = find_points(
+            points1 = ask_aligner(
                 features[0], features[1], shown.points0, prepared.content1, variant.use_refinement
             )
-            seconds = (*describer.take_cost(), time.perf_counter() - before)
-            found[variant] = {
-                "points1": points1.cpu().numpy().astype(np.float32),
-                "seconds": np.array(seconds, np.float32),
-            }
+            matching = time.perf_counter() - before + aligner.saved_seconds
+            seconds = (*describer.take_cost(), matching)
+            found[variant] = _record(points1, seconds)
         return query, found
 
 
-class _Describer:
-    """Features of images, each described once while it is in use."""
+def _record(points1: Tensor, seconds: tuple[float, float, float]) -> Record:
+    """Answers, and the seconds of describing, how many images that were, and the seconds of matching."""
+    answers = points1.cpu().numpy().astype(np.float32)
+    return {"points1": answers, "seconds": np.array(seconds, np.float32)}
 
-    def __init__(self, extractor: Extractor, device: torch.device) -> None:
-        self._extractor, self._device = extractor, device
-        self._kept: OrderedDict[str, Features] = OrderedDict()
-        self._seconds, self._count = 0.0, 0
 
-    def describe(self, image: Tensor, digest: str) -> Features:
-        """Features of an image, on the device."""
-        if digest not in self._kept:
-            before = time.perf_counter()
-            features = self._extractor.extract(image)
-            moved = replace(features.map, features=features.map.features.to(self._device))
-            self._kept[digest] = replace(features, map=moved)
-            self._seconds += time.perf_counter() - before
-            self._count += 1
-        self._kept.move_to_end(digest)
-        while len(self._kept) > 2 and sum(map(_count_bytes, self._kept.values())) > _FEATURE_BYTES:
-            self._kept.popitem(last=False)
-        return self._kept[digest]
+def _transfer(transfer: PartTransfer, entry: Entry, prepared: Prepared) -> Record:
+    """Parts copied from a training image; image 1 alone is described."""
+    before = time.perf_counter()
+    points1 = transfer.find(entry, prepared)
+    return _record(points1, (time.perf_counter() - before, 1.0, 0.0))
 
-    def take_cost(self) -> tuple[float, float]:
-        """Seconds spent since the last call, and how many images they described."""
-        cost = self._seconds, float(self._count)
-        self._seconds, self._count = 0.0, 0
-        return cost
+
+def show_pair(benchmark: Benchmark, entry: Entry, seed: int) -> Prepared:
+    """A pair as all methods see it, with the points that are asked."""
+    sample = entry.data.read(entry.index)
+    if benchmark.points is not None:
+        sample = sample.select(draw_points(len(sample), benchmark.points, seed, entry.name))
+    return benchmark.preparation.apply(sample)
 
 
 def draw_points(total: int, count: int, seed: int, name: str) -> Tensor:
@@ -223,7 +278,12 @@ def draw_points(total: int, count: int, seed: int, name: str) -> Tensor:
 
 
 def find_points(
-    features0: Features, features1: Features, points0: Tensor, content1: Rectangle, use_refinement: bool
+    features0: Features,
+    features1: Features,
+    points0: Tensor,
+    content1: Rectangle,
+    use_refinement: bool,
+    matcher: PairMatcher | None = None,
 ) -> Tensor:
     """Where points (N, 2) of image 0 lie in image 1: their nearest descriptors on the picture.
 
@@ -233,21 +293,18 @@ def find_points(
         points0: in pixels of the image that was described.
         content1: where in image 1 the picture is.
         use_refinement: place matches between cells.
+        matcher: what to do instead of looking for the nearest descriptors.
 
     Returns:
         (N, 2) pixels of image 1.
     """
+    matcher = matcher or NearestNeighbours()
     map0, map1 = features0.map, features1.map
     asked = resize_points(points0.to(map0.features.device), resize_scale(features0.image_hw, map0.image_hw))
     back = resize_scale(map1.image_hw, features1.image_hw)
-    found = match_cells(
-        map0,
-        map1,
-        asked,
-        is_allowed1=_is_on_picture(resize_points(cell_centres(map1), back), features1.image_hw, content1),
-        use_refinement=use_refinement,
-    )
-    return resize_points(found.points1, back)
+    is_allowed1 = _is_on_picture(resize_points(cell_centres(map1), back), features1.image_hw, content1)
+    found = matcher.align(map0, map1, is_allowed1).find(asked, use_refinement)
+    return resize_points(found, back)
 
 
 def _is_on_picture(centres: Tensor, image_hw: tuple[int, int], content: Rectangle) -> Tensor | None:
@@ -257,15 +314,6 @@ def _is_on_picture(centres: Tensor, image_hw: tuple[int, int], content: Rectangl
         return None
     low, high = centres.new_tensor([left, top]) - 0.5, centres.new_tensor([right, bottom]) - 0.5
     return ((centres >= low) & (centres <= high)).all(dim=1)
-
-
-def _count_bytes(features: Features) -> int:
-    return features.map.features.nbytes
-
-
-def _digest_image(image: Tensor) -> str:
-    pixels = np.ascontiguousarray(image.numpy())
-    return hashlib.blake2b(pixels.data, digest_size=16, key=str(pixels.shape).encode()).hexdigest()
 
 
 def _collect(

@@ -1,30 +1,20 @@
-"""A benchmark from beginning to end: both stages, and the files of a report."""
+"""A benchmark of points from beginning to end: both stages."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from ucn.data.checking import spread
-from ucn.data.io import check_output, write_bytes_atomically
-from ucn.errors import DataError, OutputError
+from ucn.errors import ConfigError, DataError
 from ucn.evaluate.benchmarks import Benchmark
 from ucn.evaluate.methods import LoadedMethods
-from ucn.evaluate.plots import draw_curves
+from ucn.evaluate.outputs import find_versions, name_device
+from ucn.evaluate.points_report import PointsRun
 from ucn.evaluate.predictions import Progress, predict_pairs
-from ucn.evaluate.report import Report, to_dict, write_csv, write_markdown
 from ucn.evaluate.scoring import score_predictions
-
-SUFFIXES = (".json", ".csv", ".md", ".png")
-"""Of the files that a run writes."""
-
-_PACKAGES = ("ucn", "torch", "numpy", "opencv-contrib-python-headless", "onnxruntime")
+from ucn.evaluate.transferring import bind_transfers
 
 
 @dataclass(frozen=True)
@@ -36,7 +26,9 @@ class RunSettings:
         limit: at most so many pairs, evenly spread; None takes all.
         seed: of points and resampling.
         refinements: whether matches are placed between cells; both are measured by default.
+        max_side: longest side of images in pixels, in place of the benchmark's own; None keeps that.
         device: where networks of torch and matching run.
+        jobs: processes that share the methods of the CPU.
         command: that makes the run again, for the report.
     """
 
@@ -44,7 +36,9 @@ class RunSettings:
     limit: int | None = None
     seed: int = 0
     refinements: Sequence[bool] = (True, False)
+    max_side: int | None = None
     device: str = "cpu"
+    jobs: int = 1
     command: str = ""
 
 
@@ -54,8 +48,8 @@ def run_benchmark(
     loaded: LoadedMethods,
     settings: RunSettings,
     progress: Progress | None = None,
-) -> Report:
-    """Predicts what is not yet cached, and scores everything.
+) -> PointsRun:
+    """Predicts what is not yet cached, and scores everything; `build_report` makes it a report.
 
     Args:
         benchmark: of `find_benchmark`.
@@ -67,10 +61,13 @@ def run_benchmark(
     Raises:
         DataError: the folder is not that data set, or there is nothing to measure.
     """
-    if not loaded.methods:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in loaded.skipped.items())
-        raise DataError(f"no method can be measured: {reasons or 'none was asked for'}")
+    require_methods(loaded)
     entries = benchmark.open(folder)
+    if benchmark.adapt is not None:
+        benchmark = benchmark.adapt(benchmark, entries)
+    benchmark = _limit_side(benchmark, settings.max_side)
+    loaded = bind_transfers(loaded, benchmark.name, entries, settings.cache)
+    require_methods(loaded)
     chosen = list(range(len(entries)))
     if settings.limit is not None:
         chosen = spread(len(entries), settings.limit)
@@ -83,68 +80,41 @@ def run_benchmark(
         refinements=settings.refinements,
         seed=settings.seed,
         device=settings.device,
+        jobs=settings.jobs,
         progress=progress,
     )
     point_count = sum(len(pair.points1) for pair in predictions.pairs)
     if not point_count:
         raise DataError(f"{folder}: no correspondences in the {len(chosen)} pairs asked; nothing to measure")
-    return Report(
+    return PointsRun(
         benchmark=benchmark,
         command=settings.command,
         methods=tuple(loaded.methods),
         skipped=loaded.skipped,
         scores=score_predictions(benchmark, predictions, settings.seed),
+        predictions=predictions,
         pair_count=len(entries),
-        asked_count=len(chosen),
         point_count=point_count,
         seed=settings.seed,
-        points_sha256=predictions.points_sha256,
-        versions=_find_versions(),
-        device=_name_device(settings.device),
+        versions=find_versions(),
+        device=name_device(settings.device),
+        jobs=settings.jobs,
     )
 
 
-def list_outputs(folder: Path, name: str) -> list[Path]:
-    """The files that a run of a benchmark writes into a folder."""
-    return [folder / f"{name}{suffix}" for suffix in SUFFIXES]
+def _limit_side(benchmark: Benchmark, max_side: int | None) -> Benchmark:
+    if max_side is None:
+        return benchmark
+    if benchmark.preparation.canvas_hw is not None:
+        raise ConfigError(
+            f"--max-side: {benchmark.name} shows all images on a canvas of one size; leave it out"
+        )
+    preparation = replace(benchmark.preparation, max_side=max_side)
+    return replace(benchmark, preparation=preparation)
 
 
-def check_outputs(folder: Path, name: str, overwrite: bool) -> None:
-    """Makes the folder and checks, before the work, that the files can be written; raises `OutputError`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    for path in list_outputs(folder, name):
-        check_output(path, overwrite)
-
-
-def write_outputs(report: Report, folder: Path, overwrite: bool) -> list[Path]:
-    """Writes a run as JSON, CSV, Markdown and a picture of its curves."""
-    paths = list_outputs(folder, report.benchmark.name)
-    content = json.dumps(to_dict(report), indent=1, ensure_ascii=False, allow_nan=False)
-    contents = (
-        f"{content}\n".encode(),
-        write_csv(report).encode(),
-        write_markdown(report, paths[-1].name).encode(),
-        draw_curves(report),
-    )
-    for path, content_bytes in zip(paths, contents, strict=True):
-        write_bytes_atomically(path, content_bytes, overwrite)
-    return paths
-
-
-def _find_versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _name_device(device: str) -> str:
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    return f"{os.cpu_count()} CPU cores" if device == "cpu" else device
+def require_methods(loaded: LoadedMethods) -> None:
+    """Raises `DataError`, with the reasons, where no method is left to measure."""
+    if not loaded.methods:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in loaded.skipped.items())
+        raise DataError(f"no method can be measured: {reasons or 'none was asked for'}")

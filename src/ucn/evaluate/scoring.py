@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ucn.errors import DataError
 from ucn.evaluate.benchmarks import Benchmark
 from ucn.evaluate.metrics import (
     Counts,
@@ -16,8 +18,10 @@ from ucn.evaluate.metrics import (
     average,
     bootstrap_interval,
     count_within,
+    end_point_error,
     median_error,
     point_errors,
+    share_found,
 )
 from ucn.evaluate.predictions import PairPrediction, Predictions
 
@@ -43,7 +47,9 @@ class Figure:
         per_class: mean over classes.
         low: lower bound of the mean over points, by resampling pairs.
         high: its upper bound.
+        mean_error: in pixels, of the points that were found (end-point error).
         median_error: in pixels; infinite where most points were not found.
+        found: share of points that have an answer, right or wrong.
         pairs: how many have points.
         points: of all pairs.
     """
@@ -59,7 +65,9 @@ class Figure:
     per_class: float
     low: float
     high: float
+    mean_error: float
     median_error: float
+    found: float
     pairs: int
     points: int
 
@@ -150,7 +158,7 @@ def _measure(benchmark: Benchmark, predictions: Predictions, number: int) -> _Me
     variant = predictions.variants[number]
     errors = [point_errors(pair.found[number], pair.points1) for pair in predictions.pairs]
     # What limits are multiplied by to give pixels of each pair.
-    scales = [1.0 if benchmark.unit == "px" else pair.length for pair in predictions.pairs]
+    scales = [_find_scale(benchmark, pair) for pair in predictions.pairs]
     return _Measured(
         method=variant.method.name,
         use_refinement=variant.use_refinement,
@@ -158,6 +166,16 @@ def _measure(benchmark: Benchmark, predictions: Predictions, number: int) -> _Me
         correct=_count(errors, scales, benchmark.limits),
         correct_on_curve=_count(errors, scales, benchmark.curve_limits),
     )
+
+
+def _find_scale(benchmark: Benchmark, pair: PairPrediction) -> float:
+    if benchmark.unit == "px":
+        return 1.0
+    if math.isnan(pair.length):
+        raise DataError(
+            f"pair {pair.entry.name[:200]} has no length for PCK@α; give one to all pairs or to none"
+        )
+    return pair.length
 
 
 def _count(errors: Sequence[Shares], scales: Sequence[float], limits: Sequence[float]) -> Counts:
@@ -176,7 +194,8 @@ def _score_group(
     # The same draws for each variant, so that their intervals can be compared.
     generator = torch.Generator().manual_seed(seed)
     bounds = bootstrap_interval(right, counts, generator, level=LEVEL, resamples=RESAMPLES)
-    middle = median_error(np.concatenate(errors))
+    all_errors = np.concatenate(errors)
+    middle, mean, found = median_error(all_errors), end_point_error(all_errors), share_found(all_errors)
     per_point = average(right, counts)
     per_pair = average(right, counts, over="pair")
     per_class = average(right, counts, classes, over="class")
@@ -193,7 +212,9 @@ def _score_group(
             per_class=float(per_class[column]),
             low=float(bounds[column, 0]),
             high=float(bounds[column, 1]),
+            mean_error=mean,
             median_error=middle,
+            found=found,
             pairs=int((counts > 0).sum()),
             points=int(counts.sum()),
         )

@@ -176,12 +176,13 @@ def draw_random_cells(
     uniform = draw_uniform((B, N, count), way.is_valid.device, generator)
     cells = torch.full((B, N, count), -1, dtype=torch.int64, device=uniform.device)
     row_bytes = len(positions) * (squared_distances_bytes(way.points_to, positions) + 8)
-    step = max(1, memory_bytes // row_bytes)
-    for b in range(B):
-        for start in range(0, N, step):
-            rows = slice(start, start + step)
-            is_far = squared_distances(way.points_to[b, rows], positions) >= min_distance**2
-            cells[b, rows] = draw_true(is_far, uniform[b, rows])
+    row_step = max(1, min(N, memory_bytes // row_bytes))
+    item_step = max(1, memory_bytes // (row_bytes * max(1, N)))
+    for item in range(0, B, item_step):
+        for row in range(0, N, row_step):
+            part = slice(item, item + item_step), slice(row, row + row_step)
+            is_far = squared_distances(way.points_to[part], positions) >= min_distance**2
+            cells[part] = draw_true(is_far, uniform[part])
     return cells.masked_fill_(~way.is_valid[..., None], -1)
 
 

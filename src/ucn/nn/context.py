@@ -25,15 +25,32 @@ class ContextBranch(nn.Module):
     """
 
     def __init__(
-        self, channels: int, channels_out: int, layers: int, build_norm: Callable[[int], nn.Module]
+        self,
+        channels: int,
+        channels_out: int,
+        layers: int,
+        dilation: int,
+        build_norm: Callable[[int], nn.Module],
     ) -> None:
+        """Makes the branch.
+
+        Args:
+            channels: of the features it reads.
+            channels_out: of what it adds.
+            layers: 3×3 convolutions.
+            dilation: how many times further each of them reaches than the one before.
+            build_norm: makes the norm after a convolution, for so many channels.
+        """
         super().__init__()
         self.entry = nn.Conv2d(channels, WIDTH, 1)
-        self.convolutions = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(layers))
+        spacings = [dilation**layer for layer in range(layers)]
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(WIDTH, WIDTH, 3, padding=spacing, dilation=spacing) for spacing in spacings
+        )
         self.norms = nn.ModuleList(build_norm(WIDTH) for _ in range(layers))
         self.exit = nn.Conv2d(WIDTH, channels_out, 1)
-        # A pooled cell for the pooling's window, one for the interpolation, one for each convolution.
-        self.reach_cells = POOL * (layers + 2)
+        # A pooled cell for the pooling's window, one for the interpolation, the rest for the convolutions.
+        self.reach_cells = POOL * (sum(spacings) + 2)
 
     def start_at_zero(self) -> None:
         """Makes the branch add nothing, so that a new network is what it would be without."""

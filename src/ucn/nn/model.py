@@ -43,6 +43,7 @@ class CorrespondenceNetwork(nn.Module):
                 channels,
                 config.dim or channels,
                 config.context_layers,
+                config.context_dilation,
                 partial(_build_norm, config.head_norm),
             )
             if config.context_layers

@@ -152,6 +152,10 @@ class _Run:
         # torch's annotations do not know memory_format.
         model = model.to(self._device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         model.train()
+        if config.freeze_norms:
+            for module in model.modules():
+                if isinstance(module, torch.nn.BatchNorm2d):
+                    module.eval()
         average = copy.deepcopy(model).eval().requires_grad_(False)
         self.state = TrainingState(model, average, build_optimiser(model, config))
         if resume is not None:
@@ -163,7 +167,8 @@ class _Run:
                 self._best = Trained(copy.deepcopy(average), best.found.pck, best.found.score, best.step)
                 load_average(self._best.model, resume)
         if config.use_compile and self._device.type == "cuda":  # elsewhere it costs minutes and a compiler
-            model.compile()
+            # A run has few shapes, one or two per source; kernels made for any shape are slower.
+            model.compile(dynamic=False)
 
     @property
     def saved_step(self) -> int:
@@ -196,7 +201,7 @@ class _Run:
             result = training_step(
                 state.model,
                 batch,
-                config.loss,
+                self._mixture.source_of(step).loss or config.loss,
                 state.optimiser,
                 config.clip_norm,
                 self._generator,

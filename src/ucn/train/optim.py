@@ -16,6 +16,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from ucn.config import TrainConfig
 from ucn.nn import CorrespondenceNetwork
+from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
 
 
 def build_optimiser(model: CorrespondenceNetwork, config: TrainConfig) -> Optimizer:
@@ -27,8 +28,15 @@ def build_optimiser(model: CorrespondenceNetwork, config: TrainConfig) -> Optimi
 
 
 def _parameter_groups(model: CorrespondenceNetwork, config: TrainConfig) -> list[dict[str, Any]]:
-    """Trunk and head; each split in kernels and vectors where only kernels are to decay."""
-    trunk = list(model.trunk.parameters())
+    """Trunk and head; each split in kernels and vectors where only kernels are to decay.
+
+    Localisers of transformers in the trunk's branches begin at nothing, as all of the head does.
+    """
+    localisers = (
+        m.localiser for m in model.trunk.modules() if isinstance(m, ConvolutionalSpatialTransformer)
+    )
+    new = {id(parameter) for localiser in localisers for parameter in localiser.parameters()}
+    trunk = [parameter for parameter in model.trunk.parameters() if id(parameter) not in new]
     in_trunk = {id(parameter) for parameter in trunk}
     head = [parameter for parameter in model.parameters() if id(parameter) not in in_trunk]
     groups: list[dict[str, Any]] = []

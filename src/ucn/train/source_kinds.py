@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ucn.config import SourceConfig, TrainConfig
+from ucn.config import LossConfig, SourceConfig, TrainConfig
 from ucn.data.checking import spread, to_fault
 from ucn.data.io import read_image
 from ucn.data.loading import Fitting, PairLoader, load_in_order
@@ -19,7 +18,7 @@ from ucn.data.pairs import Fault, PairData
 from ucn.data.part_pairs import PartBank, Variation, make_part_pairs
 from ucn.data.photometric import change_photometrically
 from ucn.data.sets.keypoints import KeypointData
-from ucn.data.synthetic import ImageBank, list_images, make_pairs
+from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.errors import DataError, ImageReadError
 from ucn.types import PairBatch
 
@@ -33,13 +32,14 @@ class Source(ABC):
     Attributes:
         label: how reports call it.
         weight: share of the steps, against those of the others.
+        loss: of its steps; None where the run's holds.
         warning: what is to be known before its figures are trusted; empty where nothing is.
         late_skips: pairs that could not be read when their turn came and were replaced, by name with what is
             wrong; None where such pairs raise.
     """
 
-    def __init__(self, label: str, weight: float) -> None:
-        self.label, self.weight, self.warning = label, weight, ""
+    def __init__(self, label: str, weight: float, loss: LossConfig | None = None) -> None:
+        self.label, self.weight, self.loss, self.warning = label, weight, loss, ""
         self.late_skips: dict[str, str] | None = None
 
     @abstractmethod
@@ -60,8 +60,32 @@ class Source(ABC):
         """Ends what runs in the background."""
 
 
+@dataclass(frozen=True)
+class Photographs:
+    """The photographs of one entry of a recipe.
+
+    Attributes:
+        label: how reports call it.
+        source: the entry.
+        training: files to train on.
+        held_out: files for validation; the same where there are no others.
+    """
+
+    label: str
+    source: SourceConfig
+    training: list[Path]
+    held_out: list[Path]
+
+    def choose(self, faults: Sequence[Fault]) -> list[Fault]:
+        """Those of some faults that are about these photographs."""
+        paths = {*self.training, *self.held_out}
+        return [fault for fault in faults if fault.path in paths]
+
+
 class PhotoSource(Source):
-    """Pairs made from photographs on the device.
+    """Pairs made from photographs on the device; a batch has those of all entries, by their weights.
+
+    Batches of one entry each would teach a batch norm statistics that hold for none of them.
 
     Attributes:
         training: the photographs that are trained on.
@@ -71,34 +95,67 @@ class PhotoSource(Source):
 
     def __init__(
         self,
-        label: str,
-        source: SourceConfig,
+        entries: Sequence[Photographs],
         config: TrainConfig,
         device: torch.device,
         validation_pairs: int,
-        watch: Callable[[int, int], None] | None = None,
+        watch: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        """Reads all photographs; raises `DataError` where there are none, or none can be read."""
-        super().__init__(label, source.weight)
+        """Reads all photographs; raises `DataError` where none can be read.
+
+        Args:
+            entries: of the recipe, at least one, with one batch and one loss.
+            config: the run.
+            device: where to hold the photographs.
+            validation_pairs: how many pairs a validation takes.
+            watch: called with (label, read, all) while photographs are read.
+        """
+        source = entries[0].source
+        label = " + ".join(entry.label for entry in entries)
+        super().__init__(label, sum(entry.source.weight for entry in entries), source.loss)
         self._batch, self._synthetic, self._seed = source.batch or config.batch, config.synthetic, config.seed
         self._validation_pairs = validation_pairs
         self.faults: list[Fault] = []
-        paths = list_images(Path(source.folder))
-        parts = _split_images(paths, config.validation_share)
-        images = self._read(parts[0] if parts[0] == parts[1] else [*parts[0], *parts[1]], watch)
-        banks = [_hold(part, device, images) for part in (parts[:1] if parts[0] == parts[1] else parts)]
-        good = [bank for bank in banks if bank is not None]
+        training = self._hold(entries, [entry.training for entry in entries], device, watch)
+        is_same = all(entry.training == entry.held_out for entry in entries)
+        held_out = training
+        if not is_same:
+            held_out = self._hold(entries, [entry.held_out for entry in entries], device, watch)
+        good = [bank for bank in (training, held_out) if bank is not None]
         if not good:
             raise DataError(
                 f"{say_faults(label, source, self.faults)}. Without them there is no photograph left"
             )
         self.training, self.held_out = good[0], good[-1]
-        if len(good) == 1:
+        if self.training is self.held_out:
             self.warning = f"{label}: validation uses the photographs that are trained on, for want of others"
             self.warning += "; add photographs, or do not trust its figures for new images"
 
+    def _hold(
+        self,
+        entries: Sequence[Photographs],
+        parts: Sequence[Sequence[Path]],
+        device: torch.device,
+        watch: Callable[[str, int, int], None] | None,
+    ) -> ImageBank | None:
+        """The photographs of all entries; None where none can be read."""
+        paths = [path for part in parts for path in part]
+        weights = None
+        if len(entries) > 1:
+            pairs = zip(entries, parts, strict=True)
+            weights = [entry.source.weight / len(part) for entry, part in pairs for _ in part]
+        images = (
+            image
+            for entry, part in zip(entries, parts, strict=True)
+            for image in self._read(entry.label, part, watch)
+        )
+        try:
+            return ImageBank(paths, _CANVAS_SIDE, device, images, weights)
+        except DataError:
+            return None
+
     def _read(
-        self, paths: Sequence[Path], watch: Callable[[int, int], None] | None
+        self, label: str, paths: Sequence[Path], watch: Callable[[str, int, int], None] | None
     ) -> Iterator[Tensor | None]:
         """Each photograph; None where it cannot be read."""
         for done, path in enumerate(paths, start=1):
@@ -108,7 +165,7 @@ class PhotoSource(Source):
             except ImageReadError as error:
                 self.faults.append(to_fault(error, path))
             if watch is not None:
-                watch(done, len(paths))
+                watch(label, done, len(paths))
             yield image
 
     def draw(self, number: int, generator: torch.Generator) -> PairBatch:
@@ -140,7 +197,7 @@ class _SetSource(Source):
         validation_pairs: int,
         use_skipping: bool,
     ) -> None:
-        super().__init__(label, source.weight)
+        super().__init__(label, source.weight, source.loss)
         self._validation_pairs = validation_pairs
         if use_skipping:
             self.late_skips = {}
@@ -281,19 +338,23 @@ class PartSource(_SetSource):
         """Nothing runs in the background."""
 
 
-def _split_images(paths: Sequence[Path], share: float) -> tuple[list[Path], list[Path]]:
+def split_photographs(paths: Sequence[Path], share: float) -> tuple[list[Path], list[Path]]:
     """Photographs for training and validation: every n-th is held out. A lone one serves both."""
     every = max(2, round(1 / share))
     held_out = list(paths[::every])
     return [path for index, path in enumerate(paths) if index % every] or held_out, held_out
 
 
-def _hold(paths: Sequence[Path], device: torch.device, images: Iterator[Tensor | None]) -> ImageBank | None:
-    """The next photographs, those of these paths; None where none of them can be read."""
-    try:
-        return ImageBank(paths, _CANVAS_SIDE, device, islice(images, len(paths)))
-    except DataError:
-        return None
+def split_images(data: PairData, share: float) -> tuple[list[Path], list[Path]]:
+    """Images of a data set for training and validation, as its pairs are split, each once and sorted."""
+    training, held_out = data.split_off(share)
+    return _list_set_images(training), _list_set_images(held_out)
+
+
+def _list_set_images(data: PairData) -> list[Path]:
+    if isinstance(data, KeypointData):  # whose pairs may be millions
+        return sorted({example.image for example in data.examples})
+    return sorted({path for index in range(len(data)) for path in data.image_paths(index)})
 
 
 def say_faults(label: str, source: SourceConfig, faults: Sequence[Fault]) -> str:

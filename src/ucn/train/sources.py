@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -22,8 +22,18 @@ from ucn.data.catalogue import open_data, parse_options
 from ucn.data.checking import check_data, skip_bad
 from ucn.data.loading import mix_seed
 from ucn.data.pairs import Fault, PairData
+from ucn.data.synthetic import list_images
 from ucn.errors import DataError
-from ucn.train.source_kinds import DataSource, PartSource, PhotoSource, Source, say_faults
+from ucn.train.source_kinds import (
+    DataSource,
+    PartSource,
+    Photographs,
+    PhotoSource,
+    Source,
+    say_faults,
+    split_images,
+    split_photographs,
+)
 from ucn.types import PairBatch
 
 __all__ = [
@@ -101,6 +111,10 @@ class Mixture:
             for name, message in (source.late_skips or {}).items()
         )
 
+    def source_of(self, step: int) -> Source:
+        """The source that the batch of a step, counted from 1, comes from."""
+        return self.sources[self._choose(step)]
+
     def draw(self, step: int, generator: torch.Generator) -> PairBatch:
         """The batch of a step, counted from 1.
 
@@ -149,16 +163,14 @@ def open_sources(
     Raises:
         DataError: there is nothing to train on, a folder is missing, or the check of a data set found faults.
     """
-    sources: list[Source] = []
+    sources: dict[int, Source] = {}  # by their places in the recipe
     skipped: list[Skipped] = []
+    photographs: dict[int, Photographs] = {}
     for place, (label, source) in enumerate(_label(_plan(config.sources, images))):
         watch_this = None if watch is None else partial(watch, label)
         if source.name == PHOTOGRAPHS:
-            photographs = PhotoSource(label, source, config, device, _VALIDATION_PAIRS, watch_this)
-            sources.append(photographs)
-            if photographs.faults:
-                _refuse_unless(use_skipping, label, source, photographs.faults)
-                skipped.append(Skipped(label, tuple(photographs.faults), len(photographs.faults)))
+            parts = split_photographs(list_images(Path(source.folder)), config.validation_share)
+            photographs[place] = Photographs(label, source, *parts)
             continue
         data = open_data(source.name, source.folder, source.split, parse_options(source.options))
         report = check_data(data, watch_this)
@@ -170,9 +182,31 @@ def open_sources(
             if not len(data):
                 found = say_faults(label, source, report.faults)
                 raise DataError(f"{found}. Without them there is no pair left to train on")
+        if source.use_warps:
+            parts = split_images(data, config.validation_share)
+            photographs[place] = Photographs(label, source, *parts)
+            continue
         seed = mix_seed(config.seed, "source", place)
-        sources.append(_open_set(label, source, data, config, seed, device, use_skipping))
-    return Mixture(sources, config.seed, skipped)
+        sources[place] = _open_set(label, source, data, config, seed, device, use_skipping)
+    for place, entries in _group(photographs).items():
+        opened = PhotoSource(entries, config, device, _VALIDATION_PAIRS, watch)
+        sources[place] = opened
+        for entry in entries:
+            faults = entry.choose(opened.faults)
+            if faults:
+                _refuse_unless(use_skipping, entry.label, entry.source, faults)
+                skipped.append(Skipped(entry.label, tuple(faults), len(faults)))
+    return Mixture([sources[place] for place in sorted(sources)], config.seed, skipped)
+
+
+def _group(photographs: Mapping[int, Photographs]) -> dict[int, list[Photographs]]:
+    """Entries that share their batches, by the place of the first."""
+    first: dict[object, int] = {}
+    groups: dict[int, list[Photographs]] = {}
+    for place, entry in photographs.items():
+        group = first.setdefault((entry.source.batch, entry.source.loss), place)
+        groups.setdefault(group, []).append(entry)
+    return groups
 
 
 def _open_set(

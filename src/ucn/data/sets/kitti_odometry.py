@@ -85,6 +85,7 @@ def open_folder(
     frames: str = "",
     camera: str = "auto",
     keep_interpolated: bool = False,
+    all_frames: bool = False,
 ) -> KittiOdometry:
     """Opens KITTI odometry.
 
@@ -97,12 +98,15 @@ def open_folder(
         camera: which images are used: grey, colour, or auto: colour where a sequence has it.
         keep_interpolated: keep frames whose poses move in equal steps, which are otherwise left out as not
             measured; for rendered sequences.
+        all_frames: also take pairs whose first frame has no right image: their motion is known, but no
+            correspondence.
     """
     check_choice(split, INFO.splits, "split")
     check_gaps(min_gap, max_gap, INFO.name)
     check_choice(camera, ("auto", *_CAMERAS), f"option camera of {INFO.name}")
     root = find_root(folder, INFO.markers, INFO.inside)
-    return KittiOdometry(root, split, (min_gap, max_gap), _read_range(frames), camera, keep_interpolated)
+    chosen = _Choice((min_gap, max_gap), _read_range(frames), camera, keep_interpolated, all_frames)
+    return KittiOdometry(root, split, chosen)
 
 
 def _read_range(text: str) -> range:
@@ -117,6 +121,15 @@ def _read_range(text: str) -> range:
 
 
 @dataclass(frozen=True)
+class _Choice:
+    gaps: tuple[int, int]
+    frames: range
+    camera: str
+    keep_interpolated: bool
+    all_frames: bool
+
+
+@dataclass(frozen=True)
 class _Sequence:
     name: str
     calibration: Path
@@ -127,19 +140,11 @@ class _Sequence:
 
 
 class KittiOdometry(PosedData):
-    """Frames of the same sequence, of which the first has a right image too."""
+    """Frames of the same sequence; the first has a right image too, unless all frames are asked for."""
 
-    def __init__(
-        self,
-        root: Path,
-        split: str,
-        gaps: tuple[int, int],
-        frames: range,
-        camera: str,
-        keep_interpolated: bool,
-    ) -> None:
+    def __init__(self, root: Path, split: str, choice: _Choice) -> None:
         super().__init__(root)
-        self._keep_interpolated = keep_interpolated
+        self._choice = choice
         self._sequences: list[_Sequence] = []
         self._pairs = FramePairs()
         self._cameras: RecentCache[Path, _Camera] = RecentCache(32)
@@ -151,16 +156,17 @@ class KittiOdometry(PosedData):
                 and folder.is_dir()
                 and _is_in_split(int(folder.name), split)
             ):
-                self._index(folder, gaps, frames, camera)
+                self._index(folder)
         if not len(self._pairs) and not self.faults:
             raise DataError(
                 f"split '{split}' is empty: no sequence of it in {root / 'sequences'} has a frame with left "
-                f"and right image and another {gaps[0]} to {gaps[1]} frames later"
+                f"and right image and another {choice.gaps[0]} to {choice.gaps[1]} frames later"
                 + "".join(f"; {note}" for note in self.notes)
             )
 
-    def _index(self, folder: Path, gaps: tuple[int, int], frames: range, camera: str) -> None:
+    def _index(self, folder: Path) -> None:
         """Adds a sequence, or notes why not."""
+        camera = self._choice.camera
         poses, calibration = self.root / "poses" / f"{folder.name}.txt", folder / "calib.txt"
         if int(folder.name) > _LAST_PUBLIC and not poses.is_file():
             self.notes.append(f"sequence {folder.name} left out: its poses are not public")
@@ -173,7 +179,7 @@ class KittiOdometry(PosedData):
                 message = f"missing, so sequence {folder.name} is left out; unpack it beside the rest"
                 self.faults.append(Fault(path, message, is_left_out=True))
                 return
-        left, right = (_list_frames(folder / name, frames) for name in names)
+        left, right = (_list_frames(folder / name, self._choice.frames) for name in names)
         try:
             left = self._keep_posed(left, poses)
         except DataError as error:
@@ -181,7 +187,7 @@ class KittiOdometry(PosedData):
             return
         right = {number: path for number, path in right.items() if number in left}
         self._sequences.append(_Sequence(folder.name, calibration, poses, _CAMERAS[camera], left, right))
-        self._pairs.add(right, left, *gaps)
+        self._pairs.add(left if self._choice.all_frames else right, left, *self._choice.gaps)
 
     def _keep_posed(self, left: dict[int, Path], path: Path) -> dict[int, Path]:
         """The frames that have a measured pose; raises `DataError` where the poses cannot be read."""
@@ -193,7 +199,7 @@ class KittiOdometry(PosedData):
                 "frames without a pose are left out; get the whole file"
             )
             self.faults.append(Fault(path, message, is_left_out=True))
-        left_out = set() if self._keep_interpolated else find_interpolated(poses) & left.keys()
+        left_out = set() if self._choice.keep_interpolated else find_interpolated(poses) & left.keys()
         if left_out:
             self.notes.append(
                 f"sequence {path.stem}: {len(left_out)} frames from {min(left_out)} to {max(left_out)} left "
@@ -238,6 +244,9 @@ class KittiOdometry(PosedData):
         """Reads a pair with a correspondence for each pixel of known depth that the second frame shows."""
         sequence, first, second = self._locate(index)
         image0, image1 = (read_image(path) for path in self.image_paths(index))
+        if first not in sequence.right:
+            nothing = torch.zeros(0, 2)
+            return make_sample(image0, image1, nothing, nothing, self.pair_name(index))
         K, T_0to1 = to_batch(self._camera(sequence).K), to_batch(self._motion(sequence, first, second))
         map0 = self._depth(sequence, first)
         chosen = is_smooth(map0, _EDGE)[0]

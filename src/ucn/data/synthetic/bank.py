@@ -25,12 +25,15 @@ class ImageBank:
         names: file names.
     """
 
+    _bounds: Tensor | None = None
+
     def __init__(
         self,
         paths: Sequence[Path],
         side: int,
         device: torch.device | str,
         images: Iterable[Tensor | None] | None = None,
+        weights: Sequence[float] | None = None,
     ) -> None:
         """Reads photographs.
 
@@ -40,6 +43,7 @@ class ImageBank:
             device: where to hold them.
             images: (3, H, W) each, in place of what the files hold; read one after the other. None leaves a
                 photograph out.
+            weights: how often each is drawn, against the others; by default all alike.
 
         Raises:
             DataError: there are none.
@@ -50,9 +54,12 @@ class ImageBank:
         self.names: list[str] = []
         self.canvases = torch.zeros(len(paths), 3, side, side, dtype=torch.uint8)
         sizes: list[tuple[int, int]] = []
-        for path, whole in zip(paths, map(read_image, paths) if images is None else images, strict=True):
+        kept: list[int] = []
+        wholes = map(read_image, paths) if images is None else images
+        for row, (path, whole) in enumerate(zip(paths, wholes, strict=True)):
             if whole is None:
                 continue
+            kept.append(row)
             image = _shrink(whole, side)
             height, width = image.shape[-2:]
             self.canvases[len(sizes), :, :height, :width] = (image * 255).round().to(torch.uint8)
@@ -62,9 +69,20 @@ class ImageBank:
             raise DataError(f"none of {len(paths):,} images could be read; get them again")
         self.canvases = self.canvases[: len(sizes)].to(device)
         self.sizes = torch.tensor(sizes, dtype=torch.float32, device=device)
+        if weights is not None:
+            self._bounds = torch.tensor([weights[row] for row in kept], dtype=torch.float64).cumsum(0)
+            self._bounds = (self._bounds / self._bounds[-1]).float().to(device)
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Photographs (B,) int64, drawn at random by their weights, with repetition."""
+        device = self.canvases.device
+        if self._bounds is None:
+            return torch.randint(len(self), (count,), generator=generator, device=device)
+        drawn = torch.rand(count, generator=generator, device=device)
+        return torch.searchsorted(self._bounds, drawn, right=True).clamp_max(len(self) - 1)
 
     def sample(self, photographs: Tensor, points: Tensor) -> Tensor:
         """Colours of photographs at real-valued points; beyond their borders they go on as in a mirror.

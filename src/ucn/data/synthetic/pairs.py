@@ -17,6 +17,7 @@ from torch import Tensor
 from ucn.config import SyntheticConfig
 from ucn.data.draws import draw_counts, uniform
 from ucn.data.photometric import change_photometrically
+from ucn.data.relighting import recolour, relight
 from ucn.data.synthetic.bank import ImageBank
 from ucn.data.synthetic.bends import Bends, draw_bends
 from ucn.data.synthetic.parallax import Scenes, draw_scene_photographs, draw_scenes
@@ -32,6 +33,7 @@ class _Planes:
 
     Attributes:
         photographs: (E,) int64, what each plane shows.
+        blended: (E,) int64, what it shows besides; the same photograph where it shows one.
         view0_to_source: (E, 3, 3).
         view1_to_view0: (E, 3, 3), after the bend.
         flat: how many pairs show one plane.
@@ -40,6 +42,7 @@ class _Planes:
     """
 
     photographs: Tensor
+    blended: Tensor
     view0_to_source: Tensor
     view1_to_view0: Tensor
     flat: int
@@ -75,7 +78,7 @@ def make_pairs(
     if not 0 <= strength <= 1:
         raise ValueError(f"strength must be in [0, 1], got {strength}")
     planes = _draw_planes(bank, batch, config, strength, generator)
-    images = _render(bank, planes, config.side)
+    images = _render(bank, planes, config.side, config.border)
     candidates0, candidates1, is_seen = _draw_candidates(bank, planes, batch, config, generator)
     shown = _list_photographs(planes)
     if config.affine_share or config.spline_share or config.parallax_share:
@@ -85,6 +88,8 @@ def make_pairs(
     # A stable sort brings the visible ones to the front and keeps their random order.
     first = is_seen.int().argsort(dim=1, descending=True, stable=True)[:, : config.points]
     take = first[..., None].expand(-1, -1, 2)
+    images = recolour(images, config.recolour, generator)
+    images = relight(images.flatten(0, 1), config.relight * strength, generator).view_as(images)
     image0, image1 = change_photometrically(images, config.photometric * strength, generator)
     return PairBatch(
         image0=image0,
@@ -103,7 +108,7 @@ def _draw_planes(
     shares = (config.parallax_share, config.spline_share, config.affine_share)
     parallax, bent, affine = draw_counts(batch, shares, generator)
     flat = batch - parallax
-    photographs = torch.randint(len(bank), (batch,), generator=generator, device=bank.canvases.device)
+    photographs = bank.draw(batch, generator)
     if parallax:
         of_scenes = draw_scene_photographs(photographs[flat:], len(bank), config, generator)
         photographs = torch.cat([photographs[:flat], of_scenes.flatten()])
@@ -116,10 +121,20 @@ def _draw_planes(
         crops = view0_to_source[flat:].view(parallax, -1, 3, 3)
         scenes = draw_scenes(of_scenes, crops, view1_to_view0[flat:], config, strength, generator)
         view1_to_view0 = torch.cat([view1_to_view0[:flat], scenes.view1_to_view0.flatten(0, 1)])
-    return _Planes(photographs, view0_to_source, view1_to_view0, flat, bends, scenes)
+    blended = _draw_blended(photographs, len(bank), config.blend_share, generator)
+    return _Planes(photographs, blended, view0_to_source, view1_to_view0, flat, bends, scenes)
 
 
-def _render(bank: ImageBank, planes: _Planes, side: int) -> Tensor:
+def _draw_blended(photographs: Tensor, count: int, share: float, generator: torch.Generator) -> Tensor:
+    """Second photographs (E,) of planes; the plane's own where it shows one."""
+    if not share:
+        return photographs
+    others = torch.randint(count, photographs.shape, generator=generator, device=photographs.device)
+    is_blended = uniform(tuple(photographs.shape), 0, 1, generator) < share
+    return torch.where(is_blended, others, photographs)
+
+
+def _render(bank: ImageBank, planes: _Planes, side: int, border: str) -> Tensor:
     """Both views (2, B, 3, H, W)."""
     count = len(planes.photographs)
     grid = pixel_grid((side, side), bank.canvases.device).view(-1, 2)
@@ -131,7 +146,14 @@ def _render(bank: ImageBank, planes: _Planes, side: int) -> Tensor:
     in_source1 = warp_points(in_view1, planes.view0_to_source @ planes.view1_to_view0)
     # One view below the other, so that both are read in one pass over the photographs.
     in_source = torch.cat([in_source0, in_source1], dim=1).view(count, 2 * side, side, 2)
-    colours = bank.sample(planes.photographs, in_source).view(count, 3, 2, side, side)
+    colours = bank.sample(planes.photographs, in_source)
+    if planes.blended is not planes.photographs:
+        colours = (colours + bank.sample(planes.blended, in_source)) / 2
+    colours = colours.view(count, 3, 2, side, side)
+    if border == "other":
+        # View 0 of a plane half a batch away: it is there already, and of another photograph.
+        is_on = bank.is_on(planes.photographs, in_source.flatten(1, 2)).view(count, 1, 2, side, side)
+        colours = torch.where(is_on, colours, colours[:, :, :1].roll(max(1, count // 2), dims=0))
     if planes.scenes is not None:
         composed = planes.scenes.compose(colours[planes.flat :], grid)
         colours = torch.cat([colours[: planes.flat], composed])

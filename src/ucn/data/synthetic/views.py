@@ -23,7 +23,25 @@ def draw_crops(sizes: Tensor, config: SyntheticConfig, generator: torch.Generato
     view0_to_source = torch.eye(3, device=sizes.device).repeat(batch, 1, 1)
     view0_to_source[:, 0, 0] = view0_to_source[:, 1, 1] = zoom
     view0_to_source[:, :2, 2] = corner
-    return view0_to_source
+    if not (config.mirror or config.crop_degrees or config.crop_stretch > 1):
+        return view0_to_source
+    return view0_to_source @ _draw_poses(batch, config, generator)
+
+
+def _draw_poses(batch: int, config: SyntheticConfig, generator: torch.Generator) -> Tensor:
+    """Affine maps (B, 3, 3) of view 0 onto itself, about its centre: a mirror, a turn, a stretch."""
+    turn, half_log = math.radians(config.crop_degrees), math.log(config.crop_stretch) / 2
+    angle = uniform((batch,), -turn, turn, generator)
+    stretch = uniform((batch,), -half_log, half_log, generator).exp()
+    side = torch.where(uniform((batch,), 0, 1, generator) < config.mirror, -1.0, 1.0)
+    cosine, sine = angle.cos(), angle.sin()
+    rows = [stretch * side * cosine, -stretch * sine, side * sine / stretch, cosine / stretch]
+    turning = torch.stack(rows, dim=-1).view(batch, 2, 2)
+    centre = torch.full((2,), (config.side - 1) / 2, device=generator.device)
+    poses = torch.eye(3, device=generator.device).repeat(batch, 1, 1)
+    poses[:, :2, :2] = turning
+    poses[:, :2, 2] = centre - turning @ centre
+    return poses
 
 
 def draw_motions(

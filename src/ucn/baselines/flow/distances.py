@@ -1,0 +1,75 @@
+"""What a match of two cells costs, in the one unit that the weights of the energies are given in.
+
+The energies of SIFT Flow and DSP weigh smoothness against L1 distances of SIFT descriptors of unit length.
+Other descriptors have more or fewer numbers, signed or not, so their distances are scaled: two cells that
+have nothing to do with each other are to be as far apart as they are with SIFT.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+UNRELATED = 8.6
+"""Mean L1 distance of SIFT descriptors at unrelated places; what other features are scaled to."""
+
+
+def unrelated_distance(features0: Tensor, features1: Tensor) -> float:
+    """Mean L1 distance between cells of two maps (D, h, w) that lie at unrelated places.
+
+    Cell k of one map is compared with cell k from the end of the other, which is the same for both orders of
+    the images and takes no random numbers.
+    """
+    rows0, rows1 = features0.flatten(1), features1.flatten(1).flip(1)
+    count = min(rows0.shape[1], rows1.shape[1])
+    return float((rows0[:, :count] - rows1[:, :count]).abs().sum(dim=0).mean())
+
+
+def scale_to_sift(features0: Tensor, features1: Tensor) -> float:
+    """The factor that makes L1 distances of two maps (D, h, w) comparable with those of SIFT."""
+    found = unrelated_distance(features0, features1)
+    return UNRELATED / found if found > 0 else 1.0
+
+
+def window_costs(
+    features0: Tensor,
+    features1: Tensor,
+    starts: Tensor,
+    radius: int,
+    limit: float,
+    is_allowed1: Tensor | None,
+    memory_bytes: int = 8 * 2**20,
+) -> Tensor:
+    """Truncated L1 distances of each cell to those in a window round the place where its search starts.
+
+    Args:
+        features0: (D, h, w) of image 0.
+        features1: (D, h1, w1) of image 1.
+        starts: (2, h, w) int64, displacement (x, y) in cells at the middle of each window.
+        radius: of the windows, in cells.
+        limit: distances beyond count as this much, and so does what lies outside image 1.
+        is_allowed1: (h1 * w1,) bool; other cells count as outside. None allows all.
+        memory_bytes: budget of the temporaries.
+
+    Returns:
+        (h, w, L, L) with L = 2 * radius + 1; the last axis is that of x.
+    """
+    dim, h, w = features0.shape
+    h1, w1 = features1.shape[1:]
+    rows0, rows1 = features0.flatten(1).t().contiguous(), features1.flatten(1).t().contiguous()
+    is_cell1 = rows0.new_ones(h1 * w1, dtype=torch.bool) if is_allowed1 is None else is_allowed1
+    side = 2 * radius + 1
+    steps = torch.arange(h * w, device=rows0.device)
+    column, row = steps % w + starts[0].flatten(), steps // w + starts[1].flatten()
+    costs = rows0.new_full((h * w, side * side), limit)
+    chunk = max(1, memory_bytes // (8 * dim))
+    for first in range(0, h * w, chunk):
+        part = slice(first, first + chunk)
+        for state in range(side * side):
+            x, y = column[part] + (state % side - radius), row[part] + (state // side - radius)
+            is_inside = (x >= 0) & (x < w1) & (y >= 0) & (y < h1)
+            cell = y.clamp(0, h1 - 1) * w1 + x.clamp(0, w1 - 1)
+            is_inside &= is_cell1[cell]
+            distance = (rows0[part] - rows1[cell]).abs_().sum(dim=1).clamp_max_(limit)
+            costs[part, state] = torch.where(is_inside, distance, limit)
+    return costs.view(h, w, side, side)

@@ -1,0 +1,116 @@
+"""``ucn info``: the network behind weights, layer by layer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ucn.cli._options import Debug, Json, Overwrite
+from ucn.cli._outputs import check_outputs
+from ucn.cli._report import print_json, print_lines
+
+if TYPE_CHECKING:
+    from ucn.nn.summary import Layer
+    from ucn.weights import LoadedWeights
+
+_WIDTH = 130
+
+
+def run(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|FILE", help="Shipped weights by name, or a .safetensors file.")
+    ] = "geometric",
+    size: Annotated[
+        str, typer.Option(metavar="WxH", help="Of the image whose shapes are shown, in pixels.")
+    ] = "640x480",
+    draw: Annotated[
+        Path | None, typer.Option(metavar="FILE", readable=False, help="Draw the network (.png, .jpg).")
+    ] = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show a network layer by layer: shapes, trained numbers, strides, and how far each layer sees."""
+    from ucn.data.io import write_image
+    from ucn.nn.summary import list_layers
+    from ucn.viz.network import draw_network
+    from ucn.weights import load_weights
+
+    image_hw = _read_size(size)
+    outputs = [] if draw is None else [draw]
+    check_outputs(outputs, [], overwrite)
+    loaded = load_weights(name)
+    layers = list_layers(loaded.model, image_hw)
+    if draw is not None:
+        title = f"{name}: an image of {image_hw[1]} x {image_hw[0]} pixels through the network"
+        write_image(draw, draw_network(layers, title), overwrite=overwrite)
+    summary = _summarise(loaded, layers)
+    if json:
+        rows = [asdict(layer) for layer in layers]
+        print_json(
+            {"command": "info", "name": name, **summary, "layers": rows, "outputs": list(map(str, outputs))}
+        )
+        return
+    _print_table(name, layers, image_hw)
+    print_lines({key.replace("_", " "): f"{value}" for key, value in summary.items()})
+    if draw is not None:
+        typer.echo(f"written: {draw}")
+
+
+def _read_size(text: str) -> tuple[int, int]:
+    from ucn.errors import ConfigError
+    from ucn.nn import MIN_SIDE
+
+    found = re.fullmatch(r"([0-9]{1,5})[x×]([0-9]{1,5})", text)
+    if found is None:
+        raise ConfigError(f"--size must be WIDTHxHEIGHT such as 640x480, got '{text[:40]}'")
+    width, height = int(found[1]), int(found[2])
+    if min(width, height) < MIN_SIDE:
+        raise ConfigError(f"--size must be at least {MIN_SIDE} px a side, got {width}x{height}")
+    return height, width
+
+
+def _summarise(loaded: LoadedWeights, layers: list[Layer]) -> dict[str, object]:
+    model = loaded.model
+    return {
+        "parameters": sum(layer.parameters for layer in layers),
+        "dimensions": layers[-1].shape[0],
+        "stride_px": model.stride,
+        "offset_px": model.offset,
+        "field_px": layers[-1].field,
+        "reach_px": model.reach,
+        "file_bytes": loaded.info.file_bytes,
+        "sha256": loaded.info.sha256,
+    }
+
+
+def _print_table(name: str, layers: list[Layer], image_hw: tuple[int, int]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{name}, an image of {image_hw[1]} × {image_hw[0]} pixels"
+    table = Table(
+        "layer",
+        "what",
+        "channels × h × w",
+        "parameters",
+        "stride, px",
+        "sees, px",
+        title=title,
+        title_justify="left",
+    )
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for layer in layers:
+        shape = " × ".join(map(str, layer.shape))
+        table.add_row(
+            layer.title, layer.kind, shape, f"{layer.parameters:,}", f"{layer.stride}", f"{layer.field}"
+        )
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    console.print(table)

@@ -1,0 +1,125 @@
+"""Hard changes of light: other lamps, shadows, relief lit from another side, exposure, tone curves.
+
+`photometric` makes the changes between two snapshots; this one makes those between day and night.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.data.draws import uniform_columns
+from ucn.data.photometric import blur
+
+_RANGES = {
+    "light": (-0.4, 1.2, 1),
+    "shadow": (-1.0, 1.0, 1),
+    "shadow_level": (0.35, 0.65, 1),
+    "shadow_edge": (math.log(6.0), math.log(80.0), 1),
+    "relief": (-5.0, 5.0, 1),
+    "relief_angle": (0.0, 2 * math.pi, 1),
+    "exposure": (-1.1, 0.9, 1),
+    "restored": (0.0, 1.0, 1),
+    "noise": (0.0, 0.03, 1),
+    "tone": (-0.85, 0.85, 3),
+    "blur": (-3.0, 1.8, 1),
+    "is_used": (0.0, 1.0, 6),
+}
+_SHARES = {"light": 0.6, "shadow": 0.35, "relief": 0.4, "exposure": 0.5, "tone": 0.4, "blur": 1.0}
+"""Of the images that each change is made to."""
+
+
+def relight(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+    """Lights each image anew, on its own.
+
+    Args:
+        images: (B, 3, H, W) in [0, 1], each side at least 4.
+        strength: 0 leaves the images as they are; 1 goes from noon to dusk.
+        generator: source of all draws, on the images' device.
+
+    Returns:
+        (B, 3, H, W) in [0, 1].
+    """
+    if strength == 0 or not len(images):
+        return images
+    drawn = _draw(len(images), strength, generator)
+    size_hw = tuple(images.shape[-2:])
+    relit = blur(images, drawn["blur"].clamp_min(0))
+    # Light, shadow and exposure multiply what a surface sends back, so their logarithms add up.
+    log_light = _draw_field((len(images), 1), 4, size_hw, generator) * drawn["light"].clamp_min(0)
+    hills = _draw_field((len(images), 1), 6, size_hw, generator) / 2 + 0.5
+    edge = drawn["shadow_edge"].exp()
+    shade = torch.sigmoid((hills - drawn["shadow_level"]) * edge)
+    log_light = log_light - shade * drawn["shadow"].abs() * 1.4
+    log_light = log_light + _slope(relit, drawn["relief_angle"]) * drawn["relief"]
+    relit = relit * (log_light + drawn["exposure"]).clamp(-4, 4).exp()
+    grain = torch.randn(relit.shape, generator=generator, device=relit.device)
+    relit = (relit + grain * drawn["noise"]).clamp(0, 1)
+    # Some cameras bring the brightness back, and the noise of a dark picture comes up with it.
+    mean = relit.mean(dim=(1, 2, 3), keepdim=True).clamp_min(0.02)
+    gain = (0.45 / mean).clamp(0.5, 4.0)
+    relit = (relit * torch.lerp(torch.ones_like(gain), gain, drawn["restored"])).clamp(0, 1)
+    # Rises everywhere while its factor is within (-1, 1): a curve that makes middle tones flatter or steeper.
+    return relit + drawn["tone"] * torch.sin(2 * math.pi * relit) / (2 * math.pi)
+
+
+def recolour(images: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Gives photographs other colours, the same ones in all views, so that one photograph serves as many.
+
+    Channels change places and mix, the brightness curve bends, and some become negatives.
+
+    Args:
+        images: (V, B, 3, H, W) in [0, 1]: V views of each of B photographs.
+        share: of the photographs to change, in [0, 1].
+        generator: source of all draws, on the images' device.
+
+    Returns:
+        (V, B, 3, H, W) in [0, 1].
+    """
+    batch = images.shape[1]
+    if share == 0 or not batch:
+        return images
+    ranges = {"order": (0.0, 1.0, 3), "mix": (-2.0, 2.0, 9), "mixed": (0.0, 0.6, 1), "gamma": (-0.5, 0.5, 1)}
+    drawn = uniform_columns((batch,), ranges | {"is_used": (0.0, 1.0, 2)}, generator)
+    order = F.one_hot(drawn["order"].argsort(dim=-1), 3).to(images.dtype)  # (B, 3, 3)
+    mix = drawn["mix"].view(batch, 3, 3).softmax(dim=-1)
+    # Rows that sum to 1 keep colours within [0, 1] and grey grey.
+    matrix = torch.lerp(order, mix, drawn["mixed"][:, None, None])
+    changed = torch.einsum("bij,vbjhw->vbihw", matrix, images).clamp(1e-4, 1)
+    changed = changed ** drawn["gamma"].exp()[:, None, None, None]
+    is_negative = (drawn["is_used"][:, 1] < 0.15)[:, None, None, None]
+    changed = torch.where(is_negative, 1 - changed, changed)
+    return torch.where((drawn["is_used"][:, 0] < share)[:, None, None, None], changed, images)
+
+
+def _draw(batch: int, strength: float, generator: torch.Generator) -> dict[str, Tensor]:
+    """How much of each change each image gets, (B, C, 1, 1); 0 where it gets none."""
+    drawn = uniform_columns((batch,), _RANGES, generator)
+    is_used = drawn.pop("is_used")
+    amounts = {name: value.view(batch, -1, 1, 1) for name, value in drawn.items()}
+    for index, (name, share) in enumerate(_SHARES.items()):
+        use = (is_used[:, index] < share).view(batch, 1, 1, 1)
+        amounts[name] = amounts[name] * use * strength
+    # A factor beyond 1 would make the curve fall.
+    amounts["tone"] = amounts["tone"].clamp(-0.95, 0.95)
+    amounts["noise"] = amounts["noise"] * strength
+    amounts["restored"] = (amounts["restored"] > 0.5) * amounts["restored"] * min(strength, 1.0)
+    return amounts
+
+
+def _draw_field(
+    shape: tuple[int, int], knots: int, size_hw: tuple[int, ...], generator: torch.Generator
+) -> Tensor:
+    """Smooth fields (*shape, H, W) through random numbers of [-1, 1) at so many knots a side."""
+    grid = torch.rand((*shape, knots, knots), generator=generator, device=generator.device) * 2 - 1
+    return F.interpolate(grid, size_hw, mode="bicubic", align_corners=False)
+
+
+def _slope(images: Tensor, angle: Tensor) -> Tensor:
+    """How steeply brightness rises towards an angle (B, 1, 1, 1), as if bright were high: (B, 1, H, W)."""
+    height = F.avg_pool2d(images.mean(dim=1, keepdim=True), 3, stride=1, padding=1, count_include_pad=False)
+    along_y, along_x = torch.gradient(height, dim=(-2, -1))
+    return along_x * angle.cos() + along_y * angle.sin()

@@ -1,0 +1,146 @@
+"""Everything that `ucn evaluate` can measure, by name, whatever its kind: one table, one way to run it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from ucn.errors import ConfigError
+from ucn.evaluate.benchmarks import BENCHMARKS, Benchmark
+from ucn.evaluate.camera_motion import MOTION_BENCHMARKS, MotionBenchmark
+from ucn.evaluate.matches_report import TITLE as MATCHES_TITLE
+from ucn.evaluate.matches_report import run_matches
+from ucn.evaluate.methods import LoadedMethods, MethodFiles, load_methods
+from ucn.evaluate.motion_methods import load_motion_methods
+from ucn.evaluate.outputs import SHEET
+from ucn.evaluate.pair_score_report import TITLE as PAIR_SCORE_TITLE
+from ucn.evaluate.pair_score_report import run_pair_score
+from ucn.evaluate.points_report import build_report
+from ucn.evaluate.pose_report import run_camera_motion
+from ucn.evaluate.predictions import Progress
+from ucn.evaluate.report import Report
+from ucn.evaluate.run import RunSettings, run_benchmark
+from ucn.evaluate.sheet import draw_sheet
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for.
+
+    Attributes:
+        folder: of the data; bundled benchmarks ignore it.
+        settings: device, seed, cache and the like.
+        methods: names of methods; None means all.
+        files: that methods need beside the package.
+        sheet_pairs: how many pairs a sheet of matches shows; 0 makes none.
+        on_skip: called with name and reason of each method that is left out, before the work begins.
+        progress: called with (pairs done, all pairs).
+    """
+
+    folder: Path
+    settings: RunSettings
+    methods: Sequence[str] | None = None
+    files: MethodFiles = field(default_factory=MethodFiles)
+    sheet_pairs: int = 0
+    on_skip: Callable[[str, str], None] | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gives.
+
+    Attributes:
+        report: tables, figures, protocol.
+        pictures: of the data, by the endings of their file names.
+    """
+
+    report: Report
+    pictures: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Something that can be measured.
+
+    Attributes:
+        name: how the command line calls it.
+        title: its data, in a line.
+        run: does it.
+        needs_folder: whether the user must give a folder of data.
+        plots: suffixes of the figures that its report has.
+        has_sheet: whether it can draw a sheet of matches.
+    """
+
+    name: str
+    title: str
+    run: Callable[[Request], Outcome]
+    needs_folder: bool = True
+    plots: tuple[str, ...] = ("",)
+    has_sheet: bool = False
+
+
+def _load(request: Request) -> LoadedMethods:
+    loaded = load_methods(request.methods, request.files, request.settings.device)
+    if request.on_skip is not None:
+        for name, reason in loaded.skipped.items():
+            request.on_skip(name, reason)
+    return loaded
+
+
+def _run_matches(request: Request) -> Outcome:
+    return Outcome(run_matches(request.folder, _load(request), request.settings, request.progress))
+
+
+def _run_pair_score(request: Request) -> Outcome:
+    return Outcome(run_pair_score(request.folder, _load(request), request.settings, request.progress))
+
+
+def _run_motion(benchmark: MotionBenchmark, request: Request) -> Outcome:
+    loaded = load_motion_methods(request.methods, request.files, request.settings.device)
+    if request.on_skip is not None:
+        for name, reason in loaded.skipped.items():
+            request.on_skip(name, reason)
+    return Outcome(run_camera_motion(benchmark, request.folder, loaded, request.settings, request.progress))
+
+
+def _run_points(benchmark: Benchmark, request: Request) -> Outcome:
+    loaded = _load(request)
+    run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress)
+    pictures = {SHEET: draw_sheet(run, request.sheet_pairs)} if request.sheet_pairs else {}
+    return Outcome(build_report(run), pictures)
+
+
+_LIST = (
+    *(
+        Evaluation(
+            benchmark.name,
+            benchmark.title,
+            partial(_run_points, benchmark),
+            benchmark.needs_folder,
+            has_sheet=True,
+        )
+        for benchmark in BENCHMARKS.values()
+    ),
+    Evaluation("hpatches-matches", MATCHES_TITLE, _run_matches),
+    Evaluation("pair-score", PAIR_SCORE_TITLE, _run_pair_score),
+    *(
+        Evaluation(benchmark.name, benchmark.title, partial(_run_motion, benchmark))
+        for benchmark in MOTION_BENCHMARKS.values()
+    ),
+)
+
+EVALUATIONS: dict[str, Evaluation] = {evaluation.name: evaluation for evaluation in _LIST}
+"""Every evaluation by name."""
+
+
+def find_evaluation(name: str) -> Evaluation:
+    """The evaluation of a name; raises `ConfigError`, naming all, where there is none."""
+    if name not in EVALUATIONS:
+        close = difflib.get_close_matches(name, EVALUATIONS, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise ConfigError(f"no benchmark '{name[:80]}'{hint} (there are {', '.join(EVALUATIONS)})")
+    return EVALUATIONS[name]

@@ -1,0 +1,161 @@
+"""The report of `pair-score`: a table a comparison, and reliability plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from ucn.evaluate.methods import LoadedMethods, Method
+from ucn.evaluate.outputs import find_versions, name_device
+from ucn.evaluate.pair_score import (
+    BINS,
+    LabelledPair,
+    PairFigure,
+    choose_pairs,
+    list_pairs,
+    measure,
+    score_pairs,
+)
+from ucn.evaluate.plots import choose_style, lay_out, save_plot
+from ucn.evaluate.predictions import Progress
+from ucn.evaluate.report import Plot, Report, Table, say_number, say_percent
+from ucn.evaluate.run import RunSettings, require_methods
+from ucn.predict import Matcher
+
+TITLE = "pairs of HPatches and CUB that match and that do not, told apart by the pair score"
+
+
+def run_pair_score(
+    folder: Path, loaded: LoadedMethods, settings: RunSettings, progress: Progress | None = None
+) -> Report:
+    """Scores all pairs with every network, and measures how well that tells them apart.
+
+    Args:
+        folder: holds the folders of HPatches and CUB, or is one of them.
+        loaded: of `load_methods`; methods without a pair score are skipped.
+        settings: the user's choices; `limit` counts matching pairs of each group.
+        progress: called after each pair.
+
+    Raises:
+        DataError: the data is not there, or there is nothing to measure.
+    """
+    skipped, matchers = dict(loaded.skipped), dict[Method, Matcher]()
+    for method in loaded.methods:
+        if isinstance(method.extractor, Matcher):
+            # The benchmarks' own matchers see images at the benchmark's size; these as a user's would.
+            weights, device = method.extractor.weights.name, str(method.extractor.device)
+            matchers[method] = Matcher.from_pretrained(weights, device=device)
+        else:
+            skipped[method.name] = "it has no pair score"
+    usable = LoadedMethods(list(matchers), skipped)
+    require_methods(usable)
+    pairs = list_pairs(folder)
+    chosen = choose_pairs(pairs, settings.limit)
+    scores = score_pairs(pairs, chosen, matchers, settings.cache, progress)
+    asked = [pairs[row] for row in chosen]
+    figures = [figure for name, own in scores.items() for figure in measure(name, asked, own)]
+    return _build_report(usable, settings, asked, figures)
+
+
+def _build_report(
+    loaded: LoadedMethods, settings: RunSettings, pairs: Sequence[LabelledPair], figures: Sequence[PairFigure]
+) -> Report:
+    groups = list(dict.fromkeys(figure.group for figure in figures))
+    limited = f", at most {settings.limit} matching ones of each group (--limit)" if settings.limit else ""
+    return Report(
+        name="pair-score",
+        title=TITLE,
+        command=settings.command,
+        tables=tuple(_tabulate(group, [f for f in figures if f.group == group]) for group in groups),
+        protocol=(
+            f"data: {len(pairs):,} pairs, half of them matching{limited}",
+            "HPatches: image 1 of a sequence with another image of it (matches), or with one of the next "
+            "sequence by name",
+            "CUB: listed test pairs of one kind of bird (match), or the first bird with one of another kind, "
+            "or with the first image of an HPatches sequence",
+            "sizes: of birds and scenes 'one size' reduces image 1 to the longest side of image 0; with 'own "
+            "sizes' scenes are larger than birds, so that size goes with the answer, and the figures say how "
+            "the score bears unequal sizes, not how well it knows birds",
+            "score: Matcher.match(...).pair_score with default settings: up to its own longest side, "
+            "corners, mutual matches",
+            "AUROC: chance that a matching pair scores above another, ties counted half; Brier: mean squared "
+            "distance of the score from 1 or 0; calibration error: mean distance of score and share in "
+            f"{BINS} bins",
+        ),
+        methods=tuple(loaded.methods),
+        skipped=loaded.skipped,
+        rows=tuple(_to_row(figure) for figure in figures),
+        values={
+            "pairs": len(pairs),
+            "reliability": [
+                {
+                    "method": figure.method,
+                    "group": figure.group,
+                    **_list_bins(figure),
+                }
+                for figure in figures
+            ],
+        },
+        plots=(_draw(figures, groups),),
+        versions=find_versions(),
+        device=name_device(settings.device),
+    )
+
+
+def _tabulate(group: str, figures: Sequence[PairFigure]) -> Table:
+    header = ("method", "AUROC", "Brier", "calibration error", "matching ≥ 0.5, %", "others ≥ 0.5, %")
+    rows = tuple(
+        (
+            figure.method,
+            say_number(figure.auroc, 3),
+            say_number(figure.brier, 3),
+            say_number(figure.calibration_error, 3),
+            say_percent(figure.accepted),
+            say_percent(figure.wrongly_accepted),
+        )
+        for figure in figures
+    )
+    return Table(f"{group}, {figures[0].matching:,} and {figures[0].others:,} pairs", header, rows)
+
+
+def _to_row(figure: PairFigure) -> dict[str, object]:
+    row = asdict(figure)
+    row.pop("reliability")
+    return row
+
+
+def _list_bins(figure: PairFigure) -> dict[str, list[float]]:
+    bins = figure.reliability
+    return {
+        "edges": bins.edges.tolist(),
+        "counts": bins.counts.tolist(),
+        "mean_scores": bins.mean_scores.tolist(),
+        "shares": bins.shares.tolist(),
+    }
+
+
+def _draw(figures: Sequence[PairFigure], groups: Sequence[str]) -> Plot:
+    """Share of matching pairs against the score; the larger a mark, the more pairs."""
+    canvas, panels = lay_out(len(groups), (3.6, 3.8))
+    for panel, group in zip(panels, groups, strict=True):
+        panel.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, linestyle=":")
+        for number, figure in enumerate(f for f in figures if f.group == group):
+            bins, style = figure.reliability, choose_style(number)
+            is_used = bins.counts > 0
+            panel.plot(bins.mean_scores[is_used], bins.shares[is_used], linewidth=1, **style)
+            sizes = 8 + 120 * bins.counts[is_used] / bins.counts.sum()
+            panel.scatter(
+                bins.mean_scores[is_used],
+                bins.shares[is_used],
+                s=sizes,
+                color=style["color"],
+                label=f"{figure.method}, AUROC {say_number(figure.auroc, 3)}",
+            )
+        panel.set_title(group, fontsize=9)
+        panel.set_xlabel("pair score")
+        panel.set_xlim(-0.03, 1.03)
+        panel.set_ylim(-0.03, 1.03)
+        panel.legend(fontsize=7, frameon=False, loc="lower right")
+    panels[0].set_ylabel("share of pairs that match")
+    return save_plot(canvas, "share of matching pairs against the pair score")

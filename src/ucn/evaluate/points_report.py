@@ -1,0 +1,227 @@
+"""The report of a run that asks for points: tables of PCK beside the paper's figures, and the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from ucn.evaluate.benchmarks import Benchmark
+from ucn.evaluate.faithfulness import judge_systems, mark_name
+from ucn.evaluate.methods import Method
+from ucn.evaluate.paper import PAPER_CLASSES, PAPER_COLUMNS, PaperColumn, cite_paper, list_cited, quote_paper
+from ucn.evaluate.plots import draw_curves
+from ucn.evaluate.predictions import Predictions
+from ucn.evaluate.report import Report, Table, say_number, say_percent
+from ucn.evaluate.scoring import LEVEL, RESAMPLES, Figure, Scores
+
+_MANY_GROUPS, _TOO_MANY_GROUPS = 4, 8
+
+
+@dataclass(frozen=True)
+class PointsRun:
+    """A run, before it becomes a report.
+
+    Attributes:
+        benchmark: what was measured on.
+        command: that makes it again.
+        methods: what was measured.
+        skipped: reasons by name.
+        scores: the figures.
+        predictions: what they were computed from.
+        pair_count: of the benchmark; those asked may be fewer.
+        point_count: points that were asked.
+        seed: of points and resampling.
+        versions: of packages.
+        device: where networks and matching ran.
+        jobs: processes that shared the work.
+    """
+
+    benchmark: Benchmark
+    command: str
+    methods: tuple[Method, ...]
+    skipped: dict[str, str]
+    scores: Scores
+    predictions: Predictions
+    pair_count: int
+    point_count: int
+    seed: int
+    versions: dict[str, str]
+    device: str
+    jobs: int = 1
+
+
+def build_report(run: PointsRun) -> Report:
+    """Tables, curves and protocol of a run."""
+    benchmark, scores = run.benchmark, run.scores
+    columns = PAPER_COLUMNS.get(benchmark.name, ())
+    return Report(
+        name=benchmark.name,
+        title=benchmark.title,
+        command=run.command,
+        tables=tuple(tabulate(run)),
+        protocol=tuple(describe_protocol(run)),
+        methods=run.methods,
+        skipped=run.skipped,
+        notes=(*cite_paper(columns), *(v.describe() for v in judge_systems(scores.figures).values())),
+        rows=tuple({"unit": benchmark.unit, **asdict(figure)} for figure in scores.figures),
+        values={
+            "unit": benchmark.unit,
+            "headline": f"per_{benchmark.headline}",
+            "pairs": len(run.predictions.pairs),
+            "points": run.point_count,
+            "pairs_of_benchmark": run.pair_count,
+            "seed": run.seed,
+            "points_sha256": run.predictions.points_sha256,
+            "paper": [asdict(column) for column in columns],
+            "curves": [asdict(curve) for curve in scores.curves],
+            "seconds": [asdict(cost) for cost in scores.costs],
+        },
+        plots=(draw_curves(benchmark, scores),),
+        versions=run.versions,
+        device=run.device,
+    )
+
+
+def describe_protocol(run: PointsRun) -> list[str]:
+    """What was done, line by line; printed under every table."""
+    benchmark, asked_count = run.benchmark, len(run.predictions.pairs)
+    asked = "1 pair" if asked_count == 1 else f"{asked_count:,} pairs"
+    if asked_count < run.pair_count:
+        asked += f" of {run.pair_count:,}, evenly spread (--limit)"
+    drawn = (
+        f"up to {benchmark.points:,} a pair, drawn at random by seed {run.seed} and the pair's name"
+        if benchmark.points is not None
+        else "all of them"
+    )
+    sha256 = run.predictions.points_sha256
+    lines = [
+        f"data: {benchmark.title}; {asked}, {run.point_count:,} points",
+        f"images: {benchmark.preparation.describe()}",
+        f"points: {benchmark.truth}; {drawn}; the same for all methods (sha256 {sha256[:16]})",
+        "matching: a point's descriptor is interpolated between the cells of image 0, and its match is the "
+        "cell of image 1 with the nearest descriptor (exact, over the whole picture); with refinement the "
+        "match is then placed between cells, by the same code for all methods; no mutual check, no ratio "
+        f"test, no smoothing{_except_optimisers(run.methods)}",
+        _describe_limits(benchmark),
+        f"averages: tables show the mean over {_say_average(benchmark)} unless they say otherwise; intervals "
+        f"hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {run.seed})",
+    ]
+    if run.jobs > 1:
+        lines.append(f"times: {run.jobs} processes shared the machine, so seconds are those of a busy one")
+    return lines
+
+
+def _except_optimisers(methods: Sequence[Method]) -> str:
+    """That some methods match in another way, where there are such."""
+    names = [method.name for method in methods if not method.is_nearest]
+    return f"; {', '.join(names)} instead as described below" if names else ""
+
+
+def _say_average(benchmark: Benchmark) -> str:
+    return {"point": "points", "pair": "pairs", "class": "classes"}[benchmark.headline]
+
+
+def _describe_limits(benchmark: Benchmark) -> str:
+    if benchmark.unit == "px":
+        return "score: PCK@T, the percentage of points at most T pixels from the truth"
+    return f"score: PCK@α, the percentage of points at most α·L from the truth; L is {benchmark.length}"
+
+
+def tabulate(run: PointsRun) -> list[Table]:
+    """The tables of a run: with refinement and without, each split by axis where groups make curves."""
+    figures = run.scores.figures
+    tables = []
+    for use in dict.fromkeys(figure.use_refinement for figure in figures):
+        for axis in dict.fromkeys(figure.axis for figure in figures):
+            chosen = [f for f in figures if f.use_refinement == use and f.axis == axis]
+            tables.append(_tabulate_groups(run, chosen, axis, use))
+    if not any(figure.axis for figure in figures):
+        use = figures[0].use_refinement
+        last = figures[-1].group
+        chosen = [f for f in figures if f.use_refinement == use and f.group == last]
+        tables.append(_tabulate_averages(run, chosen, use))
+    if run.benchmark.name in PAPER_CLASSES:
+        tables.append(_tabulate_paper(run.benchmark.name))
+    return tables
+
+
+def _tabulate_groups(run: PointsRun, figures: Sequence[Figure], axis: str, use: bool) -> Table:
+    groups = list(dict.fromkeys(figure.group for figure in figures))
+    limits = run.benchmark.limits
+    title = _title(use)
+    if not axis and len(groups) > _TOO_MANY_GROUPS:
+        limits = (run.benchmark.main_limit,)
+        title = f"PCK{_say_limits(run.benchmark, limits)}, {title}"
+    # With many groups all limits of one share a column, lest the table become too wide.
+    packs = [limits] if len(groups) > _MANY_GROUPS else [(limit,) for limit in limits]
+    columns = [(group, pack) for group in groups for pack in packs]
+    found = {(f.method, f.group, f.limit): say_percent(_headline(run, f)) for f in figures}
+    verdicts = judge_systems(run.scores.figures)
+    rows = [
+        (
+            mark_name(method.name, verdicts),
+            *(" / ".join(found[method.name, group, limit] for limit in pack) for group, pack in columns),
+        )
+        for method in run.methods
+    ]
+    if axis:
+        title = f"PCK{_say_limits(run.benchmark, limits)} by {axis}, {title}"
+        names = [group.removeprefix(f"{axis} ") for group in groups]
+    elif len(groups) > _TOO_MANY_GROUPS:
+        names = groups
+    else:
+        names = [f"{group} {_say_limits(run.benchmark, pack)}" for group, pack in columns]
+    return _add_paper(run, Table(title, ("method", *names), tuple(rows)))
+
+
+def _add_paper(run: PointsRun, table: Table) -> Table:
+    """The table with the paper's figures at its right, and below it the systems that were not run."""
+    columns: tuple[PaperColumn, ...] = PAPER_COLUMNS.get(run.benchmark.name, ())
+    if not columns:
+        return table
+    rows = [
+        (*row, *quote_paper(columns, method)) for row, method in zip(table.rows, run.methods, strict=True)
+    ]
+    blank = ("–",) * (len(table.header) - 1)
+    rows += [(name, *blank, *cells) for name, *cells in list_cited(columns, run.methods)]
+    return Table(table.title, (*table.header, *(column.label for column in columns)), tuple(rows))
+
+
+def _tabulate_paper(name: str) -> Table:
+    paper = PAPER_CLASSES[name]
+    rows = tuple((system, *(f"{value:g}" for value in row)) for system, row in paper.figures.items())
+    return Table(paper.title, ("system (cited)", *paper.classes), rows)
+
+
+def _tabulate_averages(run: PointsRun, figures: Sequence[Figure], use: bool) -> Table:
+    """All three averages of one group, with the interval of the mean over points."""
+    rows, verdicts = [], judge_systems(run.scores.figures)
+    for method in run.methods:
+        cells = [mark_name(method.name, verdicts)]
+        own = [figure for figure in figures if figure.method == method.name]
+        for figure in own:
+            bounds = f"{say_percent(figure.low)}–{say_percent(figure.high)}"
+            means = " / ".join(map(say_percent, (figure.per_point, figure.per_pair, figure.per_class)))
+            cells.append(f"{means} ({bounds})")
+        cost = next(cost for cost in run.scores.costs if cost.method == method.name)
+        errors = (say_number(own[0].mean_error), say_number(own[0].median_error))
+        rows.append((*cells, *errors, say_number(cost.per_image, 2)))
+    limits = run.benchmark.limits
+    names = [f"{figures[0].group} {_say_limits(run.benchmark, (limit,))}" for limit in limits]
+    title = f"mean over points / pairs / classes (interval of the first), {_title(use)}"
+    ends = ("mean error, px", "median error, px", "s an image")
+    return Table(title, ("method", *names, *ends), tuple(rows))
+
+
+def _headline(run: PointsRun, figure: Figure) -> float:
+    averages = {"point": figure.per_point, "pair": figure.per_pair, "class": figure.per_class}
+    return averages[run.benchmark.headline]
+
+
+def _title(use_refinement: bool) -> str:
+    return "matches placed between cells" if use_refinement else "matches on cell centres"
+
+
+def _say_limits(benchmark: Benchmark, limits: Sequence[float]) -> str:
+    text = "/".join(f"{limit:g}" for limit in limits)
+    return f"@{text}" if benchmark.unit == "px" else f"@α={text}"

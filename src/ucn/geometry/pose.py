@@ -1,0 +1,263 @@
+"""Camera motion from matches: the essential matrix, by poselib or by OpenCV, and the motion that it means.
+
+``X1 = R X0 + t``: R and t take coordinates of camera 0 (x right, y down, z ahead) to those of camera 1. The
+length of t cannot be known from two images, so t is a unit vector; it points from the centre of camera 1 to
+that of camera 0, in the axes of camera 1. Points are pixels whose centres are at integers, and so must the
+principal point of K be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+Estimator = Literal["poselib", "opencv"]
+"""poselib: LO-RANSAC with a non-linear refinement (Larsson et al.); opencv: plain RANSAC over five points
+(Nistér 2004), as in the paper."""
+ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
+"""All of them, the default first."""
+
+DEFAULT_THRESHOLD = 1.0
+"""Pixels that a match may lie from its epipolar line."""
+MIN_MATCHES = 5
+"""As many as the essential matrix has degrees of freedom."""
+
+_CONFIDENCE = 0.9999
+_MAX_ITERATIONS = 10_000
+_ROTATION_SHARE = 0.9  # of the inliers; the rest may be wrong matches that happen to fit
+_ROTATION_STEPS = 10
+
+
+@dataclass(frozen=True)
+class PoseEstimate:
+    """The motion from camera 0 to camera 1, or why there is none.
+
+    Attributes:
+        R: (3, 3) rotation; None where it failed.
+        t: (3,) unit translation; None where it failed.
+        is_inlier: (N,) bool, the matches that agree with it; all False where it failed.
+        failure: why it failed; empty where it did not.
+    """
+
+    R: Array | None
+    t: Array | None
+    is_inlier: BoolArray
+    failure: str = ""
+
+    @property
+    def inlier_count(self) -> int:
+        """How many matches agree with the motion."""
+        return int(self.is_inlier.sum())
+
+
+def estimate_pose(
+    points0: ArrayLike,
+    points1: ArrayLike,
+    K0: ArrayLike,
+    K1: ArrayLike | None = None,
+    *,
+    estimator: Estimator = "poselib",
+    threshold: float = DEFAULT_THRESHOLD,
+    seed: int = 0,
+) -> PoseEstimate:
+    """Estimates how the camera moved between two images.
+
+    Of the four motions that an essential matrix allows, the one with most matches in front of both cameras is
+    taken. What leaves the motion undetermined is an outcome, not an error: fewer than five matches, none that
+    agree, or a rotation alone that explains them, as of a camera that did not change its place.
+
+    Args:
+        points0: (N, 2) pixels of image 0.
+        points1: (N, 2) pixels of image 1, row by row; rows that are not finite do not count.
+        K0: (3, 3) matrix of camera 0, for pixels with centres at integers.
+        K1: (3, 3) of camera 1; None where both are the same.
+        estimator: which.
+        threshold: pixels that a match may lie from its epipolar line, at the mean focal length.
+        seed: of the draws, at least 0.
+
+    Raises:
+        ValueError: a shape, a matrix, the threshold or the estimator is wrong.
+        ImportError: poselib is asked for and not installed.
+    """
+    pixels0, pixels1 = (np.asarray(points, np.float64) for points in (points0, points1))
+    if pixels0.ndim != 2 or pixels0.shape[1] != 2 or pixels0.shape != pixels1.shape:
+        raise ValueError(f"points0, points1 must both be (N, 2), got {pixels0.shape} and {pixels1.shape}")
+    if not threshold > 0 or not np.isfinite(threshold):
+        raise ValueError(f"threshold must be above 0 pixels, got {threshold}")
+    if estimator not in ESTIMATORS:
+        raise ValueError(f"estimator must be {' or '.join(ESTIMATORS)}, got '{estimator}'")
+    matrix0 = check_intrinsics(K0, "K0")
+    matrix1 = matrix0 if K1 is None else check_intrinsics(K1, "K1")
+    rows = np.flatnonzero(np.isfinite(pixels0).all(axis=1) & np.isfinite(pixels1).all(axis=1))
+    if len(rows) < MIN_MATCHES:
+        return _fail(len(pixels0), f"{len(rows)} matches; at least {MIN_MATCHES} are needed")
+    focal = float(np.mean([matrix0[0, 0], matrix0[1, 1], matrix1[0, 0], matrix1[1, 1]]))
+    # Estimators draw rows by their position, some with a generator of their own: the order is the seed's.
+    rows = np.random.default_rng(seed).permutation(rows)
+    rays0, rays1 = to_rays(pixels0[rows], matrix0), to_rays(pixels1[rows], matrix1)
+    find = _find_by_poselib if estimator == "poselib" else _find_by_opencv
+    found = find(rays0, rays1, focal, threshold, seed)
+    if found is None:
+        return _fail(len(pixels0), "no essential matrix fits the matches")
+    matrices, is_inlier = found
+    reason = _find_obstacle(rays0[is_inlier], rays1[is_inlier], threshold / focal)
+    if reason:
+        return _fail(len(pixels0), reason)
+    R, t = _choose_motion(matrices, rays0[is_inlier], rays1[is_inlier])
+    is_inlier_of_all = np.zeros(len(pixels0), np.bool_)
+    is_inlier_of_all[rows[is_inlier]] = True
+    return PoseEstimate(R, t, is_inlier_of_all)
+
+
+def check_intrinsics(K: ArrayLike, name: str = "K") -> Array:
+    """A camera matrix as float64; raises `ValueError` where (3, 3) cannot be one."""
+    matrix = np.asarray(K, np.float64)
+    is_camera = (
+        matrix.shape == (3, 3)
+        and bool(np.isfinite(matrix).all())
+        and bool(min(matrix[0, 0], matrix[1, 1]) > 0)
+        and np.array_equal(matrix[2], [0, 0, 1])
+        and matrix[1, 0] == 0
+    )
+    if not is_camera:
+        raise ValueError(
+            f"{name} must be fx s cx, 0 fy cy, 0 0 1 with fx and fy above 0, got {matrix.tolist()}"
+        )
+    return matrix
+
+
+def to_rays(points: Array, K: Array) -> Array:
+    """Pixels (N, 2) as rays (N, 3) of a camera, z = 1."""
+    whole = np.column_stack([points, np.ones(len(points))])
+    return np.asarray(np.linalg.solve(K, whole.T).T, np.float64)
+
+
+def _fail(count: int, reason: str) -> PoseEstimate:
+    return PoseEstimate(None, None, np.zeros(count, np.bool_), reason)
+
+
+def _find_by_poselib(
+    rays0: Array, rays1: Array, focal: float, threshold: float, seed: int
+) -> tuple[list[Array], BoolArray] | None:
+    """Essential matrices and inliers; None where there are none."""
+    try:
+        import poselib
+    except ImportError as error:
+        raise ImportError(
+            "the estimator poselib needs the package poselib: pip install poselib, or use opencv"
+        ) from error
+    # Rays times the mean focal length are pixels of one camera, so that skew and two cameras need no care.
+    camera = {"model": "SIMPLE_PINHOLE", "width": 1, "height": 1, "params": [focal, 0.0, 0.0]}
+    options = {
+        "max_epipolar_error": threshold,
+        "seed": seed,
+        "max_iterations": _MAX_ITERATIONS,
+        "success_prob": _CONFIDENCE,
+    }
+    flat0, flat1 = (np.ascontiguousarray(focal * rays[:, :2]) for rays in (rays0, rays1))
+    pose, info = poselib.estimate_relative_pose(flat0, flat1, camera, camera, options, {})
+    is_inlier = np.asarray(info["inliers"], np.bool_)
+    t = np.asarray(pose.t, np.float64)
+    if not is_inlier.any() or not np.isfinite(pose.R).all() or not np.linalg.norm(t) > 0:
+        return None
+    return [_cross(t / np.linalg.norm(t)) @ np.asarray(pose.R, np.float64)], is_inlier
+
+
+def _find_by_opencv(
+    rays0: Array, rays1: Array, focal: float, threshold: float, _seed: int
+) -> tuple[list[Array], BoolArray] | None:
+    """Essential matrices, several where five matches allow them, and inliers; None where there are none."""
+    flat0, flat1 = (np.ascontiguousarray(rays[:, :2]) for rays in (rays0, rays1))
+    try:
+        found, mask = cv2.findEssentialMat(
+            flat0,
+            flat1,
+            np.eye(3),
+            method=cv2.RANSAC,
+            prob=_CONFIDENCE,
+            threshold=threshold / focal,
+            maxIters=_MAX_ITERATIONS,
+        )
+    except cv2.error:  # raised for some degenerate sets
+        return None
+    if found is None or mask is None or found.shape[0] < 3 or not np.isfinite(found).all() or not mask.any():
+        return None
+    matrices = [np.asarray(found[row : row + 3], np.float64) for row in range(0, len(found), 3)]
+    return matrices, np.asarray(mask).ravel() > 0
+
+
+def _find_obstacle(rays0: Array, rays1: Array, limit: float) -> str:
+    """Why inliers do not determine a motion; empty where they do.
+
+    Args:
+        rays0: (M, 3) of the inliers in camera 0.
+        rays1: (M, 3) of the inliers in camera 1.
+        limit: the threshold, at z = 1.
+    """
+    if len(rays0) < MIN_MATCHES:
+        return f"{len(rays0)} matches agree; at least {MIN_MATCHES} are needed"
+    turned = rays0 @ _fit_rotation(rays0, rays1, limit).T
+    ahead = np.where(turned[:, 2:] > 0, turned[:, 2:], np.nan)
+    misses = np.linalg.norm(turned[:, :2] / ahead - rays1[:, :2], axis=1)
+    if np.mean(misses <= limit) >= _ROTATION_SHARE:
+        return "a rotation alone explains the matches, so the direction of the translation is unknown"
+    return ""
+
+
+def _fit_rotation(rays0: Array, rays1: Array, limit: float) -> Array:
+    """The rotation that takes rays to rays, those that do not fit counting less."""
+    units0, units1 = (rays / np.linalg.norm(rays, axis=1, keepdims=True) for rays in (rays0, rays1))
+    weights = np.ones(len(rays0))
+    R: Array = np.eye(3)
+    for _ in range(_ROTATION_STEPS):
+        # Kabsch 1976.
+        left, _, right = np.linalg.svd((weights[:, None] * units1).T @ units0)
+        R = left @ np.diag([1.0, 1.0, np.sign(np.linalg.det(left @ right))]) @ right
+        misses = np.linalg.norm(units1 - units0 @ R.T, axis=1)
+        weights = 1 / (1 + np.square(misses / limit))
+    return R
+
+
+def _choose_motion(matrices: list[Array], rays0: Array, rays1: Array) -> tuple[Array, Array]:
+    """The motion with most points in front of both cameras, among those that essential matrices allow."""
+    candidates = [motion for matrix in matrices for motion in decompose_essential(matrix)]
+    counts = [int(is_in_front(R, t, rays0, rays1).sum()) for R, t in candidates]
+    return candidates[int(np.argmax(counts))]
+
+
+def decompose_essential(E: Array) -> list[tuple[Array, Array]]:
+    """The four motions R, t that an essential matrix (3, 3) allows, t of unit length."""
+    left, _, right = np.linalg.svd(E)
+    left = left * np.sign(np.linalg.det(left))
+    right = right * np.sign(np.linalg.det(right))
+    quarter = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    t = left[:, 2]
+    return [(left @ turn @ right, sign * t) for turn in (quarter, quarter.T) for sign in (1.0, -1.0)]
+
+
+def is_in_front(R: Array, t: Array, rays0: Array, rays1: Array) -> BoolArray:
+    """Which points, seen along rays (N, 3) of both cameras, lie in front of both under a motion."""
+    turned = rays0 @ R.T
+    along0, across, along1 = (np.sum(a * b, axis=1) for a, b in _pairs(turned, rays1))
+    ahead0, ahead1 = turned @ t, rays1 @ t
+    # Depths that bring z0 R x0 + t and z1 x1 closest, times the same positive number.
+    depth0 = across * ahead1 - along1 * ahead0
+    depth1 = along0 * ahead1 - across * ahead0
+    found: BoolArray = (depth0 > 0) & (depth1 > 0)
+    return found
+
+
+def _pairs(turned: Array, rays1: Array) -> tuple[tuple[Array, Array], ...]:
+    return (turned, turned), (turned, rays1), (rays1, rays1)
+
+
+def _cross(t: Array) -> Array:
+    """The matrix of the cross product with t."""
+    return np.array([[0.0, -t[2], t[1]], [t[2], 0.0, -t[0]], [-t[1], t[0], 0.0]])

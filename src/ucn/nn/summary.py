@@ -1,0 +1,171 @@
+"""The network layer by layer: what each makes of an image, what it costs, and how far it sees."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ucn.nn.context import POOL, ContextBranch
+from ucn.nn.googlenet import GoogLeNetTrunk, Inception
+from ucn.nn.model import CorrespondenceNetwork
+from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A step of the network.
+
+    Attributes:
+        block: the part it belongs to.
+        name: within the block; empty where the block is the layer.
+        kind: what it does.
+        shape: (channels, h, w) of its output for one image.
+        parameters: trained numbers.
+        stride: pixels between neighbouring cells of its output.
+        field: side in pixels of what a cell of its output sees, with transformers at rest.
+    """
+
+    block: str
+    name: str
+    kind: str
+    shape: tuple[int, int, int]
+    parameters: int
+    stride: int
+    field: int
+
+    @property
+    def title(self) -> str:
+        """Block and name."""
+        return f"{self.block}.{self.name}" if self.name else self.block
+
+
+def list_layers(model: CorrespondenceNetwork, image_hw: tuple[int, int]) -> list[Layer]:
+    """The layers of a network in the order of their work; nothing is computed but shapes.
+
+    Args:
+        model: the network.
+        image_hw: (H, W) of the image, at least 32 px a side.
+
+    Raises:
+        ValueError: a side is too short.
+    """
+    return list(_Walk(model, _record_shapes(model, image_hw)).walk())
+
+
+def _record_shapes(model: CorrespondenceNetwork, image_hw: tuple[int, int]) -> dict[str, tuple[Any, Any]]:
+    """Shapes (C, h, w) of each module's input and output, by the module's name."""
+    shadow = copy.deepcopy(model).to("meta").eval()
+    shapes: dict[str, tuple[Any, Any]] = {}
+
+    def record(name: str, _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        shapes[name] = (tuple(inputs[0].shape[1:]), tuple(output.shape[1:]))
+
+    for name, module in shadow.named_modules():
+        if name:
+            module.register_forward_hook(partial(record, name))
+    with torch.no_grad():
+        shadow.encode(torch.empty(1, 3, *image_hw, device="meta"))
+    return shapes
+
+
+class _Walk:
+    """Goes through the network, with stride and field of where it is."""
+
+    def __init__(self, model: CorrespondenceNetwork, shapes: dict[str, tuple[Any, Any]]) -> None:
+        self._model, self._shapes = model, shapes
+        self._modules = dict(model.named_modules())
+        self._stride, self._field = 1, 1
+
+    def walk(self) -> Iterator[Layer]:
+        """All layers."""
+        yield from self._walk_trunk(self._model.trunk)
+        model = self._model
+        if not isinstance(model.head_norm, nn.Identity):
+            yield self._layer("head_norm", "", "head_norm", _name_norm(model.head_norm))
+        if not isinstance(model.projection, nn.Identity):
+            yield self._layer("projection", "", "projection", "convolution 1×1")
+        if model.context is not None:
+            yield from self._walk_context(model.context)
+        if isinstance(model.transformer, ConvolutionalSpatialTransformer):
+            kernel = model.transformer.weight.shape[-1]
+            yield self._layer(
+                "transformer", "", "transformer", f"spatial transformer {kernel}×{kernel}", kernel
+            )
+        last = model.config.dim or model.trunk.channels_out
+        _, h, w = self._shapes["trunk"][1]
+        yield Layer("normalise", "", "to unit length", (last, h, w), 0, self._stride, self._field)
+
+    def _walk_trunk(self, trunk: GoogLeNetTrunk) -> Iterator[Layer]:
+        yield self._layer("conv1", "", "trunk.conv1", "convolution 7×7, ReLU", 7, trunk.strides[0])
+        yield self._pool("pool1", "trunk.conv2_reduce", trunk.strides[1], ", response norm")
+        yield self._layer("conv2", "reduce", "trunk.conv2_reduce", "convolution 1×1, ReLU")
+        yield self._layer("conv2", "", "trunk.conv2", "convolution 3×3, ReLU, response norm", 3)
+        yield self._pool("pool2", "trunk.inception_3a", trunk.strides[2])
+        yield from self._walk_inception("inception_3a", trunk.inception_3a)
+        yield from self._walk_inception("inception_3b", trunk.inception_3b)
+        yield self._pool("pool3", "trunk.inception_4a", trunk.strides[3])
+        yield from self._walk_inception("inception_4a", trunk.inception_4a)
+
+    def _walk_inception(self, block: str, module: Inception) -> Iterator[Layer]:
+        """Four branches beside each other; the widest says what the block sees."""
+        start, path = self._field, f"trunk.{block}"
+        kernels = {"reduce_3x3": 1, "conv_3x3": 3, "reduce_5x5": 1, "conv_5x5": 5}
+        yield self._layer(block, "conv_1x1", f"{path}.conv_1x1", "convolution 1×1")
+        for name, kernel in kernels.items():
+            kind = f"convolution {kernel}×{kernel}"
+            if isinstance(getattr(module, name), ConvolutionalSpatialTransformer):
+                kind = f"spatial transformer {kernel}×{kernel}"
+            yield self._layer(block, name, f"{path}.{name}", kind, kernel)
+            if kernel > 1:
+                self._field = start
+        yield self._layer(
+            block, "pool_projection", f"{path}.pool_projection", "max pool 3×3, convolution 1×1", 3
+        )
+        self._field = start + 4 * self._stride
+        shape = self._shapes[path][1]
+        yield Layer(block, "", "branches joined, ReLU", shape, 0, self._stride, self._field)
+
+    def _walk_context(self, branch: ContextBranch) -> Iterator[Layer]:
+        """The coarse branch beside the projection; it ends where the branch is added."""
+        field, coarse = self._field + (POOL - 1) * self._stride, self._stride * POOL
+        yield self._layer("context", "entry", "context.entry", "convolution 1×1, ReLU")
+        for number, norm in enumerate(branch.norms):
+            path = f"context.convolutions.{number}"
+            spacing = self._modules[path].dilation[0]
+            pooled = f"mean pool {POOL}×{POOL}, " if number == 0 else ""
+            spaced = f" spaced {spacing}" if spacing > 1 else ""
+            field += 2 * spacing * coarse
+            layer = self._layer("context", f"{number}", path, f"{pooled}convolution 3×3{spaced}, added")
+            parameters = layer.parameters + _count(norm)
+            yield replace(layer, parameters=parameters, stride=coarse, field=field)
+        field += coarse  # growing back, a cell lies between two coarse ones
+        exit_layer = self._layer("context", "exit", "context.exit", "convolution 1×1, enlarged, added")
+        yield replace(exit_layer, stride=coarse, field=field)
+        self._field = field
+
+    def _layer(self, block: str, name: str, path: str, kind: str, kernel: int = 1, stride: int = 1) -> Layer:
+        self._field += (kernel - 1) * self._stride
+        self._stride *= stride
+        shape, parameters = self._shapes[path][1], _count(self._modules[path])
+        return Layer(block, name, kind, shape, parameters, self._stride, self._field)
+
+    def _pool(self, block: str, next_path: str, stride: int, after: str = "") -> Layer:
+        """Pools are functions, not modules: what they give is what the next module gets."""
+        self._field += 2 * self._stride
+        self._stride *= stride
+        shape = self._shapes[next_path][0]
+        return Layer(block, "", f"max pool 3×3{after}", shape, 0, self._stride, self._field)
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _name_norm(module: nn.Module) -> str:
+    return "batch norm" if isinstance(module, nn.BatchNorm2d) else "channel norm"

@@ -1,0 +1,111 @@
+"""A drawing of the network: a slab for each block, as tall as its map and as deep as its channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+import PIL.ImageFont
+
+from ucn.nn.summary import Layer
+from ucn.viz.canvas import INK, PAPER
+from ucn.viz.colours import OKABE_ITO, Picture
+
+_WIDTH_A_BLOCK, _MARGIN, _LINE = 118, 24, 17
+_TALLEST, _SLANT = 210, 0.32
+_COLOURS = {"context": 0, "pool": 1, "inception": 2, "conv": 3, "projection": 3, "normalise": 4}
+_COLOURS |= {"transformer": 5, "head_norm": 6}
+"""Which colour a block has, by how its name begins."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    name: str
+    layers: tuple[Layer, ...]
+
+    @property
+    def last(self) -> Layer:
+        return self.layers[-1]
+
+    @property
+    def parameters(self) -> int:
+        return sum(layer.parameters for layer in self.layers)
+
+
+def draw_network(layers: Sequence[Layer], title: str) -> Picture:
+    """Draws the blocks of a network from left to right.
+
+    Args:
+        layers: of `list_layers`.
+        title: the line above.
+
+    Returns:
+        (H, W, 3) uint8.
+    """
+    blocks = _group(layers)
+    width = 2 * _MARGIN + _WIDTH_A_BLOCK * len(blocks)
+    height = 2 * _MARGIN + 2 * _LINE + _TALLEST + 5 * _LINE
+    image = PIL.Image.new("RGB", (width, height), PAPER)
+    draw = PIL.ImageDraw.Draw(image)
+    draw.text((_MARGIN, _MARGIN), title, font=PIL.ImageFont.load_default(size=17), fill=INK)
+    largest = max(block.last.shape[1] for block in blocks)
+    floor = _MARGIN + 2 * _LINE + _TALLEST
+    font = PIL.ImageFont.load_default(size=12)
+    for number, block in enumerate(blocks):
+        left = _MARGIN + number * _WIDTH_A_BLOCK
+        _draw_slab(draw, left, floor, block, largest)
+        channels, h, w = block.last.shape
+        words = (
+            # The branch of context works beside the projection and is added to it.
+            f"+ {block.name}" if block.name == "context" else block.name,
+            f"{channels} x {h} x {w}",  # Pillow's own font has no sign of multiplication
+            f"{block.parameters:,} numbers" if block.parameters else "nothing trained",
+            f"a cell per {block.last.stride} px",
+            f"sees {block.last.field} px",
+        )
+        for line, text in enumerate(words):
+            draw.text((left, floor + 8 + line * _LINE), text, font=font, fill=INK)
+        if number:
+            middle = floor - _TALLEST // 3
+            draw.line((left - 26, middle, left - 8, middle), fill=INK, width=2)
+            draw.polygon([(left - 8, middle - 4), (left - 8, middle + 4), (left - 1, middle)], fill=INK)
+    return np.array(image)
+
+
+def _group(layers: Sequence[Layer]) -> list[_Block]:
+    names = dict.fromkeys(layer.block for layer in layers)
+    return [_Block(name, tuple(layer for layer in layers if layer.block == name)) for name in names]
+
+
+def _draw_slab(draw: PIL.ImageDraw.ImageDraw, left: int, floor: int, block: _Block, largest: int) -> None:
+    """A box in parallel perspective: height by the map's, thickness by the channels."""
+    channels, h, _ = block.last.shape
+    tall = _TALLEST * 0.72 * math.sqrt(h / largest)
+    thick = 6 + 4.2 * math.log2(max(channels, 2))
+    slant = tall * _SLANT
+    red, green, blue = OKABE_ITO[_choose_colour(block)]
+    top = floor - tall
+    front = [(left, top), (left + thick, top), (left + thick, floor), (left, floor)]
+    roof = [
+        (left, top),
+        (left + slant, top - slant),
+        (left + thick + slant, top - slant),
+        (left + thick, top),
+    ]
+    side = [
+        (left + thick, top),
+        (left + thick + slant, top - slant),
+        (left + thick + slant, floor - slant),
+        (left + thick, floor),
+    ]
+    for face, shade in ((roof, 1.0), (side, 0.82), (front, 0.92)):
+        colour = (round(red * shade), round(green * shade), round(blue * shade))
+        draw.polygon(face, fill=colour, outline=INK)
+
+
+def _choose_colour(block: _Block) -> int:
+    return next((colour for name, colour in _COLOURS.items() if block.name.startswith(name)), 3)

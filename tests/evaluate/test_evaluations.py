@@ -1,0 +1,51 @@
+"""One table of everything that can be measured, and one way to run it."""
+
+from pathlib import Path
+
+import pytest
+
+from evaluation_cases import write_sequence
+from ucn.errors import ConfigError
+from ucn.evaluate.benchmarks import BENCHMARKS
+from ucn.evaluate.evaluations import EVALUATIONS, Request, find_evaluation
+from ucn.evaluate.outputs import SHEET
+from ucn.evaluate.run import RunSettings
+
+# What the project set out to measure by points; other kinds are beside them.
+WANTED = (
+    *("kitti-flow", "sintel", "middlebury", "hpatches", "pascal-berkeley", "flowweb", "cub", "pf-willow"),
+    *("pf-pascal", "spair", "faces", "own", "mini"),
+)
+
+
+def test_names() -> None:
+    assert set(WANTED) <= set(BENCHMARKS) <= set(EVALUATIONS)
+    assert {"hpatches-matches", "pair-score"} <= set(EVALUATIONS)
+    assert all(evaluation.name == name for name, evaluation in EVALUATIONS.items())
+    with pytest.raises(ConfigError, match=r"no benchmark 'pair-scor'; did you mean 'pair-score'\?"):
+        find_evaluation("pair-scor")
+    with pytest.raises(ConfigError, match=", ".join(EVALUATIONS)):
+        find_evaluation("zzz")
+
+
+@pytest.mark.parametrize("name", ["hpatches", "hpatches-matches"])
+def test_a_request_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UCN_DATA", raising=False)
+    for sequence in ("i_one", "v_two"):
+        write_sequence(tmp_path / "data", sequence)
+    skipped: dict[str, str] = {}
+    seen: list[tuple[int, int]] = []
+    request = Request(
+        tmp_path / "data",
+        RunSettings(tmp_path / "cache", limit=2),
+        methods=["daisy", "xfeat"],
+        sheet_pairs=1 if find_evaluation(name).has_sheet else 0,
+        on_skip=skipped.__setitem__,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    outcome = find_evaluation(name).run(request)
+    assert outcome.report.name == name
+    assert list(skipped) == ["xfeat"]
+    assert seen[-1] == (2, 2)
+    assert [plot.suffix for plot in outcome.report.plots] == list(find_evaluation(name).plots)
+    assert list(outcome.pictures) == ([SHEET] if find_evaluation(name).has_sheet else [])

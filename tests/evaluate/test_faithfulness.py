@@ -1,0 +1,67 @@
+"""The mark 'not faithful' follows from figures, group by group."""
+
+import pytest
+
+from ucn.evaluate.faithfulness import MARGINS, judge_systems, mark_name
+from ucn.evaluate.scoring import Figure
+
+
+def make_figure(method: str, group: str, share: float, limit: float = 10.0, use: bool = True) -> Figure:
+    return Figure(method, use, group, "", 0.0, limit, share, 0.1, 0.2, 0.0, 1.0, 1.0, 1.0, 1.0, 1, 100)
+
+
+def test_far_enough_ahead_everywhere() -> None:
+    figures = [make_figure("sift", group, 0.5) for group in MARGINS]
+    figures += [make_figure("dsp", group, 0.61) for group in MARGINS]
+    (verdict,) = judge_systems(figures).values()
+    assert verdict.is_faithful
+    assert len(verdict.margins) == 5
+    assert mark_name("dsp", {"dsp": verdict}) == "dsp"
+
+
+@pytest.mark.parametrize(
+    ("group", "asked"), [("Sintel clean", 10), ("Middlebury stereo", 10), ("KITTI flow", 5)]
+)
+def test_one_group_is_enough_to_fail(group: str, asked: float) -> None:
+    shares = dict.fromkeys(MARGINS, 0.9)
+    shares[group] = 0.5 + (asked - 0.1) / 100
+    figures = [make_figure("sift", name, 0.5) for name in MARGINS]
+    figures += [make_figure("sift-flow", name, share) for name, share in shares.items()]
+    verdicts = judge_systems(figures)
+    assert mark_name("sift-flow", verdicts) == "sift-flow (not faithful)"
+    assert f"{group} +{asked - 0.1:.1f} of {asked:g} (sift leaves 50.0)" in verdicts["sift-flow"].describe()
+    shares[group] = 0.5 + (asked + 0.1) / 100
+    figures = figures[:5] + [make_figure("sift-flow", name, share) for name, share in shares.items()]
+    assert mark_name("sift-flow", judge_systems(figures)) == "sift-flow"
+
+
+def test_nothing_can_be_ahead_of_nearly_all() -> None:
+    figures = [make_figure("sift", "Sintel clean", 0.98), make_figure("dsp", "Sintel clean", 1.0)]
+    verdict = judge_systems(figures)["dsp"]
+    assert not verdict.is_faithful
+    assert "not faithful by the rule" in verdict.describe()
+    assert "+2.0 of 10 (sift leaves 2.0)" in verdict.describe()
+
+
+def test_what_is_compared() -> None:
+    figures = [
+        make_figure("sift", "KITTI flow", 0.5),
+        make_figure("sift", "KITTI flow", 0.1, limit=5.0),
+        make_figure("sift", "KITTI flow", 0.2, use=False),
+        make_figure("dsp", "KITTI flow", 0.52),
+        make_figure("dsp", "KITTI flow", 0.9, limit=5.0),
+        make_figure("dsp", "KITTI flow", 0.9, use=False),
+        make_figure("trunk+dsp", "KITTI flow", 0.1),
+        make_figure("dsp", "motorcycle", 0.1),
+        make_figure("sift", "motorcycle", 0.1),
+    ]
+    (verdict,) = judge_systems(figures).values()
+    (margin,) = verdict.margins
+    assert (margin.group, round(margin.points, 3), margin.asked) == ("KITTI flow", 2, 5)
+
+
+def test_no_verdict_without_dense_sift_or_a_set_with_a_margin() -> None:
+    assert judge_systems([]) == {}
+    assert judge_systems([make_figure("dsp", "KITTI flow", 0.5)]) == {}
+    assert judge_systems([make_figure("dsp", "birds", 0.5), make_figure("sift", "birds", 0.5)]) == {}
+    assert mark_name("dsp", {}) == "dsp"

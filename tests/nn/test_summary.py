@@ -1,0 +1,67 @@
+"""The list of layers is the network: its shapes, its numbers, its cells and what they see."""
+
+import pytest
+import torch
+
+from ucn.config import ModelConfig
+from ucn.nn import build_model
+from ucn.nn.summary import list_layers
+
+CONFIGS = {
+    "paper's strides": ModelConfig(),
+    "original strides": ModelConfig(strides=(2, 2, 2, 2), transformer="none"),
+    "in the branches": ModelConfig(transformer="in_branch"),
+    "bare trunk": ModelConfig(dim=None, head_norm="none", transformer="none"),
+    "context": ModelConfig(context_layers=2, head_norm="batch", transformer_kernel=5),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_layers_are_those_of_the_network(name: str) -> None:
+    model = build_model(CONFIGS[name])
+    layers = list_layers(model, (70, 99))
+    assert sum(layer.parameters for layer in layers) == sum(p.numel() for p in model.parameters())
+    with torch.no_grad():
+        wanted = model.eval()(torch.zeros(1, 3, 70, 99)).shape[1:]
+    assert layers[-1].shape == tuple(wanted)
+    assert layers[-1].stride == model.stride
+    joined = next(layer for layer in layers if layer.title == "inception_4a")
+    assert (joined.stride, joined.field) == (model.trunk.stride, 2 * model.trunk.reach + 1)
+    # What a transformer may reach is bounded, and at rest it reaches less.
+    assert layers[-1].field <= 2 * model.reach + 1
+    assert len({layer.title for layer in layers}) == len(layers)
+
+
+def test_fields_by_hand() -> None:
+    layers = {layer.title: layer for layer in list_layers(build_model(CONFIGS["context"]), (64, 64))}
+    # conv1 sees 7 px and makes a cell of 2; the pool sees 2 more of these, and makes a cell of 4.
+    assert [(layers[name].stride, layers[name].field) for name in ("conv1", "pool1", "conv2")] == [
+        (2, 7),
+        (4, 11),
+        (4, 19),
+    ]
+    # Pooling 4 cells: 83 + 3 * 4; a 3×3 convolution of cells of 16 px: 32 more each; then half of 32.
+    assert [layers[name].field for name in ("context.0", "context.1", "context.exit")] == [127, 159, 175]
+    assert layers["context.0"].shape == (128, 4, 4)
+    assert layers["transformer"].field == 175 + 4 * 4
+    assert layers["transformer"].kind == "spatial transformer 5×5"
+    branch = {layer.title: layer for layer in list_layers(build_model(CONFIGS["in the branches"]), (64, 64))}
+    assert branch["inception_4a.conv_5x5"].kind == "spatial transformer 5×5"
+    assert branch["inception_3a.conv_5x5"].kind == "convolution 5×5"
+
+
+def test_a_cell_sees_what_is_said() -> None:
+    """A pixel beyond the field changes nothing, one within does: of convolutions alone, by their gradient."""
+    model = build_model(CONFIGS["bare trunk"]).eval()
+    image = torch.rand(1, 3, 160, 160, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    model.trunk(image)[0, :, 20, 20].sum().backward()
+    assert image.grad is not None
+    columns = image.grad[0].abs().sum(dim=(0, 1)).nonzero()[:, 0]
+    field = list_layers(model, (160, 160))[-1].field
+    # Max pools pass the gradient of one pixel each, so the edge of the field is rarely hit.
+    assert 0.6 * field < int(columns.max() - columns.min()) + 1 <= field
+
+
+def test_too_small_an_image() -> None:
+    with pytest.raises(ValueError, match="at least 32 px a side"):
+        list_layers(build_model(ModelConfig()), (31, 64))
