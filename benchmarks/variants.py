@@ -257,7 +257,7 @@ def train_for(
     take_step(spare, config, build_optimiser(spare, config), source, torch.Generator(device).manual_seed(0))
     optimiser, kept = build_optimiser(model, config), copy.deepcopy(model).requires_grad_(False)
     losses: list[Tensor] = []
-    names: list[tuple[str, ...]] = []
+    names: list[Sequence[str]] = []
     spent, points = 0.0, torch.zeros((), dtype=torch.int64, device=device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

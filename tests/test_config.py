@@ -45,22 +45,46 @@ def changed_everywhere() -> TrainConfig:
         clip_norm=2.0,
         average_decay=0.5,
         precision="float32",
+        freeze_norms=True,
         use_compile=True,
         validate_every=4,
         checkpoint_every=3,
         validation_share=0.5,
-        model=ModelConfig((1, 2, 2, 1), None, "none", "in_branch", 5, 2),
+        model=ModelConfig((1, 2, 2, 1), None, "none", "in_branch", 5, 2, 3),
         loss=LossConfig("triplet", 3.0, 0.5, 2.0, "nearest", "1to0", 2, 3, 0.25),
-        synthetic=SyntheticConfig(64, 9, 0.25, 10.0, 1.5, 0.125, (0.5, 0.75), 0.5),
-        sources=(SourceConfig("cub", "birds", crop_hw=(96, 128), options=("pairing=any",)),),
+        synthetic=SyntheticConfig(
+            *(64, 9, 0.25, 10.0, 1.5, 0.125, (0.5, 0.75), 0.5),
+            relight=0.75,
+            recolour=0.5,
+            mirror=0.25,
+            blend_share=0.125,
+            collage_share=0.375,
+            crop_degrees=15.0,
+            crop_stretch=1.25,
+            border="other",
+            affine_share=0.25,
+            spline_share=0.5,
+            parallax_share=0.125,
+            stretch=1.5,
+            spline=0.125,
+            spline_grid=5,
+            parallax=0.25,
+            parallax_planes=4,
+        ),
+        sources=(
+            SourceConfig("cub", "birds", crop_hw=(96, 128), options=("pairing=any",), use_warps=True),
+            SourceConfig("faces", "helen", loss=LossConfig(radius=3.0), on_device=True, shift=0.25),
+        ),
     )
 
 
 def test_round_trip_of_nested_settings_tuples_and_none() -> None:
     config = changed_everywhere()
-    for field in dataclasses.fields(config):
-        assert getattr(config, field.name) != field.default
+    for part in (config, config.model, config.loss, config.synthetic):
+        for field in dataclasses.fields(part):
+            assert getattr(part, field.name) != field.default, field.name
     plain = config.to_dict()
+    assert [source["loss"] for source in plain["sources"]] == [None, LossConfig(radius=3.0).to_dict()]
     assert plain["model"]["strides"] == [1, 2, 2, 1]
     assert plain["model"]["dim"] is None
     assert plain["synthetic"]["zoom"] == [0.5, 0.75]
@@ -135,6 +159,9 @@ def test_wrong_keys(kind: type[Config], values: Any, message: str) -> None:
         (LossConfig, {"direction": ["both"]}, r"^direction must be one of 0to1, 1to0, both, got \['both'\]"),
         (TrainConfig, RUN | {"name": 3}, "^name must be str, got 3"),
         (TrainConfig, RUN | {"model": {"dim": "x"}}, "^model.dim must be int, got 'x'"),
+        (TrainConfig, RUN | {"freeze_norms": 1}, "^freeze_norms must be bool, got 1"),
+        (SourceConfig, {"name": "cub", "use_warps": "yes"}, "^use_warps must be bool, got 'yes'"),
+        (SourceConfig, {"name": "cub", "loss": "infonce"}, "^loss must be a mapping, got str"),
     ],
 )
 def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -> None:
@@ -148,6 +175,8 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (ModelConfig, "strides", [(2, 2, 1, 3), (0, 2, 1, 1)]),
         (ModelConfig, "dim", [0, 4097]),
         (ModelConfig, "transformer_kernel", [2, -1, 17]),
+        (ModelConfig, "context_layers", [-1, 9]),
+        (ModelConfig, "context_dilation", [0, 5]),
         (MatchConfig, "max_side", [31, -1, 1_000_001]),
         (MatchConfig, "tile_side", [224, 260, 32 * 100_000]),
         (MatchConfig, "max_keypoints", [0, 1_000_001, 3_000_000_000]),
@@ -167,6 +196,7 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (SyntheticConfig, "perspective", [-0.1, 0.41]),
         (SyntheticConfig, "zoom", [(0.0, 1.0), (2.0, 1.0)]),
         (SyntheticConfig, "photometric", [-0.1]),
+        (SyntheticConfig, "collage_share", [-0.1, 1.1]),
         (LossConfig, "radius", [-1.0]),
         (LossConfig, "temperature", [0.0]),
         (LossConfig, "margin", [0.0]),
@@ -211,6 +241,10 @@ def test_values_out_of_range_are_named(kind: type[Config], name: str, values: li
         (MatchConfig, {"max_side": 32, "tile_side": 256, "ratio": 1.0, "min_score": 1.0}),
         (SyntheticConfig, {"side": 64, "max_scale": 1.0, "perspective": 0.4, "zoom": (1.0, 1.0)}),
         (SyntheticConfig, {"upright_share": 1.0, "upright_degrees": 180.0, "photometric": 0.0}),
+        (SyntheticConfig, {"relight": 2.0, "recolour": 1.0, "mirror": 1.0, "blend_share": 1.0}),
+        (SyntheticConfig, {"crop_degrees": 180.0, "crop_stretch": 2.0, "border": "other"}),
+        (ModelConfig, {"context_layers": 8, "context_dilation": 1}),
+        (ModelConfig, {"context_layers": 3, "context_dilation": 4}),
         (LossConfig, {"radius": 0.0, "negatives": 1000, "random_negatives": 0, "positive_share": 0.0}),
         (
             TrainConfig,
@@ -247,6 +281,15 @@ def test_the_ends_of_the_ranges_are_legal(kind: type[Config], values: dict[str, 
 def test_optimisers_and_schedules_that_cannot_be(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainConfig.from_dict(RUN | values)
+
+
+def test_a_value_out_of_range_in_the_loss_of_a_source_is_named_with_its_path() -> None:
+    source = {"name": "cub", "loss": {"radius": -1}}
+    with pytest.raises(ConfigError, match=r"^sources\[0\]\.loss\.radius must be at least 0, got -1\.0$"):
+        TrainConfig.from_dict(RUN | {"sources": [source]})
+    source = {"name": "cub", "loss": {"margn": 1}}
+    with pytest.raises(ConfigError, match=r"unknown key 'sources\[0\]\.loss\.margn'; did you mean 'margin'"):
+        TrainConfig.from_dict(RUN | {"sources": [source]})
 
 
 def test_a_nested_value_out_of_range_is_named_with_its_path() -> None:

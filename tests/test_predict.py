@@ -302,3 +302,51 @@ def test_devices() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="finds no CUDA"):
             choose_device("cuda")
+
+
+def _shift(image: Tensor, x: float) -> Tensor:
+    """The image moved to the right by parts of a pixel, by the Fourier transform; it wraps."""
+    ramp = torch.exp(-2j * torch.pi * torch.fft.rfftfreq(image.shape[-1]) * x)
+    moved: Tensor = torch.fft.irfft(torch.fft.rfft(image) * ramp, n=image.shape[-1])
+    return moved.clamp(0, 1)
+
+
+def test_alignment_places_matches_to_parts_of_a_pixel(image: Tensor) -> None:
+    moved = _shift(image, 1.3)
+    medians = {}
+    for use in (True, False):
+        matches = _matcher(use_alignment=use, min_score=0.0).match(image, moved)
+        errors = np.abs(matches.points1 - matches.points0 - np.array([1.3, 0]))[matches.points0[:, 0] < 150]
+        medians[use] = float(np.median(errors))
+    assert medians[True] < 0.02
+    assert medians[True] < 0.2 * medians[False]
+
+
+def test_alignment_serves_given_points_and_needs_refinement(image: Tensor) -> None:
+    moved = _shift(image, 1.3)
+    points = np.array([[60.0, 50.0], [90.5, 70.25]], np.float32)
+    aligned = _matcher(min_score=0.0).match(image, moved, points=points)
+    np.testing.assert_allclose(aligned.points1, points + np.array([1.3, 0]), atol=0.05)
+    coarse = [
+        _matcher(min_score=0.0, use_refinement=False, use_alignment=use).match(image, moved, points=points)
+        for use in (True, False)
+    ]
+    np.testing.assert_array_equal(coarse[0].points1, coarse[1].points1)
+
+
+def test_alignment_does_not_leave_the_mask(image: Tensor) -> None:
+    mask = np.zeros((120, 168), np.uint8)
+    mask[:, :81] = 1  # to x = 80.5; the true places are just beyond
+    points = np.stack([np.full(20, 80.0), np.linspace(30, 90, 20)], axis=-1)
+    matches = _matcher(min_score=0.0).match(image, _shift(image, 1.3), points=points, mask1=mask)
+    assert np.nanmax(matches.points1[:, 0]) <= 80.6
+
+
+def test_features_without_pixels_are_matched_without_alignment(image: Tensor) -> None:
+    matcher = _matcher(min_score=0.0)
+    features0, features1 = matcher.extract(image), matcher.extract(_shift(image, 1.3))
+    bare = matcher.match_features(replace(features0, grey=None), features1)
+    plain = _matcher(min_score=0.0, use_alignment=False).match_features(features0, features1)
+    np.testing.assert_array_equal(bare.points1, plain.points1)
+    assert features0.grey is not None
+    assert features0.grey.shape == (120, 168)

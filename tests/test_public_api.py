@@ -77,7 +77,15 @@ FIELDS = {
         "parts",
         "mirror_parts",
     ],
-    "ModelConfig": ["strides", "dim", "head_norm", "transformer", "transformer_kernel", "context_layers"],
+    "ModelConfig": [
+        "strides",
+        "dim",
+        "head_norm",
+        "transformer",
+        "transformer_kernel",
+        "context_layers",
+        "context_dilation",
+    ],
     "MatchConfig": [
         "max_side",
         "tile_side",

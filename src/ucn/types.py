@@ -6,11 +6,11 @@ and end in ``_hw``. `geometry.coords` owns those conventions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
@@ -159,6 +159,36 @@ class PairSample:
         )
 
 
+class LateNames(Sequence[str]):
+    """Names that are found out only when one is asked for: reading them waits for the device."""
+
+    def __init__(self, count: int, read: Callable[[], Iterable[str]]) -> None:
+        """Keeps `read`, which gives all `count` names, until it is needed."""
+        self._count, self._read = count, read
+        self._names: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if self._names is None:
+            self._names = tuple(self._read())
+        return self._names[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 @dataclass(frozen=True)
 class PairBatch:
     """Image pairs with their true correspondences; what every data set yields and every loss consumes.
@@ -178,7 +208,7 @@ class PairBatch:
     points0: Tensor
     points1: Tensor
     is_valid: Tensor
-    names: tuple[str, ...]
+    names: Sequence[str]
     pck_length: Tensor | None = None
 
     def to(self, device: torch.device | str) -> PairBatch:
@@ -191,7 +221,7 @@ class PairBatch:
             rows = slice(b, b + 1)
             yield self._change(itemgetter(rows), self.names[rows])
 
-    def _change(self, change: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> PairBatch:
+    def _change(self, change: Callable[[Tensor], Tensor], names: Sequence[str]) -> PairBatch:
         """The batch with every tensor changed in the same way."""
         return PairBatch(
             image0=change(self.image0),

@@ -13,6 +13,7 @@ CONFIGS = [
     ModelConfig(dim=None, transformer="none", head_norm="none"),
     ModelConfig(dim=16, transformer_kernel=5),
     ModelConfig(dim=16, head_norm="batch", context_layers=2),
+    ModelConfig(dim=16, context_layers=3, context_dilation=2),
     ModelConfig(dim=None, transformer="none", context_layers=1),
 ]
 

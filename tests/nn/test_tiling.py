@@ -32,11 +32,13 @@ def test_tiles_equal_the_whole_image(transformer: str, stretch: float, size_hw: 
 
 
 @pytest.mark.parametrize("strides", [(2, 2, 1, 1), (2, 2, 2, 1)])
-@pytest.mark.parametrize("size_hw", [(137, 333), (259, 90)])
+@pytest.mark.parametrize(("size_hw", "dilation"), [((137, 333), 1), ((259, 90), 1), ((40, 480), 2)])
 def test_tiles_equal_the_whole_image_with_context(
-    strides: tuple[int, int, int, int], size_hw: tuple[int, int]
+    strides: tuple[int, int, int, int], size_hw: tuple[int, int], dilation: int
 ) -> None:
-    config = ModelConfig(strides=strides, dim=16, transformer="none", context_layers=3)
+    config = ModelConfig(
+        strides=strides, dim=16, transformer="none", context_layers=3, context_dilation=dilation
+    )
     model = build_model(config).eval()
     assert model.context is not None
     with torch.no_grad():

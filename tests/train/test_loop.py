@@ -1,6 +1,7 @@
 """The loop round the step, in a few small steps on the CPU."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 from numbered_data import NumberedData
 from photo_cases import write_photos
 from train_cases import CPU, MODEL, ignore, make_config, train_on
-from ucn.config import Calibration, LossConfig, TrainConfig
+from ucn.config import Calibration, LossConfig, SyntheticConfig, TrainConfig
 from ucn.errors import DataError, NonFiniteLossError, WeightsError
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train import loop, sources, validation
@@ -22,6 +23,7 @@ from ucn.train.sources import open_sources
 from ucn.train.step import StepResult
 from ucn.train.validation import Validation
 from ucn.types import PairBatch
+from ucn.weights import save_weights
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +45,11 @@ def run(config: TrainConfig, photos: Path) -> tuple[dict[str, Tensor], list[Prog
 
 
 class FakeStep:
-    """A training step that trains nothing and says given losses; remembers its samples and learning rates."""
+    """A training step that trains nothing and says given losses; remembers samples, rates, kinds of loss."""
 
     def __init__(self, losses: list[float]) -> None:
         self.names: list[str] = []
+        self.kinds: list[tuple[tuple[str, ...], LossConfig]] = []
         self.rates: list[list[float]] = []
         self._losses = iter(losses)
 
@@ -54,6 +57,7 @@ class FakeStep:
         self, model: Module, batch: PairBatch, loss: LossConfig, optimiser: Optimizer, *_: object
     ) -> StepResult:
         self.names.extend(batch.names)
+        self.kinds.append((tuple(batch.names), loss))
         self.rates.append([group["lr"] for group in optimiser.param_groups])
         optimiser.step()
         return StepResult(torch.tensor(next(self._losses)), torch.tensor(0.5), batch.is_valid.sum())
@@ -218,6 +222,67 @@ def test_a_mixture_of_photographs_and_a_data_set(
     expected = (trained.pck["numbered pck@0.1"] + trained.pck["synthetic pck@5"]) / 2
     assert trained.score == pytest.approx(expected)
     assert trained.calibration.pair_bias == 1.5  # of the photographs
+
+
+def test_steps_take_the_loss_of_their_source(
+    numbered: NumberedData, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = FakeStep([1.0] * 20)
+    monkeypatch.setattr(loop, "training_step", step)
+    monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration())
+    own = {"kind": "contrastive", "radius": 3.0}
+    train_on(photos, make_config(steps=20, loss={"radius": 7.0}, sources=[SET | {"loss": own}]))
+    radii = {"pair" in names[0]: set[tuple[str, float]]() for names, _ in step.kinds}
+    for names, loss in step.kinds:
+        radii["pair" in names[0]].add((loss.kind, loss.radius))
+    assert radii == {True: {("contrastive", 3.0)}, False: {("infonce", 7.0)}}
+
+
+def test_a_loss_of_a_source_changes_what_is_learnt(photos: Path) -> None:
+    plain, _ = run(make_config(sources=[{"name": "synthetic"}]), photos)
+    own = {"name": "synthetic", "loss": {"temperature": 0.5}}
+    other, _ = run(make_config(sources=[own]), photos)
+    as_of_the_run, _ = run(make_config(sources=[{"name": "synthetic"}], loss={"temperature": 0.5}), photos)
+    assert largest_difference(plain, other) > 1e-5
+    assert largest_difference(other, as_of_the_run) == 0
+
+
+def test_frozen_norms_keep_their_statistics(photos: Path, tmp_path: Path) -> None:
+    model = build_model(replace(MODEL, head_norm="batch", context_layers=1))
+    generator = torch.Generator().manual_seed(1)
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
+    start = tmp_path / "start.safetensors"
+    save_weights(start, model)
+    buffers, parameters = dict(model.named_buffers()), dict(model.named_parameters())
+    assert len(buffers) == 6  # mean, variance and count of two norms
+
+    for is_frozen in (True, False):
+        config = make_config(init=str(start), model=model.config, freeze_norms=is_frozen, average_decay=0.0)
+        trained = train_on(photos, config).model
+        for name, buffer in trained.named_buffers():
+            assert torch.equal(buffer, buffers[name]) == is_frozen, name
+        for name in ("head_norm.weight", "head_norm.bias", "trunk.conv1.weight", "context.exit.weight"):
+            moved = (dict(trained.named_parameters())[name] - parameters[name]).abs().max()
+            assert moved > 5e-4, name  # rounding to float16 moves a weight of the file by less
+
+
+def test_calibration_sees_whole_homographies_of_one_photograph(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[SyntheticConfig] = []
+
+    def fit(model: object, bank: object, synthetic: SyntheticConfig, *_: object) -> Calibration:
+        seen.append(synthetic)
+        return Calibration()
+
+    monkeypatch.setattr(loop, "fit_calibration", fit)
+    kinds = {"spline_share": 0.3, "parallax_share": 0.3, "blend_share": 0.5, "border": "other"}
+    config = make_config(steps=1, synthetic={"side": 64, "points": 50, "relight": 0.5} | kinds)
+    train_on(photos, config)
+    expected = {"spline_share": 0.0, "parallax_share": 0.0, "blend_share": 0.0, "border": "mirror"}
+    assert seen == [SyntheticConfig.from_dict(config.synthetic.to_dict() | expected)]
 
 
 def test_a_mixture_is_the_same_each_time(numbered: NumberedData, photos: Path) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from photo_cases import write_photos
 from train_cases import CPU, ignore, make_config
-from ucn.config import Calibration
+from ucn.config import Calibration, LossConfig, SourceConfig
 from ucn.train.loop import train
 from ucn.train.overfit import repeat_first_batch
 from ucn.train.sources import open_sources
@@ -33,6 +33,15 @@ def test_one_batch_is_learnt_by_heart(tmp_path: Path) -> None:
     assert len(errors) == 200
     assert errors.max() <= 4  # PCK within 4 pixels of 100 %
     assert trained.calibration != Calibration()
+
+
+def test_its_loss_is_that_of_the_source_it_comes_from(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos", [(90, 120), (100, 80)])
+    for loss in (None, LossConfig(radius=3.0)):
+        config = make_config(sources=[SourceConfig("synthetic", loss=loss)])
+        opened = open_sources(config, tmp_path / "photos", CPU)
+        with repeat_first_batch(opened, config, CPU) as mixture:
+            assert mixture.source_of(1).loss == mixture.source_of(9).loss == loss
 
 
 def test_it_is_the_first_batch_of_the_run(tmp_path: Path) -> None:

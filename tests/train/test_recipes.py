@@ -1,5 +1,6 @@
 """The recipes that come with the package: each parses and builds, and the paper's are the paper's."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from ucn.cli.app import app
 from ucn.config import TrainConfig
 from ucn.data.sets.faces import mirror_points
 from ucn.nn import build_model
-from ucn.train import sources
+from ucn.train import loop, sources
 from ucn.train.recipe import read_recipe
 from ucn.weights import load_weights
 
@@ -191,3 +192,22 @@ def test_faces_change_left_and_right_in_a_mirror(faces: Path) -> None:
     # One view of each pair is mirrored; of these faces every point is then where it was before.
     torch.testing.assert_close(batch.points0, batch.points1)
     assert batch.is_valid.all() and len({*batch.points0[0, :, 0].tolist()}) == 3
+
+
+@pytest.mark.usefixtures("small")
+def test_geometric_trains_on_photographs_and_images_of_birds(
+    cub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_CALIBRATION_PAIRS", 2)
+    for seed in range(3):
+        write_photo(tmp_path / "photos" / f"{seed}.png", make_photo(70, 80, seed=seed))
+    output = tmp_path / "weights.safetensors"
+    changes = ["steps=2", "init=random", "warmup_steps=0", "batch=2", "synthetic.side=64"]
+    options = [word for change in [*changes, "synthetic.points=50"] for word in ("--set", change)]
+    command = ["train", str(FOLDER / "geometric.yaml"), "-o", str(output), "--device", "cpu", "--json"]
+    folders = ["--images", str(tmp_path / "photos"), "--data", f"cub={cub}"]
+    result = CliRunner().invoke(app, [*command, *folders, *options])
+    assert result.exit_code == 0, result.stderr
+    assert load_weights(output).model.config == read_recipe(FOLDER / "geometric.yaml").model
+    # One source: photographs and birds share their batches.
+    assert list(json.loads(result.stdout)["validation"]) == ["pck@1", "pck@3", "pck@5", "pck@10"]

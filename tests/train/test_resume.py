@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from bird_cases import write_birds
 from photo_cases import write_photos
 from train_cases import CPU, assert_equal, ignore, make_config
 from ucn.config import TrainConfig
-from ucn.errors import NonFiniteLossError, UcnError
+from ucn.errors import ConfigError, NonFiniteLossError, UcnError
 from ucn.nn import CorrespondenceNetwork
 from ucn.train import loop, sources
 from ucn.train.checkpoint import load_run
@@ -72,6 +73,31 @@ RUNS = {
     "sgd": {"optimiser": "sgd", "use_nesterov": True, "validate_every": 4},
     "sgd without momentum": {"optimiser": "sgd", "momentum": 0.0, "schedule": "constant"},
     "batch norm": {"model": {"dim": 8, "head_norm": "batch"}, "use_vector_decay": False, "warmup_steps": 2},
+    "frozen norms, a loss of the source's own, dilated context": {
+        "model": {
+            "dim": 8,
+            "head_norm": "batch",
+            "transformer": "none",
+            "context_layers": 2,
+            "context_dilation": 2,
+        },
+        "freeze_norms": True,
+        "sources": [{"name": "synthetic", "loss": {"kind": "contrastive", "mining": "random"}}],
+    },
+    "hard light, other colours, poses, blends and borders": {
+        "synthetic": {
+            "side": 64,
+            "points": 50,
+            "relight": 0.7,
+            "recolour": 0.5,
+            "mirror": 0.5,
+            "blend_share": 0.5,
+            "crop_degrees": 15.0,
+            "crop_stretch": 1.2,
+            "border": "other",
+            "parallax_share": 0.5,
+        }
+    },
     "random mining": {
         "loss": {"kind": "contrastive", "mining": "random"},
         "schedule": "step",
@@ -80,15 +106,8 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS.keys())
-def test_a_resumed_run_equals_an_unbroken_one(
-    changes: dict[str, object], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "_CHECK_EVERY", 2)
-    if changes.get("validate_every") == 1:
-        scores = iter([0.1, 0.9, 0.2, 0.3, 0.4, 0.5] * 2)
-        monkeypatch.setattr(loop, "validate", lambda *_: Validation({"pck@5": torch.nan}, next(scores)))
-    config = make_config(**{"steps": 6} | changes)
+def check_resuming(config: TrainConfig, photos: Path, tmp_path: Path, label: str = "synthetic") -> None:
+    """Stops a run after two steps and goes on; that must be the same as not to stop."""
     folders = tmp_path / "unbroken", tmp_path / "broken"
     for folder in folders:
         folder.mkdir()
@@ -100,11 +119,37 @@ def test_a_resumed_run_equals_an_unbroken_one(
     assert (resumed.step, resumed.score) == (unbroken.step, unbroken.score)
     assert resumed.calibration == unbroken.calibration
     assert str(without_speed(first + second)) == str(without_speed(expected))  # NaN is not equal to itself
-    ends = [load_run(folder, config, ["synthetic"]) for folder in folders]
+    ends = [load_run(folder, config, [label]) for folder in folders]
     assert ends[0] is not None and ends[1] is not None
     assert ends[0].tensors.keys() == ends[1].tensors.keys()
     for name, value in ends[0].tensors.items():
         assert torch.equal(value, ends[1].tensors[name]), name
+
+
+@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS.keys())
+def test_a_resumed_run_equals_an_unbroken_one(
+    changes: dict[str, object], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_CHECK_EVERY", 2)
+    if changes.get("validate_every") == 1:
+        scores = iter([0.1, 0.9, 0.2, 0.3, 0.4, 0.5] * 2)
+        monkeypatch.setattr(loop, "validate", lambda *_: Validation({"pck@5": torch.nan}, next(scores)))
+    check_resuming(make_config(**{"steps": 6} | changes), photos, tmp_path)
+
+
+def test_a_resumed_run_on_mixed_photographs_equals_an_unbroken_one(photos: Path, tmp_path: Path) -> None:
+    write_birds(tmp_path / "birds", size_hw=(70, 80))
+    entries = [
+        {"name": "synthetic", "weight": 0.7},
+        {"name": "cub", "folder": str(tmp_path / "birds"), "use_warps": True, "weight": 0.3},
+    ]
+    config = make_config(steps=4, validate_every=4, sources=entries)
+    check_resuming(config, photos, tmp_path, "synthetic + cub")
+    # Other shares of the entries, or other pairs, are another run.
+    for changes in ({"weight": 0.5}, {"use_warps": False}, {"loss": {"radius": 3.0}}):
+        other = make_config(steps=4, validate_every=4, sources=[entries[0], entries[1] | changes])
+        with pytest.raises(ConfigError, match=rf"sources\S*{next(iter(changes))}"):
+            load_run(tmp_path / "broken", other, ["synthetic + cub"])
 
 
 def test_checkpoints_come_at_their_steps_and_at_validations(

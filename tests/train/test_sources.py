@@ -14,7 +14,7 @@ from ucn.config import SourceConfig, TrainConfig
 from ucn.data.checking import check_data
 from ucn.data.pairs import PairData
 from ucn.errors import DataError, ImageReadError
-from ucn.train import source_kinds, sources
+from ucn.train import photographs, sources
 from ucn.train.sources import DataSource, Mixture, PhotoSource, Source, open_sources
 from ucn.types import PairBatch, PairSample
 
@@ -100,6 +100,16 @@ def test_a_run_goes_on_at_any_step() -> None:
     assert [draw(resumed, step).names for step in (5, 6, 30, 2)] == [names[4], names[5], names[29], names[1]]
 
 
+def test_the_source_of_a_step_is_the_one_that_is_drawn_from() -> None:
+    mixture = make_mixture(1.0, 2.0, 0.5)
+    asked_before = [mixture.source_of(step).label for step in range(1, 31)]
+    assert [draw(mixture, step).names[0].split()[0] for step in range(1, 31)] == asked_before
+    assert [mixture.source_of(step).label for step in (30, 3)] == [asked_before[29], asked_before[2]]
+    assert set(asked_before) == {"s0", "s1", "s2"}
+    for source in mixture.sources:  # asking draws nothing
+        assert isinstance(source, CountingSource) and source.numbers == list(range(len(source.numbers)))
+
+
 def test_leaving_a_mixture_closes_its_sources() -> None:
     with make_mixture(1.0, 2.0) as mixture:
         pass
@@ -179,13 +189,13 @@ def test_two_sources_have_seeds_of_their_own(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_photographs_are_held_out(tmp_path: Path, count: int, share: float, held_out: list[int]) -> None:
     paths = [tmp_path / f"{index:02}.png" for index in range(count)]
-    training, validation = source_kinds.split_photographs(paths, share)
+    training, validation = photographs.split_photographs(paths, share)
     assert validation == [paths[index] for index in held_out]
     assert training == [path for path in paths if path not in validation]
 
 
 def test_a_lone_photograph_serves_training_and_validation(tmp_path: Path) -> None:
-    assert source_kinds.split_photographs([tmp_path / "a.png"], 0.05) == (
+    assert photographs.split_photographs([tmp_path / "a.png"], 0.05) == (
         [tmp_path / "a.png"],
         [tmp_path / "a.png"],
     )

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ucn.cli import data, demo, evaluate, flow, info, match, train, weights
+from ucn.cli import data, demo, evaluate, flow, info, match, pose, train, weights
 from ucn.cli._errors import report_errors
 from ucn.cli._report import find_version
 
@@ -21,6 +21,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "demo": demo.run,
     "match": match.run,
     "flow": flow.run,
+    "pose": pose.run,
     "train": train.run,
     "evaluate": evaluate.run,
     "weights": weights.run,

@@ -33,7 +33,7 @@ def run(
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(metavar="A,B,…", help="What to measure.", show_default="every method there is"),
+        typer.Option(metavar="A,B,…", help="What to measure.", show_default="all but those that optimise"),
     ] = None,
     weights_files: Annotated[
         list[Path] | None,

@@ -116,6 +116,14 @@ def run(
             "--refine/--no-refine", help="Place matches between feature cells.", show_default="refine"
         ),
     ] = None,
+    align: Annotated[
+        bool | None,
+        typer.Option(
+            "--align/--no-align",
+            help="Then move them by parts of a pixel to where the images agree.",
+            show_default="align",
+        ),
+    ] = None,
     device: Device = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -132,6 +140,7 @@ def run(
         min_score=min_score,
         use_mutual=mutual,
         use_refinement=refine,
+        use_alignment=align,
     )
     outputs = [path for path in (output, draw) if path is not None]
     masks = (mask or mask0, mask or mask1)

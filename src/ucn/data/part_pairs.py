@@ -23,7 +23,7 @@ from ucn.data.sets.parts import Keypoints
 from ucn.data.synthetic.bank import ImageBank
 from ucn.errors import DataError
 from ucn.geometry.coords import is_inside, pixel_grid, resize_points, resize_scale
-from ucn.types import PairBatch
+from ucn.types import LateNames, PairBatch
 
 
 class PartBank:
@@ -149,14 +149,18 @@ def make_part_pairs(
     view1 = _show(bank, index1, is_mirrored1, size_hw, variation, generator)
     images = torch.stack([view0.images, view1.images])
     image0, image1 = change_photometrically(images, variation.photometric, generator)
-    rows = zip(index0.tolist(), index1.tolist(), strict=True)
+
+    def name_pairs() -> Iterator[str]:
+        rows = zip(index0.tolist(), index1.tolist(), strict=True)
+        return (f"{bank.images.names[i]}--{bank.images.names[j]}" for i, j in rows)
+
     return PairBatch(
         image0=image0,
         image1=image1,
         points0=view0.points,
         points1=view1.points,
         is_valid=view0.is_seen & view1.is_seen,
-        names=tuple(f"{bank.images.names[i]}--{bank.images.names[j]}" for i, j in rows),
+        names=LateNames(batch, name_pairs),
     )
 
 

@@ -1,6 +1,7 @@
-"""Hard changes of light: other lamps, shadows, relief lit from another side, exposure, tone curves.
+"""Hard changes of light, image by image, and other colours for a photograph as a whole.
 
-`photometric` makes the changes between two snapshots; this one makes those between day and night.
+`photometric` makes the changes between two snapshots; `relight` those between day and night: other lamps,
+shadows, relief lit from another side, exposure, tone curves. `recolour` makes several photographs of one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ _RANGES = {
 }
 _SHARES = {"light": 0.6, "shadow": 0.35, "relief": 0.4, "exposure": 0.5, "tone": 0.4, "blur": 1.0}
 """Of the images that each change is made to."""
+_COLOUR_RANGES = {
+    "order": (0.0, 1.0, 3),
+    "mix": (-2.0, 2.0, 9),
+    "mixed": (0.0, 0.6, 1),
+    "gamma": (-0.5, 0.5, 1),
+    "is_used": (0.0, 1.0, 2),
+}
+_NEGATIVE_SHARE = 0.15
+"""Of the photographs with other colours that become negatives."""
 
 
 def relight(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
@@ -46,16 +56,8 @@ def relight(images: Tensor, strength: float, generator: torch.Generator) -> Tens
     if strength == 0 or not len(images):
         return images
     drawn = _draw(len(images), strength, generator)
-    size_hw = tuple(images.shape[-2:])
     relit = blur(images, drawn["blur"].clamp_min(0))
-    # Light, shadow and exposure multiply what a surface sends back, so their logarithms add up.
-    log_light = _draw_field((len(images), 1), 4, size_hw, generator) * drawn["light"].clamp_min(0)
-    hills = _draw_field((len(images), 1), 6, size_hw, generator) / 2 + 0.5
-    edge = drawn["shadow_edge"].exp()
-    shade = torch.sigmoid((hills - drawn["shadow_level"]) * edge)
-    log_light = log_light - shade * drawn["shadow"].abs() * 1.4
-    log_light = log_light + _slope(relit, drawn["relief_angle"]) * drawn["relief"]
-    relit = relit * (log_light + drawn["exposure"]).clamp(-4, 4).exp()
+    relit = relit * _draw_log_light(relit, drawn, generator).clamp(-4, 4).exp()
     grain = torch.randn(relit.shape, generator=generator, device=relit.device)
     relit = (relit + grain * drawn["noise"]).clamp(0, 1)
     # Some cameras bring the brightness back, and the noise of a dark picture comes up with it.
@@ -82,15 +84,14 @@ def recolour(images: Tensor, share: float, generator: torch.Generator) -> Tensor
     batch = images.shape[1]
     if share == 0 or not batch:
         return images
-    ranges = {"order": (0.0, 1.0, 3), "mix": (-2.0, 2.0, 9), "mixed": (0.0, 0.6, 1), "gamma": (-0.5, 0.5, 1)}
-    drawn = uniform_columns((batch,), ranges | {"is_used": (0.0, 1.0, 2)}, generator)
+    drawn = uniform_columns((batch,), _COLOUR_RANGES, generator)
     order = F.one_hot(drawn["order"].argsort(dim=-1), 3).to(images.dtype)  # (B, 3, 3)
     mix = drawn["mix"].view(batch, 3, 3).softmax(dim=-1)
     # Rows that sum to 1 keep colours within [0, 1] and grey grey.
     matrix = torch.lerp(order, mix, drawn["mixed"][:, None, None])
     changed = torch.einsum("bij,vbjhw->vbihw", matrix, images).clamp(1e-4, 1)
     changed = changed ** drawn["gamma"].exp()[:, None, None, None]
-    is_negative = (drawn["is_used"][:, 1] < 0.15)[:, None, None, None]
+    is_negative = (drawn["is_used"][:, 1] < _NEGATIVE_SHARE)[:, None, None, None]
     changed = torch.where(is_negative, 1 - changed, changed)
     return torch.where((drawn["is_used"][:, 0] < share)[:, None, None, None], changed, images)
 
@@ -110,12 +111,21 @@ def _draw(batch: int, strength: float, generator: torch.Generator) -> dict[str, 
     return amounts
 
 
-def _draw_field(
-    shape: tuple[int, int], knots: int, size_hw: tuple[int, ...], generator: torch.Generator
-) -> Tensor:
-    """Smooth fields (*shape, H, W) through random numbers of [-1, 1) at so many knots a side."""
-    grid = torch.rand((*shape, knots, knots), generator=generator, device=generator.device) * 2 - 1
-    return F.interpolate(grid, size_hw, mode="bicubic", align_corners=False)
+def _draw_log_light(images: Tensor, drawn: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+    """Logarithms (B, 1, H, W) of what all lights together multiply images by: as logarithms they add up."""
+    lamps = _draw_field(images, 4, generator) * drawn["light"].clamp_min(0)
+    hills = _draw_field(images, 6, generator) / 2 + 0.5
+    shade = torch.sigmoid((hills - drawn["shadow_level"]) * drawn["shadow_edge"].exp())
+    shadows = -1.4 * drawn["shadow"].abs() * shade
+    relief = drawn["relief"] * _slope(images, drawn["relief_angle"])
+    return lamps + shadows + relief + drawn["exposure"]
+
+
+def _draw_field(images: Tensor, knots: int, generator: torch.Generator) -> Tensor:
+    """A smooth field for each image, (B, 1, H, W), through numbers of [-1, 1) at so many knots a side."""
+    shape = (len(images), 1, knots, knots)
+    grid = torch.rand(shape, generator=generator, device=generator.device) * 2 - 1
+    return F.interpolate(grid, images.shape[-2:], mode="bicubic", align_corners=False)
 
 
 def _slope(images: Tensor, angle: Tensor) -> Tensor:

@@ -26,10 +26,9 @@ from ucn.data.sets.posed import PosedData
 from ucn.errors import DataError
 from ucn.evaluate.cache import Record, RecordStore, digest_data
 from ucn.evaluate.entries import Entry, enter
-from ucn.evaluate.motion_methods import MotionMethod, PairMatcher
+from ucn.evaluate.motion_methods import FrameMatcher, MotionMethod
 from ucn.evaluate.predictions import Progress
 from ucn.geometry.alignment import align_matches
-from ucn.geometry.pose import DEFAULT_THRESHOLD
 from ucn.types import FloatArray
 
 VERSION = 1
@@ -51,8 +50,8 @@ class MotionBenchmark:
         title: its data.
         truth: where the true motion comes from.
         open: from the user's folder to its pairs, all of a `PosedData`.
-        max_matches: the best so many matches of a pair are used.
-        threshold: of the estimators, in pixels.
+        max_matches: the best so many matches of a pair are used; as many as SIFT's neighbours nearly always are.
+        threshold: of the estimators, in pixels; the one that suits SIFT best (``docs/evaluation.md``).
     """
 
     name: str
@@ -60,7 +59,7 @@ class MotionBenchmark:
     truth: str
     open: Callable[[Path], list[Entry]]
     max_matches: int = 500
-    threshold: float = DEFAULT_THRESHOLD
+    threshold: float = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +185,7 @@ class _Worker:
 
     def __init__(self, max_matches: int) -> None:
         self._max_matches = max_matches
-        self._describers: dict[PairMatcher, _Describer] = {}
+        self._describers: dict[FrameMatcher, _Describer] = {}
 
     @torch.no_grad()
     def match(self, entry: Entry, variants: Sequence[MotionVariant]) -> dict[MotionVariant, Record]:
@@ -223,7 +222,7 @@ class _Worker:
 class _Describer:
     """Descriptions of images, each made once while it is in use."""
 
-    def __init__(self, matcher: PairMatcher) -> None:
+    def __init__(self, matcher: FrameMatcher) -> None:
         self._matcher = matcher
         self._kept: OrderedDict[Path, Any] = OrderedDict()
         self._seconds, self._count = 0.0, 0

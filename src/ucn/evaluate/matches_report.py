@@ -83,9 +83,7 @@ def run_matches(
     Raises:
         DataError: the folder is not HPatches, or there is nothing to measure.
     """
-    usable = LoadedMethods(
-        [m for m in loaded.methods if hasattr(m.extractor, "extract")], dict(loaded.skipped)
-    )
+    usable = LoadedMethods([m for m in loaded.methods if m.is_nearest], dict(loaded.skipped))
     for method in loaded.methods:
         if method not in usable.methods:
             usable.skipped[method.name] = "it matches whole images, and has no descriptors of keypoints"

@@ -37,7 +37,7 @@ RATIO = 0.8
 _CONFIG = MatchConfig(max_side=None, use_alignment=False)
 
 
-class PairMatcher(Protocol):
+class FrameMatcher(Protocol):
     """Finds matches of two images."""
 
     def describe(self, image: Tensor) -> Any:
@@ -55,7 +55,7 @@ class MotionMethod(MethodInfo):
         matcher: does it.
     """
 
-    matcher: PairMatcher
+    matcher: FrameMatcher
 
 
 @dataclass(frozen=True)

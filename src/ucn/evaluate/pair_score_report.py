@@ -42,7 +42,7 @@ def run_pair_score(
     """
     skipped, matchers = dict(loaded.skipped), dict[Method, Matcher]()
     for method in loaded.methods:
-        if isinstance(method.extractor, Matcher):
+        if isinstance(method.extractor, Matcher) and method.is_nearest:
             # The benchmarks' own matchers see images at the benchmark's size; these as a user's would.
             weights, device = method.extractor.weights.name, str(method.extractor.device)
             matchers[method] = Matcher.from_pretrained(weights, device=device)

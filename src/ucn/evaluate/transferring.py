@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,11 +120,21 @@ def _bind(method: Method, benchmark: str, entries: Sequence[Entry], cache: Path)
         test = _open(benchmark, root, "test", options)
         found = ((example.name, test.keypoints(example).box) for example in test.examples)
         boxes = {name: box for name, box in found if box is not None}
-    files = [(example.name, (example.image, example.annotation)) for example in training.examples]
-    key = {**method.key, "version": VERSION, "side": SIDE, "squares": SQUARES, "training": digest_data(files)}
+    settings = {"version": VERSION, "side": SIDE, "squares": SQUARES}
+    key = {**method.key, **settings, "training": _digest_training(training)}
     store = RecordStore(cache / benchmark, "training", key)
     gallery = _build_gallery(method.extractor, training, store, use_boxes=bool(options))
     return replace(method, key=key, transfer=PartTransfer(method.extractor, gallery, boxes))
+
+
+def _digest_training(data: KeypointData) -> str:
+    """Of names and sizes of the training images, and of their parts and boxes."""
+    digest = hashlib.sha256(digest_data((e.name, (e.image,)) for e in data.examples).encode())
+    for example in data.examples:
+        keypoints = data.keypoints(example)
+        digest.update(keypoints.points.tobytes() + keypoints.is_visible.tobytes())
+        digest.update(repr(keypoints.box).encode())
+    return digest.hexdigest()
 
 
 def _open(benchmark: str, root: Path, split: str, options: Mapping[str, Option]) -> KeypointData:

@@ -181,7 +181,7 @@ def _align(
     first = template.correlate(patches)
     for step in range(_STEPS):
         move, bend = template.solve(patches, use_shape=step >= _FIRST_STEPS)
-        shape = shape @ torch.linalg.inv(bend)
+        shape = shape @ _invert_small(bend)
         place = place - (shape @ move[..., None])[..., 0]
         patches = _normalise(_read(grey1, place, shape, offsets), weights)[0]
     last = template.correlate(patches)
@@ -252,6 +252,13 @@ def _invert(changes: Tensor, weights: Tensor) -> Tensor:
     identity = torch.eye(normal.shape[-1], dtype=normal.dtype, device=normal.device)
     inverse: Tensor = torch.linalg.solve(normal + (_DAMPING * diagonal + 1e-9) * identity, weighted)
     return inverse
+
+
+def _invert_small(matrices: Tensor) -> Tensor:
+    """Inverses of (N, 2, 2), many times faster than by a general solver."""
+    (a, b), (c, d) = (row.unbind(dim=-1) for row in matrices.unbind(dim=-2))
+    adjugate = torch.stack([torch.stack([d, -b], dim=-1), torch.stack([-c, a], dim=-1)], dim=-2)
+    return adjugate / (a * d - b * c)[:, None, None]
 
 
 def _window(like: Tensor) -> tuple[Tensor, Tensor]:

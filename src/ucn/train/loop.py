@@ -287,7 +287,7 @@ class _Run:
         for what, values in (("loss", self.state.losses), ("gradient", self.state.gradient_norms)):
             found = torch.stack(values[-len(names) :])
             if not found.isfinite().all():  # the same in all processes
-                check_finite(found, [self._team.gather(samples) for samples in names], what)
+                check_finite(found, [self._team.gather(tuple(samples)) for samples in names], what)
 
     def _measure(self) -> Progress:
         """What happened since the last report."""
@@ -321,7 +321,7 @@ class _Window:
         self.started = time.monotonic()
         self.pairs = 0
         self.correspondences: Tensor | int = 0
-        self._names: list[tuple[str, ...]] = []
+        self._names: list[Sequence[str]] = []
 
     def add(self, batch: PairBatch, result: StepResult) -> None:
         """Counts a step, without waiting for the GPU."""
@@ -329,7 +329,7 @@ class _Window:
         self.correspondences = self.correspondences + result.correspondences
         self._names.append(batch.names)
 
-    def take_names(self) -> list[tuple[str, ...]]:
+    def take_names(self) -> list[Sequence[str]]:
         """The samples of the steps that were not checked yet, which then count as checked."""
         names, self._names = self._names, []
         return names
@@ -343,8 +343,10 @@ def _calibrate(model: CorrespondenceNetwork, sources: Sequence[Source], config: 
     """
     for source in sources:
         if isinstance(source, PhotoSource):
-            # Calibration takes the truth of a pair for a homography.
+            # Calibration takes the truth of a pair for a homography, all over the view, and two pairs for
+            # unrelated where their photographs differ.
             synthetic = replace(config.synthetic, spline_share=0.0, parallax_share=0.0)
+            synthetic = replace(synthetic, blend_share=0.0, collage_share=0.0, border="mirror")
             return fit_calibration(model, source.held_out, synthetic, _CALIBRATION_PAIRS, config.seed + 2)
     return fit_match_curve(model, (batch for source in sources for batch in source.validation()))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ucn.config import TrainConfig
+from ucn.config import LossConfig, TrainConfig
 from ucn.data.loading import mix_seed
 from ucn.train.sources import Mixture, Source
 from ucn.types import PairBatch
@@ -15,8 +15,8 @@ from ucn.types import PairBatch
 class OneBatch(Source):
     """A source that gives the same batch for every step, and for validation too."""
 
-    def __init__(self, batch: PairBatch) -> None:
-        super().__init__("one batch", 1.0)
+    def __init__(self, batch: PairBatch, loss: LossConfig | None) -> None:
+        super().__init__("one batch", 1.0, loss)
         self._batch = batch
 
     def draw(self, number: int, generator: torch.Generator) -> PairBatch:
@@ -41,4 +41,5 @@ def repeat_first_batch(mixture: Mixture, config: TrainConfig, device: torch.devi
     """
     generator = torch.Generator(device).manual_seed(mix_seed(config.seed, "step", 1))
     with mixture:
-        return Mixture([OneBatch(mixture.draw(1, generator))], config.seed, mixture.skipped)
+        batch, loss = mixture.draw(1, generator), mixture.source_of(1).loss
+        return Mixture([OneBatch(batch, loss)], config.seed, mixture.skipped)

@@ -1,28 +1,23 @@
-"""Where training pairs come from: photographs, data sets, or sets of images with parts."""
+"""Where training pairs come from: what a source is, data sets, and sets of images with parts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from ucn.config import LossConfig, SourceConfig, TrainConfig
-from ucn.data.checking import spread, to_fault
-from ucn.data.io import read_image
+from ucn.config import LossConfig, SourceConfig
+from ucn.data.checking import spread
 from ucn.data.loading import Fitting, PairLoader, load_in_order
 from ucn.data.pairs import Fault, PairData
 from ucn.data.part_pairs import PartBank, Variation, make_part_pairs
 from ucn.data.photometric import change_photometrically
 from ucn.data.sets.keypoints import KeypointData
-from ucn.data.synthetic import ImageBank, make_pairs
-from ucn.errors import DataError, ImageReadError
+from ucn.errors import DataError
 from ucn.types import PairBatch
 
-_CANVAS_SIDE = 448
 _NAMED_FAULTS = 3
 
 
@@ -58,128 +53,6 @@ class Source(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends what runs in the background."""
-
-
-@dataclass(frozen=True)
-class Photographs:
-    """The photographs of one entry of a recipe.
-
-    Attributes:
-        label: how reports call it.
-        source: the entry.
-        training: files to train on.
-        held_out: files for validation; the same where there are no others.
-    """
-
-    label: str
-    source: SourceConfig
-    training: list[Path]
-    held_out: list[Path]
-
-    def choose(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Those of some faults that are about these photographs."""
-        paths = {*self.training, *self.held_out}
-        return [fault for fault in faults if fault.path in paths]
-
-
-class PhotoSource(Source):
-    """Pairs made from photographs on the device; a batch has those of all entries, by their weights.
-
-    Batches of one entry each would teach a batch norm statistics that hold for none of them.
-
-    Attributes:
-        training: the photographs that are trained on.
-        held_out: the photographs that are not; the same where no other can be read.
-        faults: photographs that cannot be read and are left out.
-    """
-
-    def __init__(
-        self,
-        entries: Sequence[Photographs],
-        config: TrainConfig,
-        device: torch.device,
-        validation_pairs: int,
-        watch: Callable[[str, int, int], None] | None = None,
-    ) -> None:
-        """Reads all photographs; raises `DataError` where none can be read.
-
-        Args:
-            entries: of the recipe, at least one, with one batch and one loss.
-            config: the run.
-            device: where to hold the photographs.
-            validation_pairs: how many pairs a validation takes.
-            watch: called with (label, read, all) while photographs are read.
-        """
-        source = entries[0].source
-        label = " + ".join(entry.label for entry in entries)
-        super().__init__(label, sum(entry.source.weight for entry in entries), source.loss)
-        self._batch, self._synthetic, self._seed = source.batch or config.batch, config.synthetic, config.seed
-        self._validation_pairs = validation_pairs
-        self.faults: list[Fault] = []
-        training = self._hold(entries, [entry.training for entry in entries], device, watch)
-        is_same = all(entry.training == entry.held_out for entry in entries)
-        held_out = training
-        if not is_same:
-            held_out = self._hold(entries, [entry.held_out for entry in entries], device, watch)
-        good = [bank for bank in (training, held_out) if bank is not None]
-        if not good:
-            raise DataError(
-                f"{say_faults(label, source, self.faults)}. Without them there is no photograph left"
-            )
-        self.training, self.held_out = good[0], good[-1]
-        if self.training is self.held_out:
-            self.warning = f"{label}: validation uses the photographs that are trained on, for want of others"
-            self.warning += "; add photographs, or do not trust its figures for new images"
-
-    def _hold(
-        self,
-        entries: Sequence[Photographs],
-        parts: Sequence[Sequence[Path]],
-        device: torch.device,
-        watch: Callable[[str, int, int], None] | None,
-    ) -> ImageBank | None:
-        """The photographs of all entries; None where none can be read."""
-        paths = [path for part in parts for path in part]
-        weights = None
-        if len(entries) > 1:
-            pairs = zip(entries, parts, strict=True)
-            weights = [entry.source.weight / len(part) for entry, part in pairs for _ in part]
-        images = (
-            image
-            for entry, part in zip(entries, parts, strict=True)
-            for image in self._read(entry.label, part, watch)
-        )
-        try:
-            return ImageBank(paths, _CANVAS_SIDE, device, images, weights)
-        except DataError:
-            return None
-
-    def _read(
-        self, label: str, paths: Sequence[Path], watch: Callable[[str, int, int], None] | None
-    ) -> Iterator[Tensor | None]:
-        """Each photograph; None where it cannot be read."""
-        for done, path in enumerate(paths, start=1):
-            image = None
-            try:
-                image = read_image(path)
-            except ImageReadError as error:
-                self.faults.append(to_fault(error, path))
-            if watch is not None:
-                watch(label, done, len(paths))
-            yield image
-
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
-        """A batch; the generator decides everything."""
-        return make_pairs(self.training, self._batch, self._synthetic, generator)
-
-    def validation(self) -> Iterator[PairBatch]:
-        """Pairs of the photographs held out."""
-        generator = torch.Generator(self.held_out.canvases.device).manual_seed(self._seed + 1)
-        for _ in range(max(1, self._validation_pairs // self._batch)):
-            yield make_pairs(self.held_out, self._batch, self._synthetic, generator)
-
-    def close(self) -> None:
-        """Nothing runs in the background."""
 
 
 class _SetSource(Source):
@@ -336,25 +209,6 @@ class PartSource(_SetSource):
 
     def close(self) -> None:
         """Nothing runs in the background."""
-
-
-def split_photographs(paths: Sequence[Path], share: float) -> tuple[list[Path], list[Path]]:
-    """Photographs for training and validation: every n-th is held out. A lone one serves both."""
-    every = max(2, round(1 / share))
-    held_out = list(paths[::every])
-    return [path for index, path in enumerate(paths) if index % every] or held_out, held_out
-
-
-def split_images(data: PairData, share: float) -> tuple[list[Path], list[Path]]:
-    """Images of a data set for training and validation, as its pairs are split, each once and sorted."""
-    training, held_out = data.split_off(share)
-    return _list_set_images(training), _list_set_images(held_out)
-
-
-def _list_set_images(data: PairData) -> list[Path]:
-    if isinstance(data, KeypointData):  # whose pairs may be millions
-        return sorted({example.image for example in data.examples})
-    return sorted({path for index in range(len(data)) for path in data.image_paths(index)})
 
 
 def say_faults(label: str, source: SourceConfig, faults: Sequence[Fault]) -> str:

@@ -24,16 +24,14 @@ from ucn.data.loading import mix_seed
 from ucn.data.pairs import Fault, PairData
 from ucn.data.synthetic import list_images
 from ucn.errors import DataError
-from ucn.train.source_kinds import (
-    DataSource,
-    PartSource,
+from ucn.train.photographs import (
     Photographs,
     PhotoSource,
-    Source,
-    say_faults,
+    read_photographs,
     split_images,
     split_photographs,
 )
+from ucn.train.source_kinds import DataSource, PartSource, Source, say_faults
 from ucn.types import PairBatch
 
 __all__ = [
@@ -164,49 +162,54 @@ def open_sources(
         DataError: there is nothing to train on, a folder is missing, or the check of a data set found faults.
     """
     sources: dict[int, Source] = {}  # by their places in the recipe
-    skipped: list[Skipped] = []
     photographs: dict[int, Photographs] = {}
+    skipped: list[Skipped] = []
+    share = config.validation_share
     for place, (label, source) in enumerate(_label(_plan(config.sources, images))):
         watch_this = None if watch is None else partial(watch, label)
         if source.name == PHOTOGRAPHS:
-            parts = split_photographs(list_images(Path(source.folder)), config.validation_share)
-            photographs[place] = Photographs(label, source, *parts)
-            continue
-        data = open_data(source.name, source.folder, source.split, parse_options(source.options))
-        report = check_data(data, watch_this)
-        if not report.is_good:
-            _refuse_unless(use_skipping, label, source, report.faults)
-            good = skip_bad(data, report)
-            skipped.append(Skipped(label, report.faults, len(data) - len(good)))
-            data = good
-            if not len(data):
-                found = say_faults(label, source, report.faults)
-                raise DataError(f"{found}. Without them there is no pair left to train on")
-        if source.use_warps:
-            parts = split_images(data, config.validation_share)
-            photographs[place] = Photographs(label, source, *parts)
-            continue
-        seed = mix_seed(config.seed, "source", place)
-        sources[place] = _open_set(label, source, data, config, seed, device, use_skipping)
-    for place, entries in _group(photographs).items():
-        opened = PhotoSource(entries, config, device, _VALIDATION_PAIRS, watch)
-        sources[place] = opened
-        for entry in entries:
-            faults = entry.choose(opened.faults)
-            if faults:
-                _refuse_unless(use_skipping, entry.label, entry.source, faults)
-                skipped.append(Skipped(entry.label, tuple(faults), len(faults)))
+            parts = split_photographs(list_images(Path(source.folder)), share)
+        else:
+            data, left_out = _open_good(label, source, use_skipping, watch_this)
+            skipped += left_out
+            if not source.use_warps:
+                seed = mix_seed(config.seed, "source", place)
+                sources[place] = _open_set(label, source, data, config, seed, device, use_skipping)
+                continue
+            parts = split_images(label, data, share)
+        entry = photographs[place] = read_photographs(label, source, parts, watch_this)
+        if entry.faults:
+            _refuse_unless(use_skipping, label, source, entry.faults)
+            skipped.append(Skipped(label, entry.faults, len(entry.faults)))
+    for place, entries in _group(photographs, config).items():
+        sources[place] = PhotoSource(entries, config, device, _VALIDATION_PAIRS)
     return Mixture([sources[place] for place in sorted(sources)], config.seed, skipped)
 
 
-def _group(photographs: Mapping[int, Photographs]) -> dict[int, list[Photographs]]:
-    """Entries that share their batches, by the place of the first."""
+def _group(photographs: Mapping[int, Photographs], config: TrainConfig) -> dict[int, list[Photographs]]:
+    """Entries that share their batches, since size and loss are the same, by the place of the first."""
     first: dict[object, int] = {}
     groups: dict[int, list[Photographs]] = {}
     for place, entry in photographs.items():
-        group = first.setdefault((entry.source.batch, entry.source.loss), place)
-        groups.setdefault(group, []).append(entry)
+        kind = (entry.source.batch or config.batch, entry.source.loss or config.loss)
+        groups.setdefault(first.setdefault(kind, place), []).append(entry)
     return groups
+
+
+def _open_good(
+    label: str, source: SourceConfig, use_skipping: bool, watch: Callable[[int, int], None] | None
+) -> tuple[PairData, list[Skipped]]:
+    """A data set, checked, and what is left out of it since files are wrong."""
+    data = open_data(source.name, source.folder, source.split, parse_options(source.options))
+    report = check_data(data, watch)
+    if report.is_good:
+        return data, []
+    _refuse_unless(use_skipping, label, source, report.faults)
+    good = skip_bad(data, report)
+    if not len(good):
+        found = say_faults(label, source, report.faults)
+        raise DataError(f"{found}. Without them there is no pair left to train on")
+    return good, [Skipped(label, report.faults, len(data) - len(good))]
 
 
 def _open_set(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -159,7 +160,7 @@ def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return None if first is None or second is None else first + second
 
 
-def check_finite(values: Tensor, names: list[tuple[str, ...]], what: str = "loss") -> None:
+def check_finite(values: Tensor, names: Sequence[Sequence[str]], what: str = "loss") -> None:
     """Stops a run whose loss or gradient broke, and says on which samples.
 
     Args:

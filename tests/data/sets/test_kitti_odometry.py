@@ -315,3 +315,18 @@ def test_the_sample_is_divided_by_frames(data_folder: Path) -> None:
     counts = [len(open_folder(folder, "train", frames=frames)) for frames in ("", "600-639", "1500-1539")]
     assert counts[0] == counts[1] + counts[2]
     assert min(counts) > 25
+
+
+def test_all_frames_have_a_motion_though_not_all_have_correspondences(tmp_path: Path) -> None:
+    folder = write_sequence(tmp_path, frames=3)
+    (folder / "image_1" / "000001.png").unlink()
+    assert [open_folder(tmp_path, "train").pair_name(i) for i in range(2)] == [
+        "05/000000-000001",
+        "05/000000-000002",
+    ]
+    data = open_folder(tmp_path, "train", all_frames=True)
+    assert len(data) == 3
+    assert data.pair_name(2) == "05/000001-000002"
+    assert data.relative_pose(2)[1].tolist() == [-1, 0, 0]
+    assert len(data.read(2)) == 0
+    assert_moves_by(data, 0, 5)

@@ -40,7 +40,7 @@ class SiftFlow:
         iterations: at most so many on each other level.
     """
 
-    smoothness: float = 1.0
+    smoothness: float = 0.7
     jump_cells: float = 20.0
     shortness: float = 0.005
     coarsest_cells: int = 40

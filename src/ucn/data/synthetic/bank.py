@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -25,17 +27,14 @@ class ImageBank:
         names: file names.
     """
 
-    _bounds: Tensor | None = None
-
     def __init__(
         self,
         paths: Sequence[Path],
         side: int,
         device: torch.device | str,
         images: Iterable[Tensor | None] | None = None,
-        weights: Sequence[float] | None = None,
     ) -> None:
-        """Reads photographs.
+        """Reads photographs, all of which are drawn alike.
 
         Args:
             paths: their files.
@@ -43,7 +42,6 @@ class ImageBank:
             device: where to hold them.
             images: (3, H, W) each, in place of what the files hold; read one after the other. None leaves a
                 photograph out.
-            weights: how often each is drawn, against the others; by default all alike.
 
         Raises:
             DataError: there are none.
@@ -54,12 +52,9 @@ class ImageBank:
         self.names: list[str] = []
         self.canvases = torch.zeros(len(paths), 3, side, side, dtype=torch.uint8)
         sizes: list[tuple[int, int]] = []
-        kept: list[int] = []
-        wholes = map(read_image, paths) if images is None else images
-        for row, (path, whole) in enumerate(zip(paths, wholes, strict=True)):
+        for path, whole in zip(paths, map(read_image, paths) if images is None else images, strict=True):
             if whole is None:
                 continue
-            kept.append(row)
             image = _shrink(whole, side)
             height, width = image.shape[-2:]
             self.canvases[len(sizes), :, :height, :width] = (image * 255).round().to(torch.uint8)
@@ -69,20 +64,51 @@ class ImageBank:
             raise DataError(f"none of {len(paths):,} images could be read; get them again")
         self.canvases = self.canvases[: len(sizes)].to(device)
         self.sizes = torch.tensor(sizes, dtype=torch.float32, device=device)
-        if weights is not None:
-            self._bounds = torch.tensor([weights[row] for row in kept], dtype=torch.float64).cumsum(0)
-            self._bounds = (self._bounds / self._bounds[-1]).float().to(device)
+        self._bounds: Tensor | None = None  # (M,) up to 1: where each one's share of the draws ends
+
+    @classmethod
+    def join(cls, banks: Sequence[Self], weights: Sequence[float], device: torch.device | str) -> Self:
+        """The photographs of several banks in one.
+
+        Args:
+            banks: at least one; their canvases have one side.
+            weights: how often those of each bank are drawn, against those of the others, however many they
+                are; above 0. Within a bank all are drawn alike.
+            device: where to hold them.
+        """
+        joined = copy.copy(banks[0])
+        if len(banks) == 1:
+            joined.canvases, joined.sizes = joined.canvases.to(device), joined.sizes.to(device)
+            return joined
+        joined.names = [name for bank in banks for name in bank.names]
+        joined.sizes = torch.cat([bank.sizes.to(device) for bank in banks])
+        # Filled part by part: all photographs lie in memory once there and once here, never a third time.
+        shape = (len(joined.names), *banks[0].canvases.shape[1:])
+        joined.canvases = torch.empty(shape, dtype=torch.uint8, device=device)
+        counts = [len(bank) for bank in banks]
+        for part, bank in zip(torch.split(joined.canvases, counts), banks, strict=True):
+            part.copy_(bank.canvases)
+        rows = zip(weights, counts, strict=True)
+        shares = torch.tensor([weight / count for weight, count in rows for _ in range(count)]).double()
+        joined._bounds = (shares.cumsum(0) / shares.sum()).float().to(device)
+        return joined
 
     def __len__(self) -> int:
         return len(self.names)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Photographs (B,) int64, drawn at random by their weights, with repetition."""
+        """Photographs (B,) int64, drawn at random, by weight in a bank joined of several; they may repeat."""
         device = self.canvases.device
         if self._bounds is None:
             return torch.randint(len(self), (count,), generator=generator, device=device)
         drawn = torch.rand(count, generator=generator, device=device)
         return torch.searchsorted(self._bounds, drawn, right=True).clamp_max(len(self) - 1)
+
+    def of_canvases(self, canvases: Tensor, sizes: Tensor) -> ImageBank:
+        """A bank of other photographs (B, 3, S, S) uint8 of sizes (B, 2), all drawn alike, without names."""
+        made = copy.copy(self)
+        made.canvases, made.sizes, made.names, made._bounds = canvases, sizes, [""] * len(sizes), None
+        return made
 
     def sample(self, photographs: Tensor, points: Tensor) -> Tensor:
         """Colours of photographs at real-valued points; beyond their borders they go on as in a mirror.

@@ -1,9 +1,10 @@
 """A batch of pairs with exact truth.
 
-View 0 is a zoomed crop of a photograph; view 1 sees the same plane through a random homography, an affine map
-or a bend (`bends`). Or both see a scene of several planes, from different places (`parallax`). Then they
-change in light, colour, sharpness and noise, each on its own. All draws come from one generator, so a seed
-fixes the pairs.
+View 0 is a crop of a photograph, zoomed and on demand mirrored, turned and stretched; view 1 sees the same
+plane through a random homography, an affine map or a bend (`bends`). Or both see a scene of several planes,
+from different places (`parallax`). Planes may show two photographs at once or a `collage` of many, and pairs
+may get other colours. Then both views change in light, colour, sharpness and noise, each on its own. All
+draws come from one generator, so a seed fixes the pairs.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from ucn.data.photometric import change_photometrically
 from ucn.data.relighting import recolour, relight
 from ucn.data.synthetic.bank import ImageBank
 from ucn.data.synthetic.bends import Bends, draw_bends
+from ucn.data.synthetic.collage import draw_collages
 from ucn.data.synthetic.parallax import Scenes, draw_scene_photographs, draw_scenes
 from ucn.data.synthetic.views import draw_crops, draw_motions
 from ucn.geometry.coords import is_inside, pixel_grid
 from ucn.geometry.warp import warp_points
-from ucn.types import PairBatch
+from ucn.types import LateNames, PairBatch
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,15 @@ class _Planes:
     bends: Bends
     scenes: Scenes | None
 
+    @property
+    def pairs(self) -> Tensor:
+        """(E,) int64: the pair of each plane."""
+        row = torch.arange(len(self.photographs), device=self.photographs.device)
+        if self.scenes is None:
+            return row
+        in_scene = (row - self.flat).clamp_min(0) // self.scenes.photographs.shape[1]
+        return torch.where(row < self.flat, row, self.flat + in_scene)
+
 
 def make_pairs(
     bank: ImageBank,
@@ -61,12 +72,14 @@ def make_pairs(
 
     Args:
         bank: the photographs; each pair is made from one of them, drawn at random, and a scene of several
-            planes from several.
+            planes from several. Planes before the background, and what is shown beside a photograph, are of
+            all photographs alike, whatever the weights of a joined bank.
         batch: how many pairs.
         config: how the views differ.
         generator: source of all draws, on the bank's device.
         strength: share of every difference between the views (turn, scale, shift, perspective, stretch,
-            bending, parallax and photometric change) that is used, in [0, 1]; at 0 the views are equal.
+            bending, parallax, light and photometric change) that is used, in [0, 1]; at 0 the views are
+            equal. What both views share (zoom, pose, blending, border, colours) does not depend on it.
 
     Returns:
         The pairs on the bank's device, with ``config.points`` rows of points each. Where fewer candidates are
@@ -77,10 +90,15 @@ def make_pairs(
     """
     if not 0 <= strength <= 1:
         raise ValueError(f"strength must be in [0, 1], got {strength}")
+    names, origins = bank.names, None
+    if config.collage_share:  # twice as many as pairs, so that scenes and double exposures have others, too
+        bank, origins = draw_collages(bank, 2 * batch, config.collage_share, generator)
     planes = _draw_planes(bank, batch, config, strength, generator)
     images = _render(bank, planes, config.side, config.border)
     candidates0, candidates1, is_seen = _draw_candidates(bank, planes, batch, config, generator)
     shown = _list_photographs(planes)
+    if origins is not None:
+        shown = torch.where(shown >= 0, origins[shown.clamp_min(0)], shown)
     if config.affine_share or config.spline_share or config.parallax_share:
         order = torch.randperm(batch, generator=generator, device=bank.canvases.device)
         images, shown, is_seen = images[:, order], shown[order], is_seen[order]
@@ -97,8 +115,9 @@ def make_pairs(
         points0=candidates0.gather(1, take),
         points1=candidates1.gather(1, take),
         is_valid=is_seen.gather(1, first),
-        # Last, since reading them waits for the device.
-        names=tuple(" + ".join(bank.names[i] for i in row if i >= 0) for row in shown.tolist()),
+        names=LateNames(
+            batch, lambda: (" + ".join(names[i] for i in row if i >= 0) for row in shown.tolist())
+        ),
     )
 
 
@@ -151,13 +170,30 @@ def _render(bank: ImageBank, planes: _Planes, side: int, border: str) -> Tensor:
         colours = (colours + bank.sample(planes.blended, in_source)) / 2
     colours = colours.view(count, 3, 2, side, side)
     if border == "other":
-        # View 0 of a plane half a batch away: it is there already, and of another photograph.
         is_on = bank.is_on(planes.photographs, in_source.flatten(1, 2)).view(count, 1, 2, side, side)
-        colours = torch.where(is_on, colours, colours[:, :, :1].roll(max(1, count // 2), dims=0))
+        colours = _show_others_beyond(colours, is_on, planes)
     if planes.scenes is not None:
         composed = planes.scenes.compose(colours[planes.flat :], grid)
         colours = torch.cat([colours[: planes.flat], composed])
     return colours.permute(2, 0, 1, 3, 4).contiguous()
+
+
+def _show_others_beyond(colours: Tensor, is_on: Tensor, planes: _Planes) -> Tensor:
+    """Puts another photograph where planes end: view 0 of the plane half a batch away, which is at hand.
+
+    Where that one is of the same pair, or shows the same photograph, a plane stays as it is: else a view
+    would show once more, and unmoved, what its partner shows elsewhere.
+
+    Args:
+        colours: (E, 3, 2, H, W), what planes show in both views.
+        is_on: (E, 1, 2, H, W) bool: where that is their own photograph.
+        planes: the planes.
+    """
+    shift = max(1, len(colours) // 2)
+    pairs, photographs = planes.pairs, planes.photographs
+    is_other = (pairs != pairs.roll(shift)) & (photographs != photographs.roll(shift))
+    is_shown = is_on | ~is_other.view(-1, 1, 1, 1, 1)
+    return torch.where(is_shown, colours, colours[:, :, :1].roll(shift, dims=0))
 
 
 def _draw_candidates(

@@ -1,0 +1,149 @@
+"""Which settings baselines take, by pairs that no benchmark contains; and how long the optimising ones work.
+
+python benchmarks/baseline_settings.py DATA [--only sift-flow dsp surf] [--json]
+python benchmarks/baseline_settings.py --time [--json]
+
+DATA holds the folders of training data. Weights of the optimising systems are tried on seven pairs of
+``kitti_odometry`` (frames 600 to 639, one and three frames apart) and ``rgbd_7scenes`` (8 and 20 frames
+apart); printed is the percentage of points at most 10 px from the truth, as the mean over pairs and pair by
+pair. Sizes of SURF are tried on 24 synthetic pairs of ``photos`` (320 × 320, turned by up to 30°, scaled by
+up to 1.5), at 5 px. The second form prints the seconds that each system takes for a pair of 640 × 480.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucn.baselines import Extractor
+from ucn.baselines.flow import NearestNeighbours, PairMatcher, SiftFlow, SpatialPyramid
+from ucn.baselines.surf import DenseSurf
+from ucn.config import SyntheticConfig
+from ucn.data.catalogue import open_data
+from ucn.data.checking import spread
+from ucn.data.sets.synthetic import Synthetic
+from ucn.evaluate.bundled import SelfPairs, find_self_images
+from ucn.evaluate.methods import OPTIMISERS, load_methods
+from ucn.evaluate.predictions import draw_points, find_points
+from ucn.types import Features, PairSample
+
+Tried = list[tuple[str, Extractor, PairMatcher]]
+POINTS = 1000  # asked of a pair
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    if arguments.time:
+        result: dict[str, Any] = {name: measure_seconds(name) for name in OPTIMISERS}
+    else:
+        result = {name: TRIALS[name](arguments.data) for name in arguments.only}
+    if arguments.json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    for name, values in result.items():
+        print(name)
+        for label, value in values.items():
+            print(f"  {label}: {value}")
+
+
+def try_sift_flow(folder: Path) -> dict[str, Any]:
+    extractor = OPTIMISERS["sift-flow"].own_extractor
+    tried: Tried = [(f"α = {weight:g}", extractor, SiftFlow(weight)) for weight in (2.0, 1.0, 0.7, 0.5)]
+    return try_settings(tried, read_scenes(folder), 10.0)
+
+
+def try_dsp(folder: Path) -> dict[str, Any]:
+    extractor = OPTIMISERS["dsp"].own_extractor
+    tried: Tried = [
+        (f"α = {weight:g}", extractor, SpatialPyramid(weight)) for weight in (4.0, 8.0, 16.0, 32.0)
+    ]
+    return try_settings(tried, read_scenes(folder), 10.0)
+
+
+def try_surf(folder: Path) -> dict[str, Any]:
+    tried: Tried = [(f"scale {scale}", DenseSurf(scale), NearestNeighbours()) for scale in range(2, 7)]
+    return try_settings(tried, read_photos(folder), 5.0)
+
+
+TRIALS = {"sift-flow": try_sift_flow, "dsp": try_dsp, "surf": try_surf}
+
+
+def read_scenes(folder: Path) -> Iterator[PairSample]:
+    """The pairs that weights are chosen by."""
+    kitti, scenes = folder / "kitti_odometry", folder / "rgbd_7scenes"
+    for name, place, gap, shares in (
+        ("kitti-odometry", kitti, 1, (0.1, 0.5, 0.9)),
+        ("kitti-odometry", kitti, 3, (0.5,)),
+        ("seven-scenes", scenes, 8, (0.1, 0.9)),
+        ("seven-scenes", scenes, 20, (0.5,)),
+    ):
+        frames = {"frames": "600-639"} if name == "kitti-odometry" else {}
+        data = open_data(name, place, "train", {"min_gap": gap, "max_gap": gap, **frames})
+        for share in shares:
+            sample = data.read(int(share * len(data)))
+            yield sample.select(draw_points(len(sample), POINTS, 0, sample.name))
+
+
+def read_photos(folder: Path) -> Iterator[PairSample]:
+    """Synthetic pairs that sizes are chosen by."""
+    config = SyntheticConfig(side=320, points=500, upright_share=1.0, upright_degrees=30.0, max_scale=1.5)
+    data = Synthetic(folder / "photos", "homography", config, seed=0)
+    return (data.read(index) for index in spread(len(data), 24))
+
+
+@torch.no_grad()
+def try_settings(tried: Tried, samples: Iterator[PairSample], limit: float) -> dict[str, Any]:
+    """Percentage of points found, by what was tried: the mean over pairs, and pair by pair."""
+    shares: dict[str, list[float]] = {label: [] for label, *_ in tried}
+    for sample in samples:
+        height, width = sample.image1.shape[-2:]
+        described: dict[int, list[Features]] = {}
+        for label, extractor, matcher in tried:
+            if id(extractor) not in described:
+                described[id(extractor)] = [extractor.extract(i) for i in (sample.image0, sample.image1)]
+            features0, features1 = described[id(extractor)]
+            found = find_points(features0, features1, sample.points0, (0, 0, width, height), True, matcher)
+            errors = (found - sample.points1).norm(dim=-1)
+            shares[label].append(round(100 * float((errors <= limit).float().mean()), 1))
+    return {label: {"mean": round(sum(row) / len(row), 1), "pairs": row} for label, row in shares.items()}
+
+
+@torch.no_grad()
+def measure_seconds(name: str) -> dict[str, float]:
+    """Seconds of describing and of aligning a pair of 640 × 480, and of answering 2,000 points."""
+    (method,) = load_methods([name]).methods
+    sample = SelfPairs(find_self_images()).read(1)  # the shipped left view, turned by 15 degrees
+    sample = sample.select(draw_points(len(sample), 2000, 0, sample.name))
+    moments = [time.perf_counter()]
+    map0, map1 = (method.extractor.extract(image).map for image in (sample.image0, sample.image1))
+    moments.append(time.perf_counter())
+    alignment = method.matcher.align(map0, map1)
+    moments.append(time.perf_counter())
+    alignment.find(sample.points0, use_refinement=True)
+    moments.append(time.perf_counter())
+    steps = [round(after - before, 2) for before, after in pairwise(moments)]
+    names = ("describing two images", "aligning", "answering 2,000 points")
+    return dict(zip(names, steps, strict=True)) | {"in all": round(moments[-1] - moments[0], 2)}
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
+    parser.add_argument("data", type=Path, nargs="?", help="folder of the training data")
+    parser.add_argument("--only", nargs="+", choices=list(TRIALS), default=list(TRIALS))
+    parser.add_argument("--time", action="store_true", help="measure seconds instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    if arguments.data is None and not arguments.time:
+        parser.error("give the folder of the training data, or --time")
+    return arguments
+
+
+if __name__ == "__main__":
+    main()

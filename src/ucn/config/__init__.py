@@ -1,0 +1,22 @@
+"""Every setting, as frozen dataclasses that refuse unknown keys and values out of range.
+
+Order of precedence: the defaults here, then a recipe file, then the command line. Modules take plain
+arguments; only builders (`build_model`, `Matcher`, the training loop) see these classes.
+"""
+
+from ucn.config.base import Config
+from ucn.config.matching import Calibration, MatchConfig
+from ucn.config.model import ModelConfig
+from ucn.config.synthetic import SyntheticConfig
+from ucn.config.training import LossConfig, SourceConfig, TrainConfig
+
+__all__ = [
+    "Calibration",
+    "Config",
+    "LossConfig",
+    "MatchConfig",
+    "ModelConfig",
+    "SourceConfig",
+    "SyntheticConfig",
+    "TrainConfig",
+]

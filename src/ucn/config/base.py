@@ -1,0 +1,137 @@
+"""How settings are read: strictly, from plain dictionaries, with errors that name the key and the value."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import reprlib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from ucn.errors import ConfigError
+
+
+class Config:
+    """Base of all settings: strict reading from plain dictionaries, and back."""
+
+    def __post_init__(self) -> None:
+        """Checks the type of every field, however the config is made; subclasses go on with the ranges."""
+        for name, hint in typing.get_type_hints(type(self)).items():
+            given = getattr(self, name)
+            value = _read_value(hint, given, name)
+            if value is not given:
+                object.__setattr__(self, name, value)  # an int where a float is asked, a list for a tuple
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], where: str = "") -> Self:
+        """Builds the config from nested dictionaries.
+
+        Args:
+            values: keys are field names; nested configs are dictionaries.
+            where: dotted path printed in errors.
+
+        Raises:
+            ConfigError: a key is unknown (the closest legal one is named) or missing, or a value is of the
+                wrong type or out of range.
+        """
+        if not isinstance(values, dict):
+            raise ConfigError(f"{where or cls.__name__} must be a mapping, got {type(values).__name__}")
+        hints = typing.get_type_hints(cls)
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        legal = [field.name for field in fields]
+        given: dict[str, Any] = {}
+        for key, value in values.items():
+            name = str(key)[:80]
+            path = f"{where}.{name}" if where else name
+            if key not in legal:
+                close = difflib.get_close_matches(name, legal, n=1)
+                hint = f"; did you mean '{close[0]}'?" if close else ""
+                raise ConfigError(f"unknown key '{path}'{hint} (legal: {', '.join(legal)})")
+            given[key] = _read_value(hints[key], value, path)
+        for field in fields:
+            if field.name not in given and field.default is dataclasses.MISSING:
+                raise ConfigError(f"{where or cls.__name__} lacks the key '{field.name}'")
+        try:
+            return cls(**given)
+        except ConfigError as error:  # a message of `__post_init__` begins with the field's name
+            raise ConfigError(f"{where}.{error}" if where else str(error)) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dictionaries that `from_dict` reads back to an equal config."""
+        return _plain(dataclasses.asdict(self))  # type: ignore[call-overload, no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _read_value(hint: Any, value: Any, path: str) -> Any:
+    """Checks one value against its annotation; ints become floats and lists tuples where those are asked."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        (hint,) = [a for a in arguments if a is not type(None)]
+        return _read_value(hint, value, path)
+    if origin is Literal:
+        if not isinstance(value, str) or value not in arguments:
+            raise ConfigError(f"{path} must be one of {', '.join(map(str, arguments))}, got {_show(value)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{path} must be a list, got {_show(value)}")
+        if arguments[-1] is Ellipsis:
+            arguments = (arguments[0],) * len(value)
+        if len(value) != len(arguments):
+            raise ConfigError(f"{path} must have {len(arguments)} values, got {len(value)}")
+        return tuple(
+            _read_value(a, v, f"{path}[{i}]") for i, (a, v) in enumerate(zip(arguments, value, strict=True))
+        )
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return value if isinstance(value, hint) else hint.from_dict(value, path)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:  # an int beyond all floats
+            number = math.inf
+        if not math.isfinite(number):
+            raise ConfigError(f"{path} must be a finite number, got {_show(value)}")
+        return value if isinstance(value, float) else number
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ConfigError(f"{path} must be {hint.__name__}, got {_show(value)}")
+    return value
+
+
+def require(condition: bool, rule: str, value: Any) -> None:
+    """Raises `ConfigError` with the rule, which begins with the field's name, where it does not hold."""
+    if not condition:
+        raise ConfigError(f"{rule}, got {_show(value)}")
+
+
+def require_within(config: Config, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises `ConfigError` where a field is not between the two ends of its range, both included."""
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        require(low <= value <= high, f"{name} must be in [{low}, {high}]", value)
+
+
+def require_at_most(config: Config, **limits: float) -> None:
+    """Bounds sizes and counts far above any use, so that a slip of the keyboard is not an empty memory."""
+    for name, limit in limits.items():
+        value = getattr(config, name)
+        require(value is None or value <= limit, f"{name} must be at most {limit}", value)
+
+
+def _show(value: Any) -> str:
+    """A value as errors print it: short, however long it is."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python refuses to print ints of more than 4300 digits
+        return f"{type(value).__name__} of very many digits"

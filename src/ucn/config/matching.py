@@ -1,0 +1,93 @@
+"""Settings of matching, and the curves that turn its similarities into probabilities."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from ucn.config.base import Config, require, require_at_most
+
+
+@dataclass(frozen=True)
+class Calibration(Config):
+    """Logistic curves, fitted on held-out pairs, that turn similarities into probabilities.
+
+    Every number is in [-10000, 10000].
+    """
+
+    match_bias: float = -2.0
+    """Constant of a match's logit."""
+    match_similarity: float = 3.0
+    """Weight of the cosine similarity of the two points."""
+    match_margin: float = 6.0
+    """Weight of its lead over the best similarity elsewhere in image 1."""
+    match_miss: float = -4.0
+    """Weight of the pixels by which the way back misses the start, up to 16, divided by 16."""
+    pair_bias: float = -4.0
+    """Constant of a pair's logit."""
+    pair_support: float = 16.0
+    """Weight of the mean score over all queries, those without a mutual match counting 0."""
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        super().__post_init__()
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            require(abs(value) <= 1e4, f"{field.name} must be in [-10000, 10000]", value)
+
+
+@dataclass(frozen=True)
+class MatchConfig(Config):
+    """How images are matched."""
+
+    max_side: int | None = 0
+    """Larger images are reduced to this longest side, in pixels, before encoding; 0 takes the side that the
+    weights were made for (1024 for geometric, 160 for birds), None keeps full size."""
+    tile_side: int = 1536
+    """Images with a longer side than this, in pixels, are encoded in overlapping tiles; multiple of 32."""
+    keypoints: Literal["corners", "grid"] = "corners"
+    """What is matched when the caller gives no points: corners of image 0, or a regular grid."""
+    max_keypoints: int = 4096
+    """At most this many keypoints of an image are matched; 1..1,000,000."""
+    grid_step: int = 4
+    """Distance of grid keypoints in pixels of the encoded image."""
+    use_mutual: bool = True
+    """Keep only matches that lead back to where they came from."""
+    mutual_tolerance: float = 3.0
+    """How far, in pixels of the encoded image, the way back may miss the start."""
+    ratio: float = 1.0
+    """Largest distance ratio of the best match to the best one elsewhere, in (0, 1]; 1 switches it off."""
+    elsewhere_radius: float = 16.0
+    """Pixels round a match within which other candidates count as the same match."""
+    min_score: float = 0.5
+    """Matches with a smaller score, in [0, 1], are dropped; 0.5 keeps those likelier right than wrong."""
+    use_refinement: bool = True
+    """Place matches between cells by the shape of the similarity peak."""
+    use_alignment: bool = True
+    """Then move them by parts of a pixel to where the images round them agree, if both show the same
+    surfaces; needs `use_refinement`."""
+    memory_bytes: int = 256 * 2**20
+    """Budget of the nearest-neighbour search's largest temporary."""
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        super().__post_init__()
+        max_side = self.max_side
+        is_legal = max_side is None or max_side == 0 or max_side >= 32
+        require(is_legal, "max_side must be at least 32, 0 or null", max_side)
+        require(
+            self.tile_side >= 256 and self.tile_side % 32 == 0,
+            "tile_side must be a multiple of 32 and at least 256",
+            self.tile_side,
+        )
+        require(self.max_keypoints >= 1, "max_keypoints must be at least 1", self.max_keypoints)
+        require(self.grid_step >= 1, "grid_step must be at least 1", self.grid_step)
+        require(self.mutual_tolerance > 0, "mutual_tolerance must be above 0", self.mutual_tolerance)
+        require(0 < self.ratio <= 1, "ratio must be in (0, 1]", self.ratio)
+        radius = self.elsewhere_radius
+        require(radius >= 0, "elsewhere_radius must be at least 0", radius)
+        require(0 <= self.min_score <= 1, "min_score must be in [0, 1]", self.min_score)
+        require(self.memory_bytes >= 2**20, "memory_bytes must be at least 1 MiB", self.memory_bytes)
+        sizes = dict.fromkeys(("max_side", "tile_side", "max_keypoints", "grid_step"), 1_000_000)
+        require_at_most(self, **sizes, memory_bytes=2**40)

@@ -1,0 +1,49 @@
+"""Settings of the network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ucn.config.base import Config, require
+
+
+@dataclass(frozen=True)
+class ModelConfig(Config):
+    """The network: GoogLeNet trunk, optional projection, optional convolutional spatial transformer."""
+
+    strides: tuple[int, int, int, int] = (2, 2, 1, 1)
+    """Strides of conv1, pool1, pool2, pool3, each 1 or 2; (2, 2, 1, 1) is the paper's, one cell per 4 px."""
+    dim: int | None = 128
+    """Length of a descriptor; None means inception_4a's 512 channels without a projection."""
+    head_norm: Literal["none", "batch", "channel"] = "channel"
+    """Normalisation before the head: none, batch statistics, or over the channels of each location."""
+    transformer: Literal["none", "after_trunk", "in_branch"] = "after_trunk"
+    """Where the convolutional spatial transformer stands; the paper's text puts it after the trunk."""
+    transformer_kernel: int = 3
+    """Side k of the transformer's kernel, odd. Unused in_branch, where the branches' own 3 and 5 hold."""
+    context_layers: int = 0
+    """Convolutions of the coarse branch that looks further than the trunk, 0..8; 0 leaves it out."""
+    context_dilation: int = 1
+    """How many times further each convolution of that branch reaches than the one before, 1..4; the last
+    one reaches at most 16 times as far as the first."""
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        super().__post_init__()
+        require(all(s in (1, 2) for s in self.strides), "strides must each be 1 or 2", self.strides)
+        require(self.dim is None or 1 <= self.dim <= 4096, "dim must be 1..4096 or null", self.dim)
+        k = self.transformer_kernel
+        require(k % 2 == 1 and 1 <= k <= 15, "transformer_kernel must be odd and 1..15", k)
+        require(0 <= self.context_layers <= 8, "context_layers must be 0..8", self.context_layers)
+        dilation = self.context_dilation
+        require(1 <= dilation <= 4, "context_dilation must be 1..4", dilation)
+        # Eight layers dilated by 4 would reach 87,000 cells, with borders as wide round every tile.
+        rule = "context_dilation must give at most 16 when raised to the power context_layers - 1"
+        require(dilation ** max(0, self.context_layers - 1) <= 16, rule, dilation)
+        require(
+            self.context_layers == 0 or math.prod(self.strides) <= 8,
+            "context_layers must be 0 where the strides multiply to more than 8",
+            self.context_layers,
+        )

@@ -1,0 +1,102 @@
+"""Settings of pairs that are made of photographs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ucn.config.base import Config, require, require_at_most, require_within
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "relight": (0, 2),
+    "recolour": (0, 1),
+    "mirror": (0, 1),
+    "blend_share": (0, 1),
+    "collage_share": (0, 1),
+    "crop_degrees": (0, 180),
+    "crop_stretch": (1, 2),
+    "affine_share": (0, 1),
+    "spline_share": (0, 1),
+    "parallax_share": (0, 1),
+    "stretch": (1, 4),
+    "spline": (0, 0.19),
+    "spline_grid": (3, 8),
+    "parallax": (0, 0.5),
+    "parallax_planes": (2, 5),
+}
+
+
+@dataclass(frozen=True)
+class SyntheticConfig(Config):
+    """Pairs made from photographs by random maps or planes in depth, and photometric change.
+
+    Pairs are homographies, but for the shares of the other kinds.
+    """
+
+    side: int = 256
+    """Side of both square views, pixels, a multiple of 32."""
+    points: int = 1000
+    """Correspondences per pair."""
+    upright_share: float = 0.5
+    """Share of pairs turned only by up to `upright_degrees`; the rest by up to 180 degrees."""
+    upright_degrees: float = 30.0
+    """Largest turn of the upright pairs, in [0, 180]."""
+    max_scale: float = 2.0
+    """Largest ratio of the scales of the two views, at least 1; drawn log-uniformly, either way round."""
+    perspective: float = 0.2
+    """How far corners move for the perspective part, as a share of the side, in [0, 0.4]."""
+    zoom: tuple[float, float] = (0.6, 1.25)
+    """Source pixels per pixel of view 0, smallest and largest."""
+    photometric: float = 1.0
+    """Strength of colour, light, blur and noise changes; 0 switches them off."""
+    relight: float = 0.0
+    """Strength of hard changes of light (lamps, shadows, relief, exposure, tones), in [0, 2]; 0: none."""
+    recolour: float = 0.0
+    """Share of pairs, in [0, 1], that get other colours, the same in both views."""
+    mirror: float = 0.0
+    """Share of photographs, in [0, 1], that are mirrored before both views are made of them."""
+    blend_share: float = 0.0
+    """Share of photographs, in [0, 1], over which a second one is laid, as in a double exposure."""
+    collage_share: float = 0.0
+    """Share of photographs, in [0, 1], in whose place a picture pieced together from many is shown."""
+    crop_degrees: float = 0.0
+    """Largest turn of photographs, in [0, 180], before both views are made of them."""
+    crop_stretch: float = 1.0
+    """Largest ratio, in [1, 2], by which photographs are stretched along one of their sides against the
+    other, before both views are made of them."""
+    border: Literal["mirror", "other"] = "mirror"
+    """What views show beyond a photograph: its mirror image, or another photograph."""
+    affine_share: float = 0.0
+    """Share of pairs, in [0, 1], whose views differ by an affine map: a stretch instead of perspective."""
+    spline_share: float = 0.0
+    """Share of pairs, in [0, 1], whose views differ by a homography and a bend (thin-plate spline)."""
+    parallax_share: float = 0.0
+    """Share of pairs, in [0, 1], that show several planes in depth; the three shares sum to at most 1."""
+    stretch: float = 2.0
+    """Largest ratio of the scales along and across a random axis of affine pairs, in [1, 4]."""
+    spline: float = 0.15
+    """How far a bend moves its control points, as a share of their distance, in [0, 0.19]: it cannot fold."""
+    spline_grid: int = 4
+    """Control points of a bend along each side, 3..8."""
+    parallax: float = 0.2
+    """How far the nearest plane moves against the background, as a share of the side, in [0, 0.5]."""
+    parallax_planes: int = 3
+    """Most planes of a scene, the background among them, 2..5; each scene has at least 2."""
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        super().__post_init__()
+        side, degrees, zoom = self.side, self.upright_degrees, self.zoom
+        require(side >= 64 and side % 32 == 0, "side must be a multiple of 32 from 64", side)
+        require(self.points >= 1, "points must be at least 1", self.points)
+        require(0 <= self.upright_share <= 1, "upright_share must be in [0, 1]", self.upright_share)
+        require(0 <= degrees <= 180, "upright_degrees must be in [0, 180]", degrees)
+        require(self.max_scale >= 1, "max_scale must be at least 1", self.max_scale)
+        require(0 <= self.perspective <= 0.4, "perspective must be in [0, 0.4]", self.perspective)
+        require(0 < zoom[0] <= zoom[1], "zoom must be two rising positive numbers", zoom)
+        require(self.photometric >= 0, "photometric must be at least 0", self.photometric)
+        require_at_most(self, side=8192, points=1_000_000)
+        require_within(self, _RANGES)
+        shares = self.affine_share + self.spline_share + self.parallax_share
+        rule = "parallax_share must leave the sum with affine_share and spline_share at most 1"
+        require(shares <= 1 + 1e-9, rule, shares)
