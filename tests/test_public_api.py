@@ -64,7 +64,7 @@ SIGNATURES = {
 
 FIELDS = {
     "Matches": ["points0", "points1", "scores", "is_mutual", "pair_score", "image0_hw", "image1_hw"],
-    "Features": ["map", "image_hw", "keypoints"],
+    "Features": ["map", "image_hw", "keypoints", "grey"],
     "FeatureMap": ["features", "stride", "offset", "image_hw"],
     "Flow": ["flow_0to1", "confidence"],
     "PairSample": [
@@ -98,6 +98,7 @@ FIELDS = {
         "elsewhere_radius",
         "min_score",
         "use_refinement",
+        "use_alignment",
         "memory_bytes",
     ],
 }

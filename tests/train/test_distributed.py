@@ -69,8 +69,8 @@ def test_each_process_draws_its_share() -> None:
 
 def test_processes_take_other_pairs_of_the_same_source(tmp_path: Path) -> None:
     write_photos(tmp_path, [(90, 120), (100, 80), (80, 80), (90, 90)])
-    twice = [{"name": "synthetic", "folder": str(tmp_path)}, {"name": "synthetic", "folder": str(tmp_path)}]
-    config = make_config(batch=4, sources=twice)
+    entry = {"name": "synthetic", "folder": str(tmp_path)}
+    config = make_config(batch=4, sources=[entry, entry | {"loss": {"radius": 3.0}}])
     mixtures = [open_shared_sources(config, None, CPU, Member(rank, 2)) for rank in range(2)]
     alone = open_sources(config, None, CPU)
     choices = [[mixture._choose(step) for step in range(1, 20)] for mixture in (*mixtures, alone)]

@@ -50,7 +50,7 @@ class MotionBenchmark:
         title: its data.
         truth: where the true motion comes from.
         open: from the user's folder to its pairs, all of a `PosedData`.
-        max_matches: the best so many matches of a pair are used; as many as SIFT's neighbours nearly always are.
+        max_matches: the best so many matches of a pair are used; SIFT's neighbours are nearly always as many.
         threshold: of the estimators, in pixels; the one that suits SIFT best (``docs/evaluation.md``).
     """
 

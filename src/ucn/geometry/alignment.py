@@ -27,8 +27,8 @@ _MAX_STEP = 1.0  # pixels of image 0, and the same share of the radius for the s
 _DAMPING = 1e-2
 _MIN_CONTRAST = 1e-2  # standard deviation of a patch, in shares of white
 _MIN_CORRELATION = 0.7
-# Of a pair's matches. Birds of one kind (40 pairs of CUB's training images) stay below 0.29; of 36 synthetic
-# pairs of photographs all but one, whose matches are mostly wrong, lie above 0.4.
+# Of a pair's matches. Birds of one kind (40 pairs of CUB's training images) stay below 0.33; of 36 synthetic
+# pairs of photographs all but one, whose matches are mostly wrong, lie above 0.43.
 _MIN_SHARE = 0.35
 _CHUNK = 1024  # points at a time; each needs about 20 kB
 
@@ -60,8 +60,8 @@ def align_matches(
 ) -> AlignedPoints:
     """Moves the matches of a pair by parts of a pixel, where its images show the same surfaces.
 
-    Whether they do is seen from the guides: where fewer than 35 in 100 of them can be aligned, the images
-    show different things of a kind, say, and all matches stay where they were. So they do without four
+    Whether they do is seen from the guides: where the pixels round fewer than 35 in 100 of them agree, the
+    images show two things of a kind, say, and all matches stay where they were. So they do without four
     guides.
 
     Args:
@@ -73,17 +73,20 @@ def align_matches(
             stretched; None takes the matches themselves.
         max_shift: pixels of image 1 by which a match may move.
     """
-    known = points1.isfinite().all(dim=1)
-    guides0, guides1 = (points0[known], points1[known]) if guides is None else guides
-    all0, all1 = torch.cat([points0, guides0]), torch.cat([points1, guides1])
+    count = len(points0)
+    has_match = points1.isfinite().all(dim=1)
     if guides is None:
-        all0, all1 = points0, points1
+        guides0, guides1 = points0[has_match], points1[has_match]
+        all0, all1, is_guide = points0, points1, has_match
+    else:
+        guides0, guides1 = guides
+        all0, all1 = torch.cat([points0, guides0]), torch.cat([points1, guides1])
+        is_guide = torch.arange(len(all0), device=all0.device) >= count
     linear = estimate_linear_parts(all0, guides0, guides1)
     found = align_points(grey0, grey1, all0, all1, linear, max_shift=max_shift)
-    is_aligned = found.is_aligned[known] if guides is None else found.is_aligned[len(points0) :]
-    count = len(points0)
-    if len(guides0) < _MIN_NEIGHBOURS or is_aligned.float().mean() < _MIN_SHARE:
-        return AlignedPoints(points1, torch.zeros_like(known), torch.full_like(points1[:, 0], -1.0))
+    agrees = found.correlations[is_guide] >= _MIN_CORRELATION
+    if len(guides0) < _MIN_NEIGHBOURS or agrees.float().mean() < _MIN_SHARE:
+        return AlignedPoints(points1, torch.zeros_like(has_match), torch.full_like(points1[:, 0], -1.0))
     return AlignedPoints(found.points1[:count], found.is_aligned[:count], found.correlations[:count])
 
 
@@ -213,13 +216,13 @@ class _Template:
     def cut(cls, grey0: Tensor, points0: Tensor, offsets: Tensor, weights: Tensor) -> _Template:
         """Cuts the patches round points and differentiates them."""
         upright = torch.eye(2, dtype=points0.dtype, device=points0.device).expand(len(points0), 2, 2)
-        half = 0.5 * upright[0] if len(points0) else points0.new_zeros(2, 2)
         patches, lengths = _normalise(_read(grey0, points0, upright, offsets), weights)
-        slopes = [
-            (_read(grey0, points0 + step, upright, offsets) - _read(grey0, points0 - step, upright, offsets))
-            / lengths
-            for step in half
-        ]
+        slopes = []
+        for step in points0.new_tensor([[0.5, 0.0], [0.0, 0.5]]):
+            ahead, behind = (
+                _read(grey0, place, upright, offsets) for place in (points0 + step, points0 - step)
+            )
+            slopes.append((ahead - behind) / lengths.clamp_min(_MIN_CONTRAST))
         shares = offsets / _RADIUS
         columns = [*slopes, *(slope * share for slope in slopes for share in shares.unbind(dim=1))]
         changes = torch.stack(columns, dim=1)  # (N, 6, Q)

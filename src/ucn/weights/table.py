@@ -42,17 +42,18 @@ class WeightsInfo:
 
 _GEOMETRIC = WeightsInfo(
     name="geometric",
-    sha256="c0c98c949d669c4f8bc1f7e5e0c1974b1063dba69deb29eeb833626e29f05cb1",
+    sha256="465bbf616e64300b39cf2909e6cabc9292144e1a1483b2ac69b8e0838e1f8495",
     task="geometric",
-    data="homography warps of 2,128 photographs; trunk from BVLC GoogLeNet (ImageNet)",
+    data="views made of 2,128 photographs and of 5,994 of birds; trunk from BVLC GoogLeNet (ImageNet)",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
-    restrictions="same scene only, not semantic; trained on planar warps; scale changes up to 2",
+    restrictions="same scene only, not semantic; trained on made-up views; scale changes up to 2.3; birds' "
+    "photographs and many others were published for non-commercial research",
     description="Finds the same point of one scene in two photographs of it.",
     metrics={
-        "validation pck@1": 20.5,
-        "validation pck@3": 61.5,
-        "validation pck@5": 74.6,
-        "validation pck@10": 82.3,
+        "validation pck@1": 12.9,
+        "validation pck@3": 46.6,
+        "validation pck@5": 61.2,
+        "validation pck@10": 72.9,
     },
 )
 

@@ -55,11 +55,9 @@ def make_problem(seed: int, h: int, w: int, side: int, jump: int = 2) -> Problem
 
 def test_a_message_by_hand() -> None:
     beliefs = torch.tensor([4.0, 1.0, 9.0, 9.0])
-    numbers = torch.arange(4.0)
-    penalty = 2 * (numbers[None, :] - numbers[:, None]).abs()
     # From state 1, at cost 1: 3, 1, 3, 5; no state costs more than the limit above the least.
-    assert tell(beliefs, penalty, 10.0).tolist() == [2, 0, 2, 4]
-    assert tell(beliefs, penalty, 3.0).tolist() == [2, 0, 2, 3]
+    assert tell(beliefs, Smoothness(2.0, 10.0)).tolist() == [2, 0, 2, 4]
+    assert tell(beliefs, Smoothness(2.0, 3.0)).tolist() == [2, 0, 2, 3]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_PENALTY_BYTES = 64 * 2**20
 _SETTLED = 1e-3  # share of cells that may still change their minds when iteration stops
 
 
@@ -78,12 +77,10 @@ class _Line:
 
     def __init__(self, starts: Tensor, smoothness: Smoothness, axis: int, states: int) -> None:
         self._axis, self._smoothness = axis, smoothness
-        numbers = torch.arange(states, device=starts.device)
-        self._gaps = (numbers[None, :] - numbers[:, None]).to(torch.float32)  # [to, from]
         lines = starts.movedim(axis, 0)  # (n, 2, m)
-        # From each cell to the next: their states are apart by so much more than their numbers say.
-        self._jumps = (lines[:-1] - lines[1:]).to(torch.float32)
-        self._is_even = bool((self._jumps == 0).all())
+        jumps = lines[1:] - lines[:-1]
+        self._forth = _Landing.of(jumps, states, smoothness.weight)
+        self._back = _Landing.of(-jumps.flip(0), states, smoothness.weight)
 
     def pass_messages(self, beliefs: Tensor) -> Tensor:
         """(2, h, w, L) what each cell is told by both neighbours on the axis.
@@ -92,37 +89,69 @@ class _Line:
             beliefs: (2, h, w, L) what cells know from elsewhere.
         """
         lines = beliefs.movedim(self._axis, 0).contiguous()  # (n, 2, m, L)
-        forth = self._sweep(lines, self._jumps)
-        back = self._sweep(lines.flip(0), -self._jumps.flip(0)).flip(0)
+        forth = self._sweep(lines, self._forth)
+        back = self._sweep(lines.flip(0), self._back).flip(0)
         return (forth + back).movedim(0, self._axis)
 
-    def _sweep(self, lines: Tensor, jumps: Tensor) -> Tensor:
+    def _sweep(self, lines: Tensor, landing: _Landing | None) -> Tensor:
         """Messages one way: each cell tells the next what it knows and what it was just told."""
         told = torch.zeros_like(lines)
-        if self._is_even:  # one price for all
-            jumps = jumps[:1, :1, :1].expand(len(lines) - 1, 1, 1)
-        block = max(1, _PENALTY_BYTES // (4 * lines[0].numel() * lines.shape[-1]))
-        for first in range(0, len(lines) - 1, block):
-            penalties = self._price(jumps[first : first + block])
-            for cell, penalty in enumerate(penalties, start=first):
-                told[cell + 1] = tell(lines[cell] + told[cell], penalty, self._smoothness.limit)
+        for cell in range(len(lines) - 1):
+            there = None if landing is None else landing[cell]
+            told[cell + 1] = tell(lines[cell] + told[cell], self._smoothness, there)
         return told
 
-    def _price(self, jumps: Tensor) -> Tensor:
-        """(..., L, L) what states of two neighbours cost together, [to, from], given jumps (...)."""
-        return (jumps[..., None, None] + self._gaps).abs_().mul_(self._smoothness.weight)
+
+@dataclass(frozen=True, eq=False)
+class _Landing:
+    """Where the states of the next cell lie among those of this one, for windows that start apart.
+
+    Attributes:
+        states: (..., L) int64, this cell's state that is nearest to each state of the next cell.
+        costs: (..., L) what the rest of the way costs.
+    """
+
+    states: Tensor
+    costs: Tensor
+
+    @staticmethod
+    def of(jumps: Tensor, count: int, weight: float) -> _Landing | None:
+        """From how much later the next window starts (...); None where all start together."""
+        if not bool(jumps.any()):
+            return None
+        wanted = jumps[..., None] + torch.arange(count, device=jumps.device)
+        nearest = wanted.clamp(0, count - 1)
+        return _Landing(nearest, weight * (wanted - nearest).abs().to(torch.float32))
+
+    def __getitem__(self, cell: int) -> _Landing:
+        return _Landing(self.states[cell], self.costs[cell])
 
 
-def tell(beliefs: Tensor, penalty: Tensor, limit: float) -> Tensor:
+def tell(beliefs: Tensor, smoothness: Smoothness, landing: _Landing | None = None) -> Tensor:
     """A message: for each state of the next cell, the least that this one's best state would cost.
 
     Args:
         beliefs: (..., L) costs of this cell's states.
-        penalty: (..., L, L) of [the next cell's state, this cell's state].
-        limit: the most that a penalty counts.
+        smoothness: what differences cost.
+        landing: where the next cell's states lie among these; None where they are the same.
 
     Returns:
-        (..., L) with a least of 0.
+        (..., L) with a least of 0 where the next cell can follow.
     """
+    spread = spread_along(beliefs, smoothness.weight, -1)
+    if landing is not None:  # beyond the ends of the window costs go on rising
+        spread = spread.gather(-1, landing.states).add_(landing.costs)
     least = beliefs.amin(dim=-1, keepdim=True)
-    return torch.minimum((beliefs[..., None, :] + penalty).amin(dim=-1), least + limit).sub_(least)
+    return torch.minimum(spread, least + smoothness.limit).sub_(least)
+
+
+def spread_along(costs: Tensor, weight: float, axis: int) -> Tensor:
+    """For each place on an axis the least of all costs on it plus ``weight`` times the distance there.
+
+    Running minima forth and back take linear time (Felzenszwalb and Huttenlocher 2006, section 4.1).
+    """
+    slope = weight * torch.arange(costs.shape[axis], device=costs.device, dtype=costs.dtype)
+    slope = slope.view(-1, *[1] * (-axis - 1))
+    forth = torch.cummin(costs - slope, dim=axis).values.add_(slope)
+    back = torch.cummin((costs + slope).flip(axis), dim=axis).values.flip(axis).sub_(slope)
+    return torch.minimum(forth, back)

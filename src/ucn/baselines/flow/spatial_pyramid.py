@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ucn.baselines.flow.belief import spread_along
 from ucn.baselines.flow.distances import scale_to_sift, unrelated_distance
 from ucn.baselines.flow.matcher import Alignment, settle, thin_out, thin_out_mask
 from ucn.geometry.coords import pixels_to_cells
@@ -223,10 +224,4 @@ def minimise_on_graph(
 
 def spread_l1(costs: Tensor, weight: float) -> Tensor:
     """For each place of (..., S, T) the least of all costs plus ``weight`` times the L1 distance there."""
-    for axis in (-2, -1):
-        slope = weight * torch.arange(costs.shape[axis], device=costs.device, dtype=costs.dtype)
-        slope = slope[:, None] if axis == -2 else slope
-        forth = torch.cummin(costs - slope, dim=axis).values + slope
-        back = torch.cummin((costs + slope).flip(axis), dim=axis).values.flip(axis) - slope
-        costs = torch.minimum(forth, back)
-    return costs
+    return spread_along(spread_along(costs, weight, -2), weight, -1)
