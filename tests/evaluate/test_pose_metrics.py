@@ -122,3 +122,37 @@ def test_bootstrap_holds_the_mean_and_repeats_with_its_seed() -> None:
     assert low < values.mean() < high
     # 1.96 standard errors each way.
     assert high - low == pytest.approx(2 * 1.96 * values.std() / math.sqrt(200), rel=0.15)
+
+
+class TestMutants:
+    """The cases above would not pass with any of these mistakes in place."""
+
+    def test_a_rotation_that_is_not_turned_back(self) -> None:
+        start = turn(33, 0) @ turn(-80, 1)
+        true = start @ turn(0.3)
+        wrong = math.degrees(math.acos(np.clip((np.trace(start @ true) - 1) / 2, -1, 1)))
+        assert abs(wrong - rotation_error(start, true)) > 1
+
+    def test_views_that_are_swapped(self) -> None:
+        # The motion from 1 to 0 has another translation, unless the camera does not turn.
+        R, t = turn(40, 1), np.array([1.0, 0.0, 0.0])
+        assert measure_pose(R.T, -R.T @ t, R, t).translation > 100
+        assert measure_pose(R, t, R, t).translation == 0
+
+    def test_a_sign_that_is_ignored(self) -> None:
+        error = measure_pose(np.eye(3), [0, 0, 1], np.eye(3), [0, 0, -1])
+        assert error.translation != error.line
+
+    def test_the_smaller_error_or_their_mean_in_place_of_the_larger(self) -> None:
+        pair = [PoseError(1, 9, 9)]
+        assert pose_auc(pair, [5])[0] == 0
+        assert pose_auc(errors(1), [5])[0] > 0.8
+        assert pose_auc(errors(5), [10])[0] != pose_auc([PoseError(9, 1, 1)], [10])[0]
+
+    def test_failures_that_are_left_out(self) -> None:
+        failed = measure_pose(None, None, np.eye(3), [1, 0, 0])
+        assert pose_auc([*errors(1), failed], [5])[0] < 0.6 * pose_auc(errors(1), [5])[0]
+
+    def test_radians_or_the_wrong_limit(self) -> None:
+        assert rotation_error(np.eye(3), turn(90)) == pytest.approx(90)
+        assert len({round(float(value), 6) for value in pose_auc(errors(4))}) == 3

@@ -130,7 +130,7 @@ def _build(run: _Run) -> Report:
 def describe_protocol(run: _Run) -> list[str]:
     """What was done, line by line; printed under every table."""
     benchmark, scores, seed = run.benchmark, run.scores, run.settings.seed
-    asked = f"{scores.pairs:,} pairs"
+    asked = f"{scores.pairs:,} pairs" if scores.pairs > 1 else "1 pair"
     if len(run.pairs) < run.pair_count:
         asked += f" of {run.pair_count:,}, evenly spread (--limit)"
     if scores.still:
@@ -206,7 +206,9 @@ def _tabulate_all(run: _Run, estimator: str) -> Table:
         "inliers",
         *(column.label for column in columns),
     )
-    return Table(f"all {run.scores.pairs} pairs, {estimator}", header, tuple(rows))
+    count = run.scores.pairs
+    asked = f"all {count} pairs" if count > 1 else "the one pair"
+    return Table(f"{asked}, {estimator}", header, tuple(rows))
 
 
 def _tabulate_groups(run: _Run, quantity: str) -> Table:
