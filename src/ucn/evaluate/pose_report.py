@@ -277,7 +277,7 @@ def _draw(run: _Run) -> Plot:
                 style = choose_style(number) | {"linestyle": "-" if variant.is_aligned else ":"}
                 panel.plot(groups, values, label=variant.label, marker="o", markersize=3, **style)
         panel.set_title(f"{quantity} error, °, mean", fontsize=10)
-        panel.set_ylim(bottom=0)
+        panel.set_yscale("log")  # features alone err by many times what aligned ones do
         panel.set_xlabel("frames apart")
     panels[1].legend(fontsize=6, frameon=False, ncols=2)
     return save_plot(canvas, "mean errors of rotation and translation against the gap between frames")
