@@ -152,9 +152,8 @@ def test_run(folder: Path, tmp_path: Path) -> None:
     class Whole:
         """Matches images, not points."""
 
-    loaded = LoadedMethods(
-        [make_method(extractor=GridExtractor()), make_method("whole", Whole())], {"x": "no"}
-    )
+    whole = replace(make_method("whole"), matcher=Whole())  # type: ignore[arg-type]
+    loaded = LoadedMethods([make_method(extractor=GridExtractor()), whole], {"x": "no"})
     settings = RunSettings(tmp_path / "cache", limit=4, command="ucn evaluate")
     report = run_matches(folder, loaded, settings)
     assert [table.title[:9] for table in report.tables] == ["viewpoint", "illuminat", "all, 4 pa"]
