@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo check test lint clean
+.PHONY: demo check test lint browser clean
 
 # Two cores are what the time limits are written for; torch takes what the machine has.
 demo: $(VENV)/.core
@@ -15,13 +15,23 @@ check: lint
 	$(BIN)/python -m pytest -m "not slow"
 
 # Everything, with the 20 slowest tests named.
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest --durations=20
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Debian's Chromium, in which the web page is tested; without it those tests are skipped and say so.
+browser:
+ifeq ($(UCN_INSTALL_BROWSER),1)
+	@command -v chromium > /dev/null || { \
+	  if [ "$$(id -u)" = 0 ]; then as_root=env; else as_root="sudo -n env"; fi; \
+	  $$as_root apt-get update -qq && \
+	  $$as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; \
+	} > /dev/null || echo "Chromium could not be installed: the tests of the web page in a browser are skipped"
+endif
 
 # The stamps make a second run quick: pip runs again only when the dependencies changed.
 $(VENV)/.python:
@@ -33,7 +43,7 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(INSTALL) --editable '.[dev,train]'
+	$(INSTALL) --editable '.[dev,train,export,hub,kornia,ray,reconstruct,serve]'
 	touch $@
 
 clean:

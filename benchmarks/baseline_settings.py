@@ -1,6 +1,6 @@
 """Which settings baselines take, by pairs that no benchmark contains; and how long the optimising ones work.
 
-python benchmarks/baseline_settings.py DATA [--only sift-flow dsp surf] [--json]
+python benchmarks/baseline_settings.py DATA [--only sift-flow geometric+sift-flow dsp surf] [--json]
 python benchmarks/baseline_settings.py --time [--json]
 
 DATA holds the folders of training data. Weights of the optimising systems are tried on seven pairs of
@@ -56,6 +56,17 @@ def main() -> None:
 def try_sift_flow(folder: Path) -> dict[str, Any]:
     extractor = OPTIMISERS["sift-flow"].own_extractor
     tried: Tried = [(f"α = {weight:g}", extractor, SiftFlow(weight)) for weight in (2.0, 1.0, 0.7, 0.5)]
+    tried.append(("nearest neighbours", extractor, NearestNeighbours()))
+    return try_settings(tried, read_scenes(folder), 10.0)
+
+
+def try_flow_of_others(folder: Path) -> dict[str, Any]:
+    """SIFT Flow over features whose cells lie 4 px apart, and their nearest neighbours."""
+    (method,) = load_methods(["geometric"]).methods
+    tried: Tried = [
+        (f"α = {weight:g}", method.extractor, SiftFlow(weight)) for weight in (0.7, 0.4, 0.2, 0.1)
+    ]
+    tried.append(("nearest neighbours", method.extractor, NearestNeighbours()))
     return try_settings(tried, read_scenes(folder), 10.0)
 
 
@@ -64,6 +75,7 @@ def try_dsp(folder: Path) -> dict[str, Any]:
     tried: Tried = [
         (f"α = {weight:g}", extractor, SpatialPyramid(weight)) for weight in (4.0, 8.0, 16.0, 32.0)
     ]
+    tried.append(("nearest neighbours", extractor, NearestNeighbours()))
     return try_settings(tried, read_scenes(folder), 10.0)
 
 
@@ -72,7 +84,12 @@ def try_surf(folder: Path) -> dict[str, Any]:
     return try_settings(tried, read_photos(folder), 5.0)
 
 
-TRIALS = {"sift-flow": try_sift_flow, "dsp": try_dsp, "surf": try_surf}
+TRIALS = {
+    "sift-flow": try_sift_flow,
+    "geometric+sift-flow": try_flow_of_others,
+    "dsp": try_dsp,
+    "surf": try_surf,
+}
 
 
 def read_scenes(folder: Path) -> Iterator[PairSample]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ucn.keypoints import detect_corners, grid_points
+from ucn.keypoints import detect_corners, grid_points, strongest_corners
 
 SQUARE = 16
 
@@ -78,3 +78,54 @@ def test_grid_points_are_regular_and_centred(size_hw: tuple[int, int], step: int
         before, after = values[0].item(), size - 1 - values[-1].item()
         assert 0 <= after - before <= 1
         assert after < step
+
+
+def eigenvalue_by_hand(image: Tensor, x: int, y: int) -> float:
+    """The smaller eigenvalue of the mean of 5 × 5 gradient products, pixel by pixel."""
+    grey = image.mean(dim=0).double()
+    height, width = grey.shape
+    total = torch.zeros(2, 2, dtype=torch.float64)
+    for row in range(y - 2, y + 3):
+        for column in range(x - 2, x + 3):
+            if not (0 <= row < height and 0 <= column < width):
+                continue
+            left, right = max(column - 1, 0), min(column + 1, width - 1)
+            above, below = max(row - 1, 0), min(row + 1, height - 1)
+            gradient = torch.stack(
+                [(grey[row, right] - grey[row, left]) / 2, (grey[below, column] - grey[above, column]) / 2]
+            )
+            total += torch.outer(gradient, gradient) / 25
+    return float(torch.linalg.eigvalsh(total)[0])
+
+
+class TestStrongestCorners:
+    def test_strengths_are_eigenvalues(self) -> None:
+        images = torch.rand(2, 3, 20, 24, generator=torch.Generator().manual_seed(0))
+        points, strengths = strongest_corners(images, 6)
+        assert points.shape == (2, 6, 2)
+        assert (strengths[:, :-1] >= strengths[:, 1:]).all()
+        for image, places, values in zip(images, points.int().tolist(), strengths.tolist(), strict=True):
+            for (x, y), value in zip(places, values, strict=True):
+                assert value == pytest.approx(eigenvalue_by_hand(image, x, y), rel=1e-3, abs=1e-6)
+
+    def test_corners_of_a_square(self) -> None:
+        image = torch.zeros(1, 3, 40, 50)
+        image[..., 10:31, 20:36] = 1
+        points, strengths = strongest_corners(image, 4)
+        assert (strengths > 0).all()
+        true = torch.tensor([[20.0, 10.0], [35.0, 10.0], [20.0, 30.0], [35.0, 30.0]])
+        assert torch.cdist(true, points[0]).amin(dim=1).max() <= 2
+
+    def test_blank_and_small_images_have_k_rows(self) -> None:
+        points, strengths = strongest_corners(torch.full((1, 3, 8, 9), 0.5), 100)
+        assert points.shape == (1, 100, 2)
+        assert not strengths.any()
+        assert not points.any()
+
+    def test_weights_hide(self) -> None:
+        images = torch.rand(1, 3, 30, 40, generator=torch.Generator().manual_seed(0))
+        weights = torch.zeros(1, 1, 30, 40)
+        weights[..., 20:] = 1
+        points, strengths = strongest_corners(images, 50, weights)
+        assert (points[strengths > 0][:, 0] >= 20).all()
+        assert (strengths > 0).any()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ucn.geometry.coords import cell_centres, pixel_grid
 from ucn.geometry.sampling import sample_descriptors
-from ucn.matching import match_and_check, match_cells, spread_over_pixels
+from ucn.matching import match_and_check, match_cells, similarity_map, spread_over_pixels
 from ucn.types import FeatureMap
 
 
@@ -152,3 +152,17 @@ def test_spread_follows_sure_cells() -> None:
     doubled = spread_over_pixels(values, torch.tensor([1.0, 1.0]), feature_map, (8, 16))
     assert doubled.shape == (8, 16, 1)
     assert doubled[0, 0, 0].item() == 10.0 and doubled[0, 15, 0].item() == -500.0
+
+
+def test_similarity_map_is_the_cosine_of_each_cell() -> None:
+    map0, map1 = _smooth_map(9, 11), _smooth_map(7, 13, seed=1)
+    point = torch.tensor([17.0, 21.5])
+    found = similarity_map(map0, map1, point)
+    descriptor = sample_descriptors(map0, point[None, None])[0, 0]
+    assert found.shape == (7, 13)
+    for row, column in ((0, 0), (3, 12), (6, 5)):
+        expected = sum(a * b for a, b in zip(descriptor, map1.features[0, :, row, column], strict=True))
+        assert found[row, column].item() == pytest.approx(float(expected), abs=1e-5)
+    same = similarity_map(map0, map0, torch.tensor([18.0, 22.0]))  # the centre of cell (5, 4)
+    assert divmod(int(same.argmax()), 11) == (5, 4)
+    assert same.max().item() == pytest.approx(1.0, abs=1e-5)

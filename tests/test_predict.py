@@ -350,3 +350,41 @@ def test_features_without_pixels_are_matched_without_alignment(image: Tensor) ->
     np.testing.assert_array_equal(bare.points1, plain.points1)
     assert features0.grey is not None
     assert features0.grey.shape == (120, 168)
+
+
+def test_a_guide_changes_no_answer(image: Tensor) -> None:
+    points = np.array([[60.0, 50.0], [90.5, 70.25]], np.float32)
+    for settings in ({"min_score": 0.0}, {"min_score": 0.0, "use_alignment": False}):
+        matcher = _matcher(**settings)
+        features0, features1 = matcher.extract(image), matcher.extract(_shift(image, 1.3))
+        guide = matcher.guide(features0, features1)
+        assert guide.is_same_surface == matcher.config.use_alignment
+        plain = matcher.match_features(features0, features1, points=points)
+        guided = matcher.match_features(features0, features1, points=points, guide=guide)
+        np.testing.assert_allclose(guided.points1, plain.points1, atol=1e-5)
+        np.testing.assert_array_equal(guided.scores, plain.scores)
+        assert guided.pair_score == plain.pair_score == guide.matches.pair_score
+        assert len(matcher.match_features(features0, features1, points=[], guide=guide)) == 0
+
+
+def test_a_guide_of_images_without_corners() -> None:
+    matcher, grey = _matcher(), torch.full((3, 64, 64), 0.5)
+    features = matcher.extract(grey)
+    guide = matcher.guide(features, features)
+    assert len(guide.matches) == 0
+    assert not guide.is_same_surface
+    assert len(matcher.match_features(features, features, points=[[3, 4]], guide=guide)) == 1
+
+
+def test_similarities_say_where_their_cells_lie_in_the_given_image(image: Tensor) -> None:
+    matcher = _matcher(max_side=84)  # half of the image's
+    features = matcher.extract(image)
+    found = matcher.similarities(features, features, (100.5, 60.5))
+    assert found.similarities.shape == (15, 21)
+    assert found.cell_step == (8.0, 8.0)
+    assert found.first_cell == (4.5, 4.5)  # (2 + 0.5) * 2 - 0.5
+    row, column = divmod(int(found.similarities.argmax()), 21)
+    assert (4.5 + 8 * column, 4.5 + 8 * row) == (100.5, 60.5)
+    assert found.similarities.max() == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(PointsError, match="lies outside the image"):
+        matcher.similarities(features, features, (168.0, 3.0))

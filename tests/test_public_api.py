@@ -43,7 +43,12 @@ SIGNATURES = {
     " mask1: 'MaskLike | None' = None, progress: 'Report | None' = None) -> 'Matches'",
     "Matcher.match_features": "(self, features0: 'Features', features1: 'Features', *,"
     " points: 'ArrayLike | Tensor | None' = None, mask0: 'MaskLike | None' = None,"
-    " mask1: 'MaskLike | None' = None, progress: 'Report | None' = None) -> 'Matches'",
+    " mask1: 'MaskLike | None' = None, guide: 'PairGuide | None' = None, progress: 'Report | None' = None)"
+    " -> 'Matches'",
+    "Matcher.encode": "(self, images: 'Tensor') -> 'FeatureMap'",
+    "Matcher.guide": "(self, features0: 'Features', features1: 'Features') -> 'PairGuide'",
+    "Matcher.similarities": "(self, features0: 'Features', features1: 'Features', point: 'ArrayLike')"
+    " -> 'SimilarityMap'",
     "Matcher.flow": "(self, image0: 'ImageLike', image1: 'ImageLike', *, progress: 'Report | None' = None)"
     " -> 'Flow'",
     "Matches.select": "(self, keep: 'BoolArray | NDArray[np.int64]') -> 'Matches'",

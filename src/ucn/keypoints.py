@@ -5,12 +5,14 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # Corners are ranked, not judged: a corner of a dark image is as good as one of a bright image, so the quality
 # floor only removes flat areas.
 _QUALITY_FLOOR = 1e-4
 _MIN_DISTANCE = 3
+_WINDOW = 5  # pixels, over which gradients are summed, and in which a corner is the strongest
 
 
 def detect_corners(image: Tensor, max_count: int) -> Tensor:
@@ -36,6 +38,39 @@ def detect_corners(image: Tensor, max_count: int) -> Tensor:
     if corners is None:
         return torch.zeros(0, 2)
     return torch.from_numpy(np.asarray(corners, np.float32).reshape(-1, 2))
+
+
+def strongest_corners(images: Tensor, k: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The k strongest corners of each image, by tensor operations alone: on any device, and in graphs.
+
+    A corner's strength is the smaller eigenvalue of the gradients round it (Shi and Tomasi 1994). Unlike
+    `detect_corners` it does not even out contrast, so bright parts of an image count more.
+
+    Args:
+        images: (B, 3, H, W) in [0, 1].
+        k: how many rows to give, at least 1.
+        weights: (B, 1, H, W), at least 0, by which strengths are multiplied; None for none.
+
+    Returns:
+        (B, k, 2) pixels, strongest first, and (B, k) strengths; where corners are fewer, both are 0.
+    """
+    width = images.shape[-1]
+    grey = F.pad(images.mean(dim=1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    dx = (grey[..., 1:-1, 2:] - grey[..., 1:-1, :-2]) / 2
+    dy = (grey[..., 2:, 1:-1] - grey[..., :-2, 1:-1]) / 2
+    products = torch.cat([dx * dx, dx * dy, dy * dy], dim=1)
+    sums = F.avg_pool2d(products, _WINDOW, stride=1, padding=_WINDOW // 2)
+    xx, xy, yy = sums[:, 0:1], sums[:, 1:2], sums[:, 2:3]
+    strength = (xx + yy) / 2 - (((xx - yy) / 2).square() + xy.square()).sqrt()
+    if weights is not None:
+        strength = strength * weights
+    highest = F.max_pool2d(strength, _WINDOW, stride=1, padding=_WINDOW // 2)
+    strength = torch.where(strength == highest, strength, 0.0).flatten(1)
+    # k more of them that are no corners, so that small and blank images have k too.
+    values, index = F.pad(strength, (0, k)).topk(k, dim=1)
+    values = values.clamp_min(0)
+    index = torch.where(values > 0, index, 0)
+    return torch.stack([index % width, index // width], dim=-1).to(images.dtype), values
 
 
 def grid_points(size_hw: tuple[int, int], step: int) -> Tensor:

@@ -136,6 +136,13 @@ def match_and_check(
     )
 
 
+def similarity_map(map0: FeatureMap, map1: FeatureMap, point0: Tensor) -> Tensor:
+    """Cosine similarity (h, w) of a point (2,) of image 0, in its pixels, and each cell of image 1."""
+    descriptor = sample_descriptors(map0, point0[None, None])[0, 0]
+    features1 = map1.features[0].to(descriptor.dtype)
+    return torch.einsum("d,dhw->hw", descriptor, features1).clamp(-1, 1)
+
+
 def spread_over_pixels(
     values: Tensor, weights: Tensor, feature_map: FeatureMap, image_hw: tuple[int, int]
 ) -> Tensor:

@@ -16,14 +16,14 @@ from ucn.config import MatchConfig
 from ucn.data.io import MaskLike, to_mask, to_tensor
 from ucn.data.points import check_points
 from ucn.errors import ImageReadError
-from ucn.geometry.alignment import align_matches
-from ucn.geometry.coords import cell_centres, pixels_to_cells, resize_points, resize_scale
+from ucn.geometry.alignment import align_matches, show_same_surface
+from ucn.geometry.coords import cell_centres, cells_to_pixels, pixels_to_cells, resize_points, resize_scale
 from ucn.keypoints import detect_corners, grid_points
-from ucn.matching import CheckedMatches, match_and_check, spread_over_pixels
+from ucn.matching import CheckedMatches, match_and_check, similarity_map, spread_over_pixels
 from ucn.nn import MIN_SIDE, CorrespondenceNetwork
 from ucn.nn.tiling import encode_in_tiles
 from ucn.scoring import score_matches, score_pair
-from ucn.types import Features, Flow, ImageLike, Matches
+from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, PairGuide, SimilarityMap
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
 
 _PAIR_CORNERS = 500  # as many as the pair score was calibrated on
@@ -87,6 +87,12 @@ class Matcher:
         """
         return self._extract(image, "image", progress)
 
+    @torch.no_grad()
+    def encode(self, images: Tensor) -> FeatureMap:
+        """Descriptors of images of one size (B, 3, H, W) in [0, 1], at that size, in one forward pass."""
+        batch = images.to(self.device).contiguous(memory_format=torch.channels_last)
+        return encode_in_tiles(self._model, batch, self.config.tile_side)
+
     def match(
         self,
         image0: ImageLike,
@@ -128,9 +134,21 @@ class Matcher:
         points: ArrayLike | Tensor | None = None,
         mask0: MaskLike | None = None,
         mask1: MaskLike | None = None,
+        guide: PairGuide | None = None,
         progress: Report | None = None,
     ) -> Matches:
-        """Matches what `extract` found in two images; arguments as in `match`."""
+        """Matches what `extract` found in two images.
+
+        Args:
+            features0: of image 0.
+            features1: of image 1.
+            points: as in `match`, like all others.
+            mask0: as in `match`.
+            mask1: as in `match`.
+            guide: what `guide` found out about the two images, so that a few points of a pair that is asked
+                often are answered many times faster; without it the same is found out anew.
+            progress: called at each stage.
+        """
         use0 = None if mask0 is None else to_mask(mask0, features0.image_hw).to(self.device)
         use1 = None if mask1 is None else to_mask(mask1, features1.image_hw).to(self.device)
         if points is None:
@@ -143,12 +161,30 @@ class Matcher:
         matches = self._judge(features0, features1, points0, found)
         if points is None:
             return self._align(self._keep_good(matches, found), None, features0, features1, use1)
-        # The caller's points may lie anywhere; corners tell whether, and how, the images match.
-        corners = self._choose_points(features0, use0)[:_PAIR_CORNERS]
-        answer = self._match_points(features0, features1, corners, use0, use1)
-        guides = self._judge(features0, features1, corners, answer)
-        matches = replace(matches, pair_score=guides.pair_score)
-        return self._align(matches, self._keep_good(guides, answer), features0, features1, use1)
+        guide = guide or self._guide(features0, features1, use0, use1)
+        matches = replace(matches, pair_score=guide.matches.pair_score)
+        return self._align(matches, guide, features0, features1, use1)
+
+    @torch.no_grad()
+    def guide(self, features0: Features, features1: Features) -> PairGuide:
+        """Finds out what answers about single points of a pair rest on, to be given to `match_features`."""
+        return self._guide(features0, features1, None, None)
+
+    @torch.no_grad()
+    def similarities(self, features0: Features, features1: Features, point: ArrayLike) -> SimilarityMap:
+        """How alike one point (x, y) of image 0 and every place of image 1 are.
+
+        Raises:
+            PointsError: the point is not finite or lies outside image 0.
+        """
+        checked = torch.from_numpy(check_points(np.asarray(point)[None], features0.image_hw)).to(self.device)
+        encoded = resize_points(checked, resize_scale(features0.image_hw, features0.map.image_hw))
+        found = similarity_map(features0.map, features1.map, encoded[0])
+        corner = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+        cells = cells_to_pixels(corner, features1.map.stride, features1.map.offset)
+        moved = resize_points(cells, resize_scale(features1.map.image_hw, features1.image_hw))
+        (x0, y0), (x1, y1) = moved.tolist()
+        return SimilarityMap(_to_numpy(found), (x0, y0), (x1 - x0, y1 - y0))
 
     @torch.no_grad()
     def flow(self, image0: ImageLike, image1: ImageLike, *, progress: Report | None = None) -> Flow:
@@ -237,40 +273,54 @@ class Matcher:
             image1_hw=features1.image_hw,
         )
 
+    def _guide(
+        self, features0: Features, features1: Features, use0: Tensor | None, use1: Tensor | None
+    ) -> PairGuide:
+        # A caller's points may lie anywhere; corners tell whether, and how, the images match.
+        corners = self._choose_points(features0, use0)[:_PAIR_CORNERS]
+        found = self._match_points(features0, features1, corners, use0, use1)
+        guides = self._keep_good(self._judge(features0, features1, corners, found), found)
+        grey0, grey1 = self._read_greys(features0, features1)
+        if grey0 is None or grey1 is None:
+            return PairGuide(guides, False)
+        points = _to_encoded(guides, features0, features1, grey0.device)
+        is_same = show_same_surface(grey0, grey1, *points, max_shift=features1.map.stride)
+        return PairGuide(guides, is_same)
+
     def _align(
         self,
         matches: Matches,
-        guides: Matches | None,
+        guide: PairGuide | None,
         features0: Features,
         features1: Features,
         use1: Tensor | None,
     ) -> Matches:
         """The matches, moved to where the pixels round them agree; see `align_matches`."""
-        is_asked = self.config.use_alignment and self.config.use_refinement
-        if not is_asked or features0.grey is None or features1.grey is None:
+        grey0, grey1 = self._read_greys(features0, features1)
+        if grey0 is None or grey1 is None:
             return matches
-        # Not on mps, which lacks some of the small matrix operations.
-        device = torch.device("cpu") if self.device.type == "mps" else self.device
-        scales = [resize_scale(f.image_hw, f.map.image_hw) for f in (features0, features1)]
-
-        def to_encoded(chosen: Matches) -> tuple[Tensor, Tensor]:
-            points0, points1 = (
-                resize_points(torch.from_numpy(points).to(device), scale)
-                for points, scale in zip((chosen.points0, chosen.points1), scales, strict=True)
-            )
-            return points0, points1
-
+        device = grey0.device
         found = align_matches(
-            features0.grey.to(device) / 255,
-            features1.grey.to(device) / 255,
-            *to_encoded(matches),
-            None if guides is None else to_encoded(guides),
+            grey0,
+            grey1,
+            *_to_encoded(matches, features0, features1, device),
+            None if guide is None else _to_encoded(guide.matches, features0, features1, device),
+            is_same_surface=None if guide is None else guide.is_same_surface,
             max_shift=features1.map.stride,
         )
         moved = _to_caller(found.points1, features1)
         is_moved = found.is_aligned if use1 is None else found.is_aligned & _look_up(use1.to(device), moved)
         chosen = torch.where(is_moved[:, None], moved, torch.from_numpy(matches.points1).to(device))
         return replace(matches, points1=_to_numpy(chosen))
+
+    def _read_greys(self, features0: Features, features1: Features) -> tuple[Tensor | None, Tensor | None]:
+        """The encoded images in [0, 1] that matches are aligned by; None where they are not to be."""
+        is_asked = self.config.use_alignment and self.config.use_refinement
+        if not is_asked or features0.grey is None or features1.grey is None:
+            return None, None
+        # Not on mps, which lacks some of the small matrix operations.
+        device = torch.device("cpu") if self.device.type == "mps" else self.device
+        return features0.grey.to(device) / 255, features1.grey.to(device) / 255
 
     def _keep_good(self, matches: Matches, found: CheckedMatches) -> Matches:
         """The matches that pass the configured checks, best first."""
@@ -330,6 +380,15 @@ def _to_caller(points: Tensor, features: Features) -> Tensor:
     height, width = features.image_hw
     limit = moved.new_tensor([width - 0.5, height - 0.5])
     return torch.minimum(moved.clamp_min(-0.5), limit)
+
+
+def _to_encoded(
+    matches: Matches, features0: Features, features1: Features, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Both sides of matches in pixels of the encoded images."""
+    scale0, scale1 = (resize_scale(f.image_hw, f.map.image_hw) for f in (features0, features1))
+    points0, points1 = (torch.from_numpy(points).to(device) for points in (matches.points0, matches.points1))
+    return resize_points(points0, scale0), resize_points(points1, scale1)
 
 
 def _look_up(mask: Tensor, points: Tensor) -> Tensor:

@@ -110,6 +110,34 @@ class Matches:
 
 
 @dataclass(frozen=True)
+class PairGuide:
+    """What `Matcher.guide` found out about a pair, so that single points of it are answered at once.
+
+    Attributes:
+        matches: corners of image 0 with matches that hold, and the score of the pair.
+        is_same_surface: the pixels round them agree, so that other matches may be aligned by theirs.
+    """
+
+    matches: Matches
+    is_same_surface: bool
+
+
+@dataclass(frozen=True)
+class SimilarityMap:
+    """How alike a point of image 0 and each place of image 1 are.
+
+    Attributes:
+        similarities: (h, w) float32: cosine similarity of each cell of image 1, in [-1, 1].
+        first_cell: (x, y) of the centre of the top-left cell, in pixels of the image the caller gave.
+        cell_step: (x, y) pixels of that image between the centres of neighbouring cells.
+    """
+
+    similarities: FloatArray
+    first_cell: tuple[float, float]
+    cell_step: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class Flow:
     """Where every pixel of image 0 lies in image 1.
 

@@ -15,6 +15,7 @@ from ucn.data import io
 from ucn.data import io as io_module
 from ucn.data.io import (
     check_output,
+    decode_image,
     read_image,
     read_mask,
     to_mask,
@@ -445,3 +446,28 @@ class TestWriting:
         with pytest.raises(OutputError, match=r"cannot write .*a\.jpg"):
             write_image(tmp_path / "a.jpg", np.zeros((1, 70_000, 3), np.uint8))
         assert list(tmp_path.iterdir()) == []
+
+
+class TestDecode:
+    def test_is_what_reading_the_file_gives(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.png"
+        write_image(path, make_pixels())
+        assert decode_image(path.read_bytes()).equal(read_image(path))
+
+    def test_orientation_is_applied(self, tmp_path: Path) -> None:
+        exif = PIL.Image.Exif()
+        exif[0x0112] = 6
+        PIL.Image.fromarray(make_pixels(5, 7)).save(tmp_path / "a.jpg", exif=exif)
+        assert decode_image((tmp_path / "a.jpg").read_bytes()).shape == (3, 7, 5)
+
+    @pytest.mark.parametrize("side", [101, 20_000, 2_000_000])
+    def test_too_many_pixels(self, side: int) -> None:
+        with pytest.raises(
+            ImageReadError, match=r"cannot read the image: it has .* the limit is 10,000 pixels"
+        ):
+            decode_image(png_with_header(side, side), max_pixels=10_000)
+
+    @pytest.mark.parametrize("content", [b"", b"hello", png_with_header(64, 64)])
+    def test_damaged(self, content: bytes) -> None:
+        with pytest.raises(ImageReadError, match=r"cannot read the image: .*get it again"):
+            decode_image(content)

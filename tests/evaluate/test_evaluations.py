@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evaluation_cases import write_sequence
+from trunk_cases import make_arrays
 from ucn.errors import ConfigError
 from ucn.evaluate.benchmarks import BENCHMARKS
 from ucn.evaluate.evaluations import EVALUATIONS, Request, find_evaluation
+from ucn.evaluate.methods import MethodFiles
 from ucn.evaluate.outputs import SHEET
 from ucn.evaluate.run import RunSettings
 
@@ -49,3 +52,18 @@ def test_a_request_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert seen[-1] == (2, 2)
     assert [plot.suffix for plot in outcome.report.plots] == list(find_evaluation(name).plots)
     assert list(outcome.pictures) == ([SHEET] if find_evaluation(name).has_sheet else [])
+
+
+def test_what_the_data_rules_out_is_said(tmp_path: Path) -> None:
+    write_sequence(tmp_path / "data", "v_one")
+    np.savez(tmp_path / "trunk.npz", **make_arrays())  # type: ignore[arg-type]
+    skipped: dict[str, str] = {}
+    request = Request(
+        tmp_path / "data",
+        RunSettings(tmp_path / "cache", limit=1),
+        methods=["daisy", "nn-transfer"],
+        files=MethodFiles(trunk=tmp_path / "trunk.npz"),
+        on_skip=skipped.__setitem__,
+    )
+    find_evaluation("hpatches").run(request)
+    assert skipped == {"nn-transfer": "hpatches has no named parts that could be copied"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ucn.evaluate.faithfulness import MARGINS, judge_systems, mark_name
+from ucn.evaluate.faithfulness import MARGINS, Margin, judge_systems, mark_name
 from ucn.evaluate.scoring import Figure
 
 
@@ -29,7 +29,10 @@ def test_one_group_is_enough_to_fail(group: str, asked: float) -> None:
     figures += [make_figure("sift-flow", name, share) for name, share in shares.items()]
     verdicts = judge_systems(figures)
     assert mark_name("sift-flow", verdicts) == "sift-flow (not faithful)"
-    assert f"{group} +{asked - 0.1:.1f} of {asked:g} (sift leaves 50.0)" in verdicts["sift-flow"].describe()
+    wanted = (
+        f"{group} +{asked - 0.1:.1f} of {asked:g} (sift leaves 50.0, of which {(asked - 0.1) / 50:.0%} are"
+    )
+    assert wanted in verdicts["sift-flow"].describe()
     shares[group] = 0.5 + (asked + 0.1) / 100
     figures = figures[:5] + [make_figure("sift-flow", name, share) for name, share in shares.items()]
     assert mark_name("sift-flow", judge_systems(figures)) == "sift-flow"
@@ -40,7 +43,15 @@ def test_nothing_can_be_ahead_of_nearly_all() -> None:
     verdict = judge_systems(figures)["dsp"]
     assert not verdict.is_faithful
     assert "not faithful by the rule" in verdict.describe()
-    assert "+2.0 of 10 (sift leaves 2.0)" in verdict.describe()
+    assert "+2.0 of 10 (sift leaves 2.0, of which 100% are gained)" in verdict.describe()
+
+
+def test_share_of_the_room() -> None:
+    assert Margin("KITTI flow", 9.0, 5.0, 36.0).gained == 0.25
+    assert Margin("KITTI flow", -9.0, 5.0, 36.0).gained == -0.25
+    full = Margin("KITTI flow", 0.0, 5.0, 0.0)
+    assert full.gained == 0
+    assert not full.is_enough
 
 
 def test_what_is_compared() -> None:

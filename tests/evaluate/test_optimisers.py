@@ -55,11 +55,11 @@ def test_features_of_others() -> None:
         "deepmatching",
     ]
     assert flow.extractor is plain.extractor
-    assert flow.matcher == SiftFlow()
+    assert flow.matcher == SiftFlow(smoothness=0.4)
     assert (deep.matcher, own.matcher) == (DeepMatching(atom_cells=2, finest_pixels=4), DeepMatching())
     assert [method.is_nearest for method in methods] == [True, False, False, False]
     assert flow.key["features"] == plain.key
-    assert flow.key["sift-flow"]["smoothness"] == SiftFlow.smoothness
+    assert flow.key["sift-flow"]["smoothness"] == 0.4
     assert plain.title in flow.title and "SIFT Flow" in flow.title
 
 

@@ -78,8 +78,8 @@ def test_tables() -> None:
     assert refined.rows[0] == ("good", "53.0", "55.0", "60.0", "63.0", "65.0", "70.0")
     assert on_cells.rows[1] == ("bad", "3.0", "5.0", "10.0", "13.0", "15.0", "20.0")
     assert averages.rows[0][1] == "63.0 / 50.0 / 25.0 (10.0–90.0)"
-    assert averages.rows[0][-3:] == ("2.5", "1.5", "0.25")
-    assert averages.rows[1][-1] == "–"  # no image was described
+    assert averages.rows[0][-4:] == ("2.5", "1.5", "0.25", "0.10")
+    assert averages.rows[1][-2] == "–"  # no image was described
 
 
 def test_headline_chooses_the_average() -> None:

@@ -102,6 +102,11 @@ def test_training_images_are_described_once(folder: Path, tmp_path: Path) -> Non
     bind(folder, tmp_path / "cache", first)
     bind(folder, tmp_path / "cache", second)
     assert (first.calls, second.calls) == (2, 0)
+    seen: list[tuple[int, int]] = []
+    method = replace(make_method("nn-transfer", second), is_transfer=True)
+    entries, cache = open_entries(folder), tmp_path / "cache"
+    bind_transfers(LoadedMethods([method]), "cub", entries, cache, lambda *counts: seen.append(counts))
+    assert seen == [(1, 2), (2, 2)]
     write_text(folder / "parts" / "part_locs.txt", "1 1 20.5 39.5 1", *LOCATIONS[1:])
     bind(folder, tmp_path / "cache", second)
     assert second.calls == 2

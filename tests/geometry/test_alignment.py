@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ucn.geometry.alignment import align_matches, align_points, estimate_linear_parts
+from ucn.geometry.alignment import (
+    align_matches,
+    align_points,
+    estimate_linear_parts,
+    show_same_surface,
+)
 
 SIZE_HW = (120, 160)
 TURN = torch.tensor([[0.9, -0.25], [0.3, 1.05]])
@@ -229,3 +234,16 @@ class TestMatchesOfAPair:
         assert align_points(grey0, mixed, points0, start).is_aligned.any()
         assert not found.is_aligned.any()
         assert found.points1.equal(start)
+
+    def test_what_is_known_of_the_guides_is_not_found_out_again(self, grey0: Tensor, grey1: Tensor) -> None:
+        guides0 = scatter(50)
+        guides = (guides0, guides0 @ TURN.t() + SHIFT)
+        points0 = scatter(3) + 1
+        start = disturb(points0 @ TURN.t() + SHIFT, 0.5)
+        assert show_same_surface(grey0, grey1, *guides)
+        assert not show_same_surface(grey0, torch.rand(SIZE_HW), *guides)
+        assert not show_same_surface(grey0, grey1, guides[0][:3], guides[1][:3])
+        plain = align_matches(grey0, grey1, points0, start, guides)
+        known = align_matches(grey0, grey1, points0, start, guides, is_same_surface=True)
+        assert known.points1.equal(plain.points1)
+        assert align_matches(grey0, grey1, points0, start, guides, is_same_surface=False).points1.equal(start)

@@ -23,3 +23,25 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path | None], overwr
         if path.resolve() in taken:
             raise OutputError(f"cannot write {path}: it is an input; give another name")
         check_output(path, overwrite)
+
+
+def check_folder(folder: Path, names: Iterable[str], overwrite: bool) -> None:
+    """Checks that files can be written into a folder, or that a missing one can be made.
+
+    Raises:
+        OutputError: they cannot.
+    """
+    from ucn.data.io import check_output
+    from ucn.errors import OutputError
+
+    try:
+        is_folder, is_there = folder.is_dir(), folder.exists()
+    except OSError:  # a name that is too long, say; check_output tells
+        is_folder = is_there = False
+    if is_folder:
+        for name in names:
+            check_output(folder / name, overwrite)
+    elif is_there:
+        raise OutputError(f"cannot write into {folder}: it is a file; give a folder with -o")
+    else:
+        check_output(folder)

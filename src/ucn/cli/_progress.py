@@ -33,6 +33,13 @@ class CountBar:
             self._bar.reset(self._task, completed=done, total=total)
             self._is_begun = True
 
+    def show(self, title: str, done: int, total: int) -> None:
+        """Shows how far a stage of the work is; a new one begins at the start of the bar."""
+        task = self._bar.tasks[0]
+        if task.description != title:
+            self._bar.reset(self._task, description=title, completed=done, total=total)
+        self(done, total)
+
     def __enter__(self) -> Self:
         self._bar.start()
         return self

@@ -13,7 +13,24 @@ from typing import Annotated
 
 import typer
 
-from ucn.cli import data, demo, evaluate, flow, info, match, pose, train, weights
+from ucn.cli import (
+    align,
+    data,
+    demo,
+    evaluate,
+    export,
+    extract,
+    flow,
+    info,
+    match,
+    pairs,
+    pose,
+    reconstruct,
+    serve,
+    track,
+    train,
+    weights,
+)
 from ucn.cli._errors import report_errors
 from ucn.cli._report import find_version
 
@@ -22,8 +39,15 @@ _VERBS: dict[str, Callable[..., None]] = {
     "match": match.run,
     "flow": flow.run,
     "pose": pose.run,
+    "align": align.run,
+    "track": track.run,
+    "extract": extract.run,
+    "pairs": pairs.run,
+    "reconstruct": reconstruct.run,
     "train": train.run,
     "evaluate": evaluate.run,
+    "export": export.run,
+    "serve": serve.run,
     "weights": weights.run,
     "info": info.run,
 }

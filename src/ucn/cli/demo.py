@@ -11,6 +11,7 @@ import typer
 
 from ucn.cli import _matcher
 from ucn.cli._options import Debug, Device, Json, Overwrite, Weights
+from ucn.cli._outputs import check_folder
 from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_seconds, say_share
 from ucn.cli._stages import Stages
 
@@ -50,7 +51,7 @@ def run(
     the pair is used in matching.
     """
     with Stages(is_quiet=json) as stages:
-        _check_folder(output, overwrite)
+        check_folder(output, _PICTURES, overwrite)
         from ucn.data.example import example_pair
 
         pair = example_pair()
@@ -87,24 +88,6 @@ def run(
         "written": say_files(written),
     }
     print_lines(lines)
-
-
-def _check_folder(folder: Path, overwrite: bool) -> None:
-    """The folder may be missing, but then its parent must be writable."""
-    from ucn.data.io import check_output
-    from ucn.errors import OutputError
-
-    try:
-        is_folder, is_there = folder.is_dir(), folder.exists()
-    except OSError:  # a name that is too long, say; check_output tells
-        is_folder = is_there = False
-    if is_folder:
-        for name in _PICTURES:
-            check_output(folder / name, overwrite)
-    elif is_there:
-        raise OutputError(f"cannot write into {folder}: it is a file; give a folder with -o")
-    else:
-        check_output(folder)
 
 
 def _match_and_score(matcher: Matcher, pair: ExamplePair, stages: Stages) -> _Result:

@@ -57,6 +57,12 @@ def run(
             show_default="peers/*.onnx in $UCN_DATA",
         ),
     ] = None,
+    siamese: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", readable=False, help="Network for method siamese.", show_default="the package's"
+        ),
+    ] = None,
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="DIR", readable=False, help="Folder for the results."),
@@ -136,6 +142,7 @@ def run(
                 "--weights-file": weights_files,
                 "--trunk": trunk,
                 "--xfeat": xfeat,
+                "--siamese": siamese,
                 "--limit": limit,
                 "--seed": seed or None,
                 "--no-refinement": not refinement,
@@ -154,7 +161,7 @@ def run(
             folder=data or Path(),
             settings=settings,
             methods=names,
-            files=MethodFiles(weights_files or (), trunk, xfeat),
+            files=MethodFiles(weights_files or (), trunk, xfeat, siamese),
             sheet_pairs=sheet,
             on_skip=None if json else _say_skipped,
             progress=bar,

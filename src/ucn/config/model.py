@@ -29,6 +29,11 @@ class ModelConfig(Config):
     """How many times further each convolution of that branch reaches than the one before, 1..4; the last
     one reaches at most 16 times as far as the first."""
 
+    use_standard_light: bool = False
+    """Bring every image to the same mean brightness and contrast before the trunk."""
+    levels: int = 1
+    """Sizes at which the trunk sees the image, each half the one before, 1..4; 1 is the image alone."""
+
     def __post_init__(self) -> None:
         """Checks types and ranges."""
         super().__post_init__()
@@ -42,6 +47,10 @@ class ModelConfig(Config):
         # Eight layers dilated by 4 would reach 87,000 cells, with borders as wide round every tile.
         rule = "context_dilation must give at most 16 when raised to the power context_layers - 1"
         require(dilation ** max(0, self.context_layers - 1) <= 16, rule, dilation)
+        require(1 <= self.levels <= 4, "levels must be 1..4", self.levels)
+        # Tiles start at multiples of 32 pixels, on which the cells of every level must fall.
+        rule = "levels must be such that 2 to the power levels - 1 times all strides is at most 32"
+        require(2 ** (self.levels - 1) * math.prod(self.strides) <= 32, rule, self.levels)
         require(
             self.context_layers == 0 or math.prod(self.strides) <= 8,
             "context_layers must be 0 where the strides multiply to more than 8",

@@ -7,6 +7,7 @@ limits apply before anything is decoded, and knows EXIF, CMYK and 16-bit files.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import secrets
@@ -61,6 +62,24 @@ def read_image(path: str | Path) -> Tensor:
     with _open_image(Path(path), "image") as image:
         PIL.ImageOps.exif_transpose(image, in_place=True)
         return _pixels_to_tensor(_rgb_pixels(image))
+
+
+def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
+    """Reads an image from the bytes of a file, as `read_image` does; nothing is written to disk.
+
+    Raises:
+        ImageReadError: as `read_image`, with `max_pixels` as the limit.
+    """
+    try:
+        with _open_quietly(io.BytesIO(content), max_pixels) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise _TooLargeError(f"{width:,} × {height:,} pixels", max_pixels)
+            PIL.ImageOps.exif_transpose(image, in_place=True)
+            return _pixels_to_tensor(_rgb_pixels(image))
+    except Exception as error:  # as in `_open_image`
+        cause = error.__cause__ if isinstance(error, ImageReadError) else error
+        raise ImageReadError(f"cannot read the image: {_explain(error)}") from cause
 
 
 def to_tensor(image: ImageLike) -> Tensor:
@@ -285,7 +304,7 @@ def _explain(error: Exception) -> str:
 
 class _TooLargeError(ImageReadError):
     def __init__(self, size: str, limit: int) -> None:
-        super().__init__(f"it has {size}, the limit is {limit:,} pixels (MAX_PIXELS); reduce the image first")
+        super().__init__(f"it has {size}, the limit is {limit:,} pixels; reduce the image first")
 
 
 def _check_file(path: Path) -> None:
@@ -302,14 +321,14 @@ def _check_file(path: Path) -> None:
         )
 
 
-def _open_quietly(path: Path) -> PIL.Image.Image:
+def _open_quietly(path: Path | BinaryIO, max_pixels: int = MAX_PIXELS) -> PIL.Image.Image:
     """Reads the header only. Pillow's own limit may be stricter than ours if its user has lowered it."""
     try:
         with _warning_filters, warnings.catch_warnings():
             warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)
             return PIL.Image.open(path, formats=READ_FORMATS)
     except PIL.Image.DecompressionBombError as error:
-        limit = min(MAX_PIXELS, 2 * (PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS))
+        limit = min(max_pixels, 2 * (PIL.Image.MAX_IMAGE_PIXELS or max_pixels))
         count = re.search(r"\d+", str(error))
         raise _TooLargeError(f"{int(count[0]):,} pixels" if count else "too many pixels", limit) from error
     except PIL.UnidentifiedImageError as error:

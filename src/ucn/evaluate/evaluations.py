@@ -21,6 +21,8 @@ from ucn.evaluate.pair_score_report import run_pair_score
 from ucn.evaluate.points_report import build_report
 from ucn.evaluate.pose_report import run_camera_motion
 from ucn.evaluate.predictions import Progress
+from ucn.evaluate.reconstruction_report import TITLE as RECONSTRUCTION_TITLE
+from ucn.evaluate.reconstruction_report import load_reconstruction_methods, run_reconstruction
 from ucn.evaluate.report import Report
 from ucn.evaluate.run import RunSettings, run_benchmark
 from ucn.evaluate.sheet import draw_sheet
@@ -36,7 +38,8 @@ class Request:
         methods: names of methods; None means all.
         files: that methods need beside the package.
         sheet_pairs: how many pairs a sheet of matches shows; 0 makes none.
-        on_skip: called with name and reason of each method that is left out, before the work begins.
+        on_skip: called with name and reason of each method that is left out, before the work begins where
+            that is known then.
         progress: called with (pairs done, all pairs).
     """
 
@@ -107,9 +110,20 @@ def _run_motion(benchmark: MotionBenchmark, request: Request) -> Outcome:
     return Outcome(run_camera_motion(benchmark, request.folder, loaded, request.settings, request.progress))
 
 
+def _run_reconstruction(request: Request) -> Outcome:
+    methods, skipped = load_reconstruction_methods(request.methods, request.files)
+    if request.on_skip is not None:
+        for name, reason in skipped.items():
+            request.on_skip(name, reason)
+    return Outcome(run_reconstruction(request.folder, methods, skipped, request.settings, request.progress))
+
+
 def _run_points(benchmark: Benchmark, request: Request) -> Outcome:
     loaded = _load(request)
     run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress)
+    if request.on_skip is not None:  # what the data itself rules out is known only now
+        for name in run.skipped.keys() - loaded.skipped.keys():
+            request.on_skip(name, run.skipped[name])
     pictures = {SHEET: draw_sheet(run, request.sheet_pairs)} if request.sheet_pairs else {}
     return Outcome(build_report(run), pictures)
 
@@ -127,6 +141,7 @@ _LIST = (
     ),
     Evaluation("hpatches-matches", MATCHES_TITLE, _run_matches),
     Evaluation("pair-score", PAIR_SCORE_TITLE, _run_pair_score),
+    Evaluation("reconstruction", RECONSTRUCTION_TITLE, _run_reconstruction),
     *(
         Evaluation(benchmark.name, benchmark.title, partial(_run_motion, benchmark))
         for benchmark in MOTION_BENCHMARKS.values()

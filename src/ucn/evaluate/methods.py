@@ -26,6 +26,7 @@ from ucn.baselines.flow import (
     SiftFlow,
     SpatialPyramid,
 )
+from ucn.baselines.siamese import SHIPPED, PatchDescriber, SiameseMatcher, load_siamese
 from ucn.baselines.transfer import SQUARES
 from ucn.baselines.xfeat import find_obstacle
 from ucn.config import MatchConfig
@@ -85,11 +86,13 @@ class MethodFiles:
         weights: files of `ucn train`; each is a method, named after its file.
         trunk: GoogLeNet's ImageNet weights; None looks in the folder that ``UCN_DATA`` names.
         xfeat: XFeat's ONNX file; None looks there too.
+        siamese: a Siamese network; None takes the package's.
     """
 
     weights: Sequence[Path] = ()
     trunk: Path | None = None
     xfeat: Path | None = None
+    siamese: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -307,7 +310,7 @@ OPTIMISERS: dict[str, Optimiser] = {
             own_title=f"SIFT at every pixel, 4 × 4 histograms of {PixelSift.bin_pixels:g} px",
             own_extractor=PixelSift(),
             own_matcher=SiftFlow(),
-            matcher=SiftFlow(),
+            matcher=SiftFlow(smoothness=0.4),
         ),
         Optimiser(
             name="dsp",
@@ -341,8 +344,20 @@ def _load_transfer(files: MethodFiles, device: str | torch.device) -> Method:
     return Method(_TRANSFER, title, {"transfer": method.key}, method.extractor, is_transfer=True)
 
 
+def _load_siamese(files: MethodFiles, device: str | torch.device) -> Method:
+    path = files.siamese or SHIPPED
+    if files.siamese is None and not path.is_file():
+        raise _AbsentError(
+            "no Siamese network: train one with benchmarks/siamese_training.py, give --siamese"
+        )
+    describer = PatchDescriber(load_siamese(path), device)
+    matcher = SiameseMatcher(describer.model.decision)
+    return Method("siamese", describer.title, {"siamese": _hash(path)}, describer, matcher)
+
+
 _ON_REQUEST: dict[str, Callable[[MethodFiles, Any], Method]] = {
     _TRANSFER: _load_transfer,
+    "siamese": _load_siamese,
     "pixel-sift": _classical(
         "pixel-sift",
         PixelSift(),

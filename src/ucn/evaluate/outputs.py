@@ -20,6 +20,7 @@ SHEET = "-sheet.jpg"
 _TEXTS = (".json", ".csv", ".md", ".tex")
 _PACKAGES = (
     *("ucn", "torch", "numpy", "opencv-contrib-python-headless", "onnxruntime", "poselib", "kornia", "numba"),
+    "pycolmap",
 )
 
 

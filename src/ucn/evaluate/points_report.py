@@ -205,11 +205,11 @@ def _tabulate_averages(run: PointsRun, figures: Sequence[Figure], use: bool) -> 
             cells.append(f"{means} ({bounds})")
         cost = next(cost for cost in run.scores.costs if cost.method == method.name)
         errors = (say_number(own[0].mean_error), say_number(own[0].median_error))
-        rows.append((*cells, *errors, say_number(cost.per_image, 2)))
+        rows.append((*cells, *errors, say_number(cost.per_image, 2), say_number(cost.per_pair, 2)))
     limits = run.benchmark.limits
     names = [f"{figures[0].group} {_say_limits(run.benchmark, (limit,))}" for limit in limits]
     title = f"mean over points / pairs / classes (interval of the first), {_title(use)}"
-    ends = ("mean error, px", "median error, px", "s an image")
+    ends = ("mean error, px", "median error, px", "s an image", "s a pair")
     return Table(title, ("method", *names, *ends), tuple(rows))
 
 

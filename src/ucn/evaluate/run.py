@@ -56,7 +56,7 @@ def run_benchmark(
         folder: of its data; bundled benchmarks ignore it.
         loaded: of `load_methods`.
         settings: the user's choices.
-        progress: called after each pair.
+        progress: called after each pair, and before them after each training image that is described.
 
     Raises:
         DataError: the folder is not that data set, or there is nothing to measure.
@@ -66,7 +66,7 @@ def run_benchmark(
     if benchmark.adapt is not None:
         benchmark = benchmark.adapt(benchmark, entries)
     benchmark = _limit_side(benchmark, settings.max_side)
-    loaded = bind_transfers(loaded, benchmark.name, entries, settings.cache)
+    loaded = bind_transfers(loaded, benchmark.name, entries, settings.cache, progress)
     require_methods(loaded)
     chosen = list(range(len(entries)))
     if settings.limit is not None:

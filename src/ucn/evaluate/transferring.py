@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,11 @@ def whole_box(size_hw: tuple[int, int]) -> Box:
 
 
 def bind_transfers(
-    loaded: LoadedMethods, benchmark: str, entries: Sequence[Entry], cache: Path
+    loaded: LoadedMethods,
+    benchmark: str,
+    entries: Sequence[Entry],
+    cache: Path,
+    progress: Callable[[int, int], None] | None = None,
 ) -> LoadedMethods:
     """Gives methods that copy parts the training images of a benchmark; where it has none, they are skipped.
 
@@ -87,6 +91,7 @@ def bind_transfers(
         benchmark: its name.
         entries: all its pairs.
         cache: folder of predictions, in which descriptions of training images are kept.
+        progress: called with (done, all) after each training image.
     """
     bound = LoadedMethods(skipped=dict(loaded.skipped))
     for method in loaded.methods:
@@ -94,7 +99,8 @@ def bind_transfers(
         if reason:
             bound.skipped[method.name] = reason
         else:
-            bound.methods.append(_bind(method, benchmark, entries, cache) if method.is_transfer else method)
+            is_bound = not method.is_transfer
+            bound.methods.append(method if is_bound else _bind(method, benchmark, entries, cache, progress))
     return bound
 
 
@@ -110,7 +116,13 @@ def _find_obstacle(benchmark: str, entries: Sequence[Entry]) -> str:
     return ""
 
 
-def _bind(method: Method, benchmark: str, entries: Sequence[Entry], cache: Path) -> Method:
+def _bind(
+    method: Method,
+    benchmark: str,
+    entries: Sequence[Entry],
+    cache: Path,
+    progress: Callable[[int, int], None] | None,
+) -> Method:
     """The method with its gallery; the training images become a part of its key."""
     root = entries[0].data.root
     options = _WITH_BOXES.get(benchmark, {})
@@ -123,7 +135,7 @@ def _bind(method: Method, benchmark: str, entries: Sequence[Entry], cache: Path)
     settings = {"version": VERSION, "side": SIDE, "squares": SQUARES}
     key = {**method.key, **settings, "training": _digest_training(training)}
     store = RecordStore(cache / benchmark, "training", key)
-    gallery = _build_gallery(method.extractor, training, store, use_boxes=bool(options))
+    gallery = _build_gallery(method.extractor, training, store, bool(options), progress)
     return replace(method, key=key, transfer=PartTransfer(method.extractor, gallery, boxes))
 
 
@@ -145,7 +157,11 @@ def _open(benchmark: str, root: Path, split: str, options: Mapping[str, Option])
 
 
 def _build_gallery(
-    extractor: Extractor, data: KeypointData, store: RecordStore, use_boxes: bool
+    extractor: Extractor,
+    data: KeypointData,
+    store: RecordStore,
+    use_boxes: bool,
+    progress: Callable[[int, int], None] | None,
 ) -> PartGallery:
     """Describes all training images; those that a store has from before are not described again."""
     records: list[dict[str, Any]] = []
@@ -154,6 +170,8 @@ def _build_gallery(
             if row not in store:
                 store.put(row, _describe(extractor, data, example, use_boxes))
             records.append(store.get(row))
+            if progress is not None:
+                progress(row + 1, len(data.examples))
     finally:
         store.flush()
     count = max(len(record["is_visible"]) for record in records)

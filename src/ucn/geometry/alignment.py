@@ -56,6 +56,7 @@ def align_matches(
     points1: Tensor,
     guides: tuple[Tensor, Tensor] | None = None,
     *,
+    is_same_surface: bool | None = None,
     max_shift: float = 4.0,
 ) -> AlignedPoints:
     """Moves the matches of a pair by parts of a pixel, where its images show the same surfaces.
@@ -71,23 +72,33 @@ def align_matches(
         points1: (N, 2) their matches, in pixels of image 1; NaN where there is none.
         guides: (M, 2) points of both images that match, well spread, which tell how image 1 is turned and
             stretched; None takes the matches themselves.
+        is_same_surface: what `show_same_surface` says of the guides, where that is known already.
         max_shift: pixels of image 1 by which a match may move.
     """
-    count = len(points0)
     has_match = points1.isfinite().all(dim=1)
-    if guides is None:
-        guides0, guides1 = points0[has_match], points1[has_match]
-        all0, all1, is_guide = points0, points1, has_match
-    else:
-        guides0, guides1 = guides
-        all0, all1 = torch.cat([points0, guides0]), torch.cat([points1, guides1])
-        is_guide = torch.arange(len(all0), device=all0.device) >= count
-    linear = estimate_linear_parts(all0, guides0, guides1)
-    found = align_points(grey0, grey1, all0, all1, linear, max_shift=max_shift)
-    agrees = found.correlations[is_guide] >= _MIN_CORRELATION
-    if len(guides0) < _MIN_NEIGHBOURS or agrees.float().mean() < _MIN_SHARE:
-        return AlignedPoints(points1, torch.zeros_like(has_match), torch.full_like(points1[:, 0], -1.0))
-    return AlignedPoints(found.points1[:count], found.is_aligned[:count], found.correlations[:count])
+    guides0, guides1 = (points0[has_match], points1[has_match]) if guides is None else guides
+    if guides is not None and is_same_surface is None:
+        is_same_surface = show_same_surface(grey0, grey1, guides0, guides1, max_shift=max_shift)
+    if is_same_surface is not False:
+        linear = estimate_linear_parts(points0, guides0, guides1)
+        found = align_points(grey0, grey1, points0, points1, linear, max_shift=max_shift)
+        if is_same_surface or _agree(found.correlations[has_match]):
+            return found
+    return AlignedPoints(points1, torch.zeros_like(has_match), torch.full_like(points1[:, 0], -1.0))
+
+
+def show_same_surface(
+    grey0: Tensor, grey1: Tensor, guides0: Tensor, guides1: Tensor, *, max_shift: float = 4.0
+) -> bool:
+    """Whether the pixels round enough matches of a pair agree; all are finite, and as in `align_matches`."""
+    linear = estimate_linear_parts(guides0, guides0, guides1)
+    return _agree(align_points(grey0, grey1, guides0, guides1, linear, max_shift=max_shift).correlations)
+
+
+def _agree(correlations: Tensor) -> bool:
+    """Whether guides (M,) are enough, and enough of them agree."""
+    agrees = correlations >= _MIN_CORRELATION
+    return len(agrees) >= _MIN_NEIGHBOURS and bool(agrees.float().mean() >= _MIN_SHARE)
 
 
 def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Tensor:

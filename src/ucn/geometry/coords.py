@@ -64,7 +64,8 @@ def pixel_grid(size_hw: tuple[int, int], device: torch.device | str = "cpu") -> 
 
 def to_sampling_grid(points: Tensor, size_hw: tuple[int, int]) -> Tensor:
     """What ``grid_sample`` with ``align_corners=False`` expects for points (..., 2) of an image or map."""
-    size = points.new_tensor([size_hw[1], size_hw[0]])
+    # Not one tensor of both: graphs made for images of any size would keep the size they were made with.
+    size = torch.stack([points.new_ones(()) * size_hw[1], points.new_ones(()) * size_hw[0]])
     return (2 * points + 1) / size - 1
 
 

@@ -27,6 +27,7 @@ _SPARE_CANDIDATES = 16
 
 # Larger blocks of scores are slower on a processor, whose caches they leave (measured).
 _CPU_BLOCK_BYTES = 32 * 2**20
+_CPU_NORM_ROWS = 4096
 
 # Blocks of distances (rows, columns), each with its first column; they can be read more than once.
 _ReadBlocks = Callable[[], Iterable[tuple[int, Tensor]]]
@@ -107,7 +108,7 @@ def _rank_by_products(
     for items in _slices(B, item_step):
         for columns in _slices(M, column_step):
             block = database[items, columns].to(dtype)  # (G, m, D)
-            norms = torch.linalg.vector_norm(block.double(), dim=-1)
+            norms = _measure_norms(block)
             largest_norm[items] = torch.maximum(largest_norm[items], norms.amax(dim=-1, keepdim=True))
             penalty = (-0.5 * norms.square()).to(dtype)[:, None]
             for rows in _slices(N, row_step):
@@ -134,6 +135,14 @@ def _rank_by_products(
     if k > M:
         indices = F.pad(indices, (0, k - M), value=-1)
     return indices, is_settled
+
+
+def _measure_norms(rows: Tensor) -> Tensor:
+    """Lengths (B, M) of rows (B, M, D), in float64."""
+    # On a processor a wide copy of all rows, freshly allocated each time, costs more than the product does.
+    step = _CPU_NORM_ROWS if rows.device.type == "cpu" else max(1, rows.shape[1])
+    parts = _slices(rows.shape[1], step)
+    return torch.cat([torch.linalg.vector_norm(rows[:, part].double(), dim=-1) for part in parts], dim=1)
 
 
 def _plan(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ucn.config import ModelConfig
 from ucn.nn.context import ContextBranch
 from ucn.nn.googlenet import GoogLeNetTrunk, plain_convolution
-from ucn.nn.normalise import ChannelNorm, l2_normalise
+from ucn.nn.normalise import ChannelNorm, l2_normalise, standardise_light
+from ucn.nn.pyramid import CoarseLevel, halve
 from ucn.nn.spatial_transformer import MAX_REACH_CELLS, ConvolutionalSpatialTransformer
 from ucn.types import FeatureMap
 
@@ -49,6 +50,10 @@ class CorrespondenceNetwork(nn.Module):
             if config.context_layers
             else None
         )
+        self.coarse_levels = nn.ModuleList(
+            CoarseLevel(channels, config.dim or channels, 2**level, partial(_build_norm, config.head_norm))
+            for level in range(1, config.levels)
+        )
         channels = config.dim or channels
         self.transformer = (
             ConvolutionalSpatialTransformer(channels, channels, config.transformer_kernel)
@@ -56,17 +61,36 @@ class CorrespondenceNetwork(nn.Module):
             else nn.Identity()
         )
         self.stride, self.offset = self.trunk.stride, self.trunk.offset
-        reach_cells = 0 if config.transformer == "none" else MAX_REACH_CELLS
-        reach_cells += self.context.reach_cells if self.context is not None else 0
-        self.reach = self.trunk.reach + reach_cells * self.stride
+        self.reach = self._find_reach()
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) RGB in [0, 1] to unit descriptors (B, D, h, w)."""
+        return self.describe(self.prepare(images))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """What is done to images as a whole, (B, 3, H, W) to the same: all that tiles cannot do on their own."""
+        return standardise_light(images) if self.config.use_standard_light else images
+
+    def describe(self, images: Tensor) -> Tensor:
+        """Prepared images (B, 3, H, W) to unit descriptors (B, D, h, w)."""
         features = self.head_norm(self.trunk(images))
         projected = self.projection(features)
         if self.context is not None:
             projected = projected + self.context(features)
+        for level in self.coarse_levels:
+            images = halve(images)
+            projected = projected + level(self.trunk(images), projected.shape[-2:])
         return l2_normalise(self.transformer(projected))
+
+    def _find_reach(self) -> int:
+        reaches = [self.trunk.reach]
+        if self.context is not None:
+            reaches.append(self.trunk.reach + self.context.reach_cells * self.stride)
+        for level in self.coarse_levels:
+            assert isinstance(level, CoarseLevel)
+            reaches.append(level.find_reach(self.trunk.reach, self.stride))
+        transformer_cells = 0 if self.config.transformer == "none" else MAX_REACH_CELLS
+        return max(reaches) + transformer_cells * self.stride
 
     def encode(self, images: Tensor) -> FeatureMap:
         """Descriptors together with where their cells lie.
@@ -98,7 +122,7 @@ def build_model(config: ModelConfig, generator: torch.Generator | None = None) -
     for module in model.modules():
         if isinstance(module, ConvolutionalSpatialTransformer):
             module.start_as_convolution()
-        if isinstance(module, ContextBranch):
+        if isinstance(module, (ContextBranch, CoarseLevel)):
             module.start_at_zero()
     return model
 

@@ -46,13 +46,14 @@ def encode_in_tiles(
         return model.encode(image)
     rows, columns = (list(_spans(size, tile_side, model.reach)) for size in (height, width))
     strips, count = [], len(rows) * len(columns)
+    prepared = model.prepare(image)
     for i, row in enumerate(rows):
         pieces = []
         for j, column in enumerate(columns):
             if report is not None:
                 report(f"tile {i * len(columns) + j + 1}/{count}")
-            piece = image[..., row.wide_start : row.wide_stop, column.wide_start : column.wide_stop]
-            features = model.encode(piece).features
+            piece = prepared[..., row.wide_start : row.wide_stop, column.wide_start : column.wide_stop]
+            features = model.describe(piece)
             features = _cut(features, row, -2, height, model.stride)
             pieces.append(_cut(features, column, -1, width, model.stride))
         strips.append(torch.cat(pieces, dim=-1))

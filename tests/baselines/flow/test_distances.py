@@ -11,16 +11,17 @@ from ucn.baselines.flow.pixel_sift import PixelSift
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 2**20])
-def test_windows_against_loops(memory_bytes: int) -> None:
+@pytest.mark.parametrize("radius", [1, 2])  # windows of under and over half of image 1
+def test_windows_against_loops(radius: int, memory_bytes: int) -> None:
     generator = torch.Generator().manual_seed(0)
     features0 = torch.rand(3, 4, 5, generator=generator)
     features1 = torch.rand(3, 6, 4, generator=generator)
     starts = torch.randint(-2, 3, (2, 4, 5), generator=generator)
     is_allowed1 = torch.rand(24, generator=generator) > 0.3
-    radius, limit = 2, 1.1
+    limit, side = 1.1, 2 * radius + 1
     found = window_costs(features0, features1, starts, radius, limit, is_allowed1, memory_bytes)
-    assert found.shape == (4, 5, 5, 5)
-    for row, column, down, right in product(range(4), range(5), range(5), range(5)):
+    assert found.shape == (4, 5, side, side)
+    for row, column, down, right in product(range(4), range(5), range(side), range(side)):
         y = row + int(starts[1, row, column]) + down - radius
         x = column + int(starts[0, row, column]) + right - radius
         wanted = limit
@@ -29,10 +30,11 @@ def test_windows_against_loops(memory_bytes: int) -> None:
         assert float(found[row, column, down, right]) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_all_cells_are_allowed_by_default() -> None:
-    features = torch.rand(2, 3, 3, generator=torch.Generator().manual_seed(1))
-    starts = torch.zeros(2, 3, 3, dtype=torch.int64)
-    allowed = torch.ones(9, dtype=torch.bool)
+@pytest.mark.parametrize("side", [3, 5])  # the window is all of image 1, and a third of it
+def test_all_cells_are_allowed_by_default(side: int) -> None:
+    features = torch.rand(2, side, side, generator=torch.Generator().manual_seed(1))
+    starts = torch.zeros(2, side, side, dtype=torch.int64)
+    allowed = torch.ones(side * side, dtype=torch.bool)
     found = window_costs(features, features, starts, 1, 9.0, None)
     assert torch.equal(found, window_costs(features, features, starts, 1, 9.0, allowed))
     assert (found[..., 1, 1] == 0).all()

@@ -31,8 +31,10 @@ def test_any_features_will_do() -> None:
 
 def test_it_is_deterministic() -> None:
     views = bend((64, 72), (5.0, 3.0), waves=2.0)
+    threads = torch.get_num_threads()
     first, second = (find_errors(PixelSift(stride=2), SiftFlow(), views) for _ in range(2))
     assert torch.equal(first, second)
+    assert torch.get_num_threads() == threads  # while it works there is one
 
 
 def test_smoothness_decides_where_features_do_not() -> None:

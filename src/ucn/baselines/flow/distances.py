@@ -38,7 +38,7 @@ def window_costs(
     radius: int,
     limit: float,
     is_allowed1: Tensor | None,
-    memory_bytes: int = 8 * 2**20,
+    memory_bytes: int = 4 * 2**20,
 ) -> Tensor:
     """Truncated L1 distances of each cell to those in a window round the place where its search starts.
 
@@ -49,27 +49,37 @@ def window_costs(
         radius: of the windows, in cells.
         limit: distances beyond count as this much, and so does what lies outside image 1.
         is_allowed1: (h1 * w1,) bool; other cells count as outside. None allows all.
-        memory_bytes: budget of the temporaries.
+        memory_bytes: budget of the temporaries; small ones stay in the cache of a core.
 
     Returns:
         (h, w, L, L) with L = 2 * radius + 1; the last axis is that of x.
     """
     dim, h, w = features0.shape
     h1, w1 = features1.shape[1:]
-    rows0, rows1 = features0.flatten(1).t().contiguous(), features1.flatten(1).t().contiguous()
-    is_cell1 = rows0.new_ones(h1 * w1, dtype=torch.bool) if is_allowed1 is None else is_allowed1
     side = 2 * radius + 1
-    steps = torch.arange(h * w, device=rows0.device)
-    column, row = steps % w + starts[0].flatten(), steps // w + starts[1].flatten()
-    costs = rows0.new_full((h * w, side * side), limit)
-    chunk = max(1, memory_bytes // (8 * dim))
+    rows0, rows1 = features0.flatten(1).t().contiguous(), features1.flatten(1).t().contiguous()
+    numbers = torch.arange(h * w, device=rows0.device)
+    steps = torch.arange(-radius, radius + 1, device=rows0.device)
+    columns = numbers % w + starts[0].flatten() + steps[:, None]  # (L, h * w)
+    lines = numbers // w + starts[1].flatten() + steps[:, None]
+    is_column, is_line = (columns >= 0) & (columns < w1), (lines >= 0) & (lines < h1)
+    columns, lines = columns.clamp(0, w1 - 1), lines.clamp(0, h1 - 1) * w1
+    costs = rows0.new_empty(h * w, side * side)
+    # Where windows show most of image 1 anyway, all distances are found at once.
+    use_all = side * side > h1 * w1 // 2
+    chunk = max(1, memory_bytes // (4 * (h1 * w1 if use_all else 2 * dim)))
     for first in range(0, h * w, chunk):
         part = slice(first, first + chunk)
+        distances = torch.cdist(rows0[part], rows1, p=1) if use_all else None
         for state in range(side * side):
-            x, y = column[part] + (state % side - radius), row[part] + (state // side - radius)
-            is_inside = (x >= 0) & (x < w1) & (y >= 0) & (y < h1)
-            cell = y.clamp(0, h1 - 1) * w1 + x.clamp(0, w1 - 1)
-            is_inside &= is_cell1[cell]
-            distance = (rows0[part] - rows1[cell]).abs_().sum(dim=1).clamp_max_(limit)
-            costs[part, state] = torch.where(is_inside, distance, limit)
+            right, down = state % side, state // side
+            cells = lines[down, part] + columns[right, part]
+            is_inside = is_line[down, part] & is_column[right, part]
+            if is_allowed1 is not None:
+                is_inside &= is_allowed1[cells]
+            if distances is not None:
+                found = distances.gather(1, cells[:, None])[:, 0]
+            else:
+                found = torch.linalg.vector_norm(rows0[part] - rows1[cells], ord=1, dim=1)
+            costs[part, state] = found.clamp_max_(limit).masked_fill_(~is_inside, limit)
     return costs.view(h, w, side, side)

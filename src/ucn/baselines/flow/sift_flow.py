@@ -10,6 +10,8 @@ the whole image, then on each finer one in a window round what was found.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +53,10 @@ class SiftFlow:
 
     def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
         """Finds the flow."""
+        with _one_thread():
+            return self._find_flow(map0, map1, is_allowed1)
+
+    def _find_flow(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None) -> CellFlow:
         features0, features1 = map0.features[0].float(), map1.features[0].float()
         scale = scale_to_sift(features0, features1)
         pyramid0 = build_pyramid(features0 * scale, self.coarsest_cells, map1.grid_hw)
@@ -95,6 +101,21 @@ class SiftFlow:
             self.coarsest_iterations if is_coarsest else self.iterations,
         )
         return flow + chosen.permute(2, 0, 1) - radius
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Lets torch work in one thread of the CPU.
+
+    All operations here are small and many. Threads would wait busily for each other after each of them, which
+    on a machine that does anything else takes several times as long as the work itself.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def build_pyramid(features: Tensor, coarsest_cells: int, other_hw: tuple[int, int]) -> list[Tensor]:

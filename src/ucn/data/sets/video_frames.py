@@ -126,6 +126,13 @@ class Clip(Frames):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
 
+    @property
+    def frames_per_second(self) -> float:
+        """How fast it is shown, by the times of its frames; 25 where they do not tell."""
+        steps = np.diff(self._times)
+        steps = steps[steps > 0]
+        return float(1000 / np.median(steps)) if len(steps) else 25.0
+
     def frame_path(self, number: int) -> Path:
         """A path beneath the clip's own, at which there is no file."""
         return self.path / f"{number:06d}"

@@ -17,6 +17,9 @@ from ucn.geometry.coords import pixel_grid
 
 PIECES = 10
 """Pieces of a collage."""
+_COPIED_SHARE = 0.35
+"""Of the pieces that show the same as another one. What looks alike there is told apart by what lies round it,
+as on façades and brick walls."""
 _RANGES = {
     "angle": (-math.pi, math.pi, 1),
     "log_zoom": (math.log(0.5), math.log(1.2), 1),
@@ -53,18 +56,21 @@ def _piece_together(bank: ImageBank, count: int, generator: torch.Generator) -> 
     """Collages (B, 3, S, S) uint8."""
     side = bank.canvases.shape[-1]
     grid = pixel_grid((side, side), generator.device).view(1, -1, 2)
-    piece = _draw_pieces(count, grid, side, generator)  # (B, S * S)
-    shown = bank.draw(count * PIECES, generator).view(count, PIECES)
+    sites = uniform((count, PIECES, 2), 0, side, generator)
+    piece = _draw_pieces(sites, grid, side, generator)  # (B, S * S)
+    original = _draw_originals(count, generator)
+    shown = bank.draw(count * PIECES, generator).view(count, PIECES).gather(1, original)
     drawn = uniform_columns((count, PIECES), _RANGES, generator)
     zoom = drawn["log_zoom"].exp()
     rows = torch.stack([drawn["angle"].cos() * zoom, -drawn["angle"].sin() * zoom], dim=-1)
     columns = torch.stack([drawn["angle"].sin() * zoom, drawn["angle"].cos() * zoom], dim=-1)
-    turning = torch.stack([rows, columns], dim=-2)  # (B, P, 2, 2)
+    turning = torch.stack([rows, columns], dim=-2).flatten(2)  # (B, P, 4)
+    turning = turning.gather(1, original[..., None].expand(-1, -1, 4))
     sizes = bank.sizes[shown]  # (B, P, 2)
-    centre = drawn["place"] * sizes
+    centre = drawn["place"].gather(1, original[..., None].expand(-1, -1, 2)) * sizes
     at = piece[..., None].expand(-1, -1, 2)
-    turned = turning.flatten(2).gather(1, piece[..., None].expand(-1, -1, 4)).view(count, -1, 2, 2)
-    points = (turned @ (grid - side / 2)[..., None])[..., 0] + centre.gather(1, at)
+    turned = turning.gather(1, piece[..., None].expand(-1, -1, 4)).view(count, -1, 2, 2)
+    points = (turned @ (grid - sites.gather(1, at))[..., None])[..., 0] + centre.gather(1, at)
     span = sizes.gather(1, at) - 1
     folded = (span - (points.remainder((2 * span).clamp_min(1)) - span).abs()).clamp_min(0)
     # To the nearest pixel: pieces are seen through a warp that interpolates anyway.
@@ -73,9 +79,23 @@ def _piece_together(bank: ImageBank, count: int, generator: torch.Generator) -> 
     return colours.mT.reshape(count, 3, side, side)
 
 
-def _draw_pieces(count: int, grid: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """Which piece each pixel belongs to, (B, S * S) int64: the nearest of random sites, by waving borders."""
-    sites = uniform((count, PIECES, 2), 0, side, generator)
+def _draw_originals(count: int, generator: torch.Generator) -> Tensor:
+    """Which piece each piece shows the picture of, (B, P) int64: most their own."""
+    own = torch.arange(PIECES, device=generator.device).expand(count, -1)
+    others = torch.randint(PIECES, (count, PIECES), generator=generator, device=generator.device)
+    return torch.where(uniform((count, PIECES), 0, 1, generator) < _COPIED_SHARE, others, own)
+
+
+def _draw_pieces(sites: Tensor, grid: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    """Which piece each pixel belongs to, (B, S * S) int64: that of the nearest site, by waving borders.
+
+    Args:
+        sites: (B, P, 2) in pixels.
+        grid: (1, S * S, 2), the pixels.
+        side: S.
+        generator: source of all draws.
+    """
+    count = len(sites)
     shape = {
         "pace": (1.0, 4.0, 2 * _WAVES),
         "phase": (0.0, 2 * math.pi, 2 * _WAVES),

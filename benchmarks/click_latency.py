@@ -1,0 +1,105 @@
+"""How long the web page takes to answer a click once both images are encoded: by HTTP, with the heat-map.
+
+python benchmarks/click_latency.py [--threads 2] [--clicks 30] [--json]
+
+The pair is the bundled one (741×500), then the same at 1024×768, the largest size encoded by default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import io
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import PIL.Image
+
+from ucn.data.example import example_pair
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clicks", type=int, default=30)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "ucn", "serve", "--port", "0", "--json", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            figures = _measure(_read_address(process), arguments.clicks)
+        finally:
+            process.terminate()
+    result = {
+        **figures,
+        "clicks": arguments.clicks,
+        "threads": arguments.threads,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+    }
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:<28}{value}")
+
+
+def _read_address(process: subprocess.Popen[str]) -> str:
+    """Host and port that the server prints."""
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        if line.startswith("}"):
+            break
+    return str(json.loads(text)["url"]).removeprefix("http://")
+
+
+def _measure(address: str, clicks: int) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(address, timeout=600)
+    pair = example_pair()
+    figures: dict[str, Any] = {}
+    for size in ((741, 500), (1024, 768)):
+        session = _ask(connection, "/api/sessions", b"")["session"]
+        names = []
+        for path in (pair.image0_path, pair.image1_path):
+            file = io.BytesIO()
+            PIL.Image.open(path).convert("RGB").resize(size, PIL.Image.Resampling.LANCZOS).save(file, "PNG")
+            names.append(_ask(connection, f"/api/sessions/{session}/images", file.getvalue())["image"])
+        question = {"image0": names[0], "image1": names[1]}
+        label = f"{size[0]}x{size[1]}"
+        started = time.perf_counter()
+        _ask(connection, "/api/match", json.dumps({**question, "points": []}).encode())
+        figures[f"{label} first answer s"] = round(time.perf_counter() - started, 2)
+        milliseconds = []
+        for click in range(clicks):
+            point = [size[0] * (0.2 + 0.6 * click / clicks), size[1] * (0.3 + 0.01 * (click % 40))]
+            body = json.dumps({**question, "points": [point], "similarities_of": 0}).encode()
+            started = time.perf_counter()
+            _ask(connection, "/api/match", body)
+            milliseconds.append(1000 * (time.perf_counter() - started))
+        figures[f"{label} median ms"] = round(statistics.median(milliseconds), 1)
+        figures[f"{label} slowest ms"] = round(max(milliseconds), 1)
+    return figures
+
+
+def _ask(connection: http.client.HTTPConnection, path: str, body: bytes) -> dict[str, Any]:
+    kind = "application/json" if path.startswith("/api/match") else "application/octet-stream"
+    connection.request("POST", path, body, {"Content-Type": kind})
+    answer = connection.getresponse()
+    content = answer.read()
+    if answer.status >= 400:
+        raise SystemExit(f"{path} answered {answer.status}: {content.decode()}")
+    return dict(json.loads(content))
+
+
+if __name__ == "__main__":
+    main()

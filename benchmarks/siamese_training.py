@@ -1,0 +1,309 @@
+"""Trains the Siamese patch-similarity network on pairs of photographs as the recipe of `geometric` has them.
+
+python benchmarks/siamese_training.py --images FOLDER --trunk GOOGLENET --seconds 240 -o siamese.safetensors
+
+Each step makes pairs of views, cuts a patch round each point of both, describes all patches by the branch,
+and lets the decision layers see every patch of view 0 with every patch of view 1 of the same pair. The loss
+is the cross-entropy of the right one among them, both ways; others within --radius pixels of it are left out.
+Patches of view 1 lie up to --jitter pixels beside the truth, as they will where images are cut on a grid.
+
+Rates follow a cosine over the seconds, and the clock begins after the first steps, which choose kernels and
+compile. Every --report seconds a line tells how many of the points of held-out photographs find their match
+(a patch at most 10 pixels from the truth) among all points of the pair. Kept is a moving average.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from loss_comparison import make_generator, open_banks
+from torch import Tensor
+from torch.optim import AdamW
+
+from ucn.baselines.siamese import SiameseConfig, SiameseNetwork, build_siamese, cut_patches, save_siamese
+from ucn.config import SyntheticConfig
+from ucn.data.synthetic import ImageBank, make_pairs
+from ucn.nn import load_imagenet_trunk
+from ucn.train.recipe import read_recipe
+from ucn.types import PairBatch
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "geometric.yaml"
+WARMUP_STEPS = 200
+UNTIMED_STEPS = 3
+CLIP_NORM = 1.0
+AVERAGE_DECAY = 0.999
+READ_CLOCK_EVERY = 10
+WITHIN = 10.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the network is trained."""
+
+    seconds: float
+    batch: int
+    points: int
+    trunk_rate: float
+    head_rate: float
+    weight_decay: float
+    radius: float
+    jitter: float
+    report: float
+    validation_pairs: int
+    seed: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=Path, help="folder of photographs; without it random textures")
+    parser.add_argument("--trunk", type=Path, help="BVLC GoogLeNet; without it random weights")
+    parser.add_argument("-o", "--output", type=Path, required=True, help=".safetensors")
+    parser.add_argument("--recipe", type=Path, default=RECIPE, help="whose synthetic pairs are made")
+    parser.add_argument("--side", type=int, help="of the views in pixels, in place of the recipe's")
+    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--batch", type=int, default=8, help="pairs of views per step")
+    parser.add_argument("--points", type=int, default=128, help="of each pair; each is a patch in both views")
+    parser.add_argument("--trunk-rate", type=float, default=5e-4)
+    parser.add_argument("--head-rate", type=float, default=1e-3)
+    parser.add_argument("--weight-decay", type=float, default=5e-2)
+    parser.add_argument("--radius", type=float, default=10.0, help="pixels within which others do not count")
+    parser.add_argument("--jitter", type=float, default=3.0, help="pixels, each way, of view 1's patches")
+    parser.add_argument("--report", type=float, default=20.0, help="seconds between validations")
+    parser.add_argument("--validation-pairs", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--patch", type=int, default=SiameseConfig.patch, help="side in pixels")
+    parser.add_argument("--fusion", choices=("comparison", "concatenation"), default=SiameseConfig.fusion)
+    parser.add_argument("--compile", action="store_true", help="compile the branch")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args()
+    plan = Plan(**{name: getattr(given, name) for name in Plan.__annotations__})
+    begun, device = time.perf_counter(), torch.device(given.device)
+    torch.set_float32_matmul_precision("high")
+    training, held_out = open_banks(given.images, device)
+    print(f"{len(training):,} photographs read, {time.perf_counter() - begun:.0f} s", flush=True)
+    synthetic = read_synthetic(given.recipe, plan.points, given.side)
+    config = SiameseConfig(patch=given.patch, fusion=given.fusion)
+    model = start_model(config, given.trunk, plan.seed, device)
+    average, record = train(model, training, held_out, synthetic, plan, given.compile)
+    record |= {
+        "plan": asdict(plan),
+        "synthetic": synthetic.to_dict(),
+        "photographs": {"training": len(training), "held_out": len(held_out)},
+        "trunk": given.trunk.name if given.trunk else "random",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "torch": torch.__version__,
+    }
+    sha256 = save_siamese(given.output, average, record, overwrite=True)
+    print(f"{given.output}: {given.output.stat().st_size:,} bytes, sha256 {sha256}", flush=True)
+    print(f"everything took {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+def read_synthetic(recipe: Path, points: int, side: int | None) -> SyntheticConfig:
+    """How a recipe makes pairs of photographs; its folders and first weights are not looked at."""
+    elsewhere = [f"{name}=." for name in ("synthetic", "cub")]
+    synthetic = read_recipe(recipe, overrides=["init=random"], data=elsewhere).synthetic
+    return replace(synthetic, points=points, side=side or synthetic.side)
+
+
+def start_model(config: SiameseConfig, trunk: Path | None, seed: int, device: torch.device) -> SiameseNetwork:
+    model = build_siamese(config, torch.Generator().manual_seed(seed))
+    if trunk is not None:
+        load_imagenet_trunk(model.branch.trunk, trunk)
+    # torch's annotations do not know memory_format.
+    moved: SiameseNetwork = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return moved
+
+
+def train(
+    model: SiameseNetwork,
+    training: ImageBank,
+    held_out: ImageBank,
+    synthetic: SyntheticConfig,
+    plan: Plan,
+    use_compile: bool = False,
+) -> tuple[SiameseNetwork, dict[str, Any]]:
+    """Trains for the seconds of the plan; gives the average network and the record of the run."""
+    device = training.canvases.device
+    generator, drawn = make_generator(device, plan.seed), make_generator(device, plan.seed + 1)
+    plain = replace(synthetic, collage_share=0.0, blend_share=0.0)
+    count = max(1, plan.validation_pairs // plan.batch)
+    validation = [make_pairs(held_out, plan.batch, plain, drawn) for _ in range(count)]
+    average = copy.deepcopy(model).eval().requires_grad_(False)
+    if use_compile:
+        model.branch.compile()
+    model.train()
+    optimiser = build_optimiser(model, plan)
+    curve: list[dict[str, float]] = []
+    losses: list[Tensor] = []
+    clock, due = Clock(device), plan.report
+    while clock.seconds < plan.seconds:
+        set_rates(optimiser, clock.steps, clock.seconds / plan.seconds)
+        batch = make_pairs(training, plan.batch, synthetic, generator)
+        losses.append(take_step(model, batch, optimiser, plan, generator))
+        clock.tick()
+        update_average(average, model, clock.steps)
+        if clock.seconds >= min(due, plan.seconds):
+            with clock.stopped():
+                found = {"seconds": round(clock.seconds, 1), "steps": clock.steps}
+                found |= {
+                    "loss": round(torch.stack(losses).mean().item(), 4),
+                    **validate(average, validation),
+                }
+            curve.append(found)
+            losses.clear()
+            due = (clock.seconds // plan.report + 1) * plan.report
+            print(", ".join(f"{key} {value}" for key, value in found.items()), flush=True)
+    return average, {"curve": curve, "steps": clock.steps}
+
+
+class Clock:
+    """Counts steps and their seconds, but for the first steps, which choose kernels and compile.
+
+    Attributes:
+        steps: so far.
+        seconds: when the clock was last read, which is not after each step: that waits for the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.steps, self.seconds = 0, 0.0
+        self._device, self._begun = device, time.perf_counter()
+
+    def tick(self) -> None:
+        """A step was taken."""
+        self.steps += 1
+        if self.steps == UNTIMED_STEPS:
+            synchronise(self._device)
+            self._begun = time.perf_counter()
+        elif self.steps % READ_CLOCK_EVERY == 0 and self.steps > UNTIMED_STEPS:
+            synchronise(self._device)
+            self.seconds = time.perf_counter() - self._begun
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What is done meanwhile is not counted."""
+        before = time.perf_counter()
+        yield
+        self._begun += time.perf_counter() - before
+
+
+def build_optimiser(model: SiameseNetwork, plan: Plan) -> AdamW:
+    trunk = list(model.branch.trunk.parameters())
+    known = {id(parameter) for parameter in trunk}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    groups = [
+        {"params": chosen, "lr": rate, "peak": rate, "weight_decay": decay}
+        for part, rate in ((trunk, plan.trunk_rate), (rest, plan.head_rate))
+        for chosen, decay in (
+            ([parameter for parameter in part if parameter.ndim > 1], plan.weight_decay),
+            ([parameter for parameter in part if parameter.ndim <= 1], 0.0),
+        )
+    ]
+    return AdamW(groups)
+
+
+def set_rates(optimiser: AdamW, steps: int, progress: float) -> None:
+    """A linear rise, then a cosine over the run."""
+    falling = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    for group in optimiser.param_groups:
+        group["lr"] = group["peak"] * falling * min(1.0, (steps + 1) / WARMUP_STEPS)
+
+
+def take_step(
+    model: SiameseNetwork, batch: PairBatch, optimiser: AdamW, plan: Plan, generator: torch.Generator
+) -> Tensor:
+    """One update; the loss stays on the device."""
+    points1 = jitter_points(batch.points1, plan.jitter, generator)
+    loss = lose(compare(model, batch, points1), batch, plan.radius)
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+    optimiser.step()
+    return loss.detach()
+
+
+def jitter_points(points: Tensor, pixels: float, generator: torch.Generator) -> Tensor:
+    """Points moved by up to so many pixels along each axis."""
+    moves = torch.rand(points.shape, generator=generator, device=points.device)
+    return points + (2 * moves - 1) * pixels
+
+
+def compare(model: SiameseNetwork, batch: PairBatch, points1: Tensor) -> Tensor:
+    """Similarities (B, N, N) of the patches round points of view 0 with those round points of view 1."""
+    B, N = points1.shape[:2]
+    side = model.config.patch
+    # A point that is not valid may be NaN, which no mask stops from reaching the gradient.
+    patches = torch.cat(
+        [
+            cut_patches(batch.image0, batch.points0.nan_to_num(0.0), side),
+            cut_patches(batch.image1, points1.nan_to_num(0.0), side),
+        ]
+    ).flatten(0, 1)
+    patches = patches.to(memory_format=torch.channels_last)
+    device = patches.device
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        descriptors = model.branch(patches).view(2, B, N, -1)
+        similarities: Tensor = model.decision(descriptors[0, :, :, None], descriptors[1, :, None])
+    return similarities.float()
+
+
+def lose(similarities: Tensor, batch: PairBatch, radius: float) -> Tensor:
+    """Cross-entropy of the right patch among all of the other view, both ways, mean over valid points.
+
+    Patches that are not valid, and others than the right one within a radius of it, do not count.
+    """
+    is_valid, N = batch.is_valid, similarities.shape[1]
+    is_own = torch.eye(N, dtype=torch.bool, device=similarities.device)
+    total = similarities.new_zeros(())
+    for points, values in ((batch.points1, similarities), (batch.points0, similarities.mT)):
+        is_far = torch.cdist(points.nan_to_num(0.0), points.nan_to_num(0.0)) > radius
+        is_counted = (is_far & is_valid[:, None]) | is_own
+        masked = values.masked_fill(~is_counted, -torch.inf)
+        own = masked.diagonal(dim1=1, dim2=2) - masked.logsumexp(dim=2)
+        total = total - torch.where(is_valid, own, 0.0).sum() / is_valid.sum().clamp_min(1)
+    return total / 2
+
+
+@torch.no_grad()
+def update_average(average: SiameseNetwork, model: SiameseNetwork, steps: int) -> None:
+    """Moves the average towards the model; early weights are soon forgotten."""
+    kept: list[Tensor] = list(average.parameters())
+    current: list[Tensor] = list(model.parameters())
+    torch._foreach_lerp_(kept, current, 1 - min(AVERAGE_DECAY, steps / (steps + 10)))
+    for mine, theirs in zip(average.buffers(), model.buffers(), strict=True):
+        mine.copy_(theirs)
+
+
+@torch.no_grad()
+def validate(model: SiameseNetwork, batches: Sequence[PairBatch]) -> dict[str, float]:
+    """Share of points whose most similar patch is right, and of those within 10 pixels of the truth."""
+    right, near, count = 0, 0, 0
+    for batch in batches:
+        is_valid = batch.is_valid
+        similarities = compare(model, batch, batch.points1).masked_fill(~is_valid[:, None], -torch.inf)
+        best = similarities.argmax(dim=2)
+        chosen = batch.points1.gather(1, best[..., None].expand(-1, -1, 2))
+        errors = (chosen - batch.points1).norm(dim=-1)[is_valid]
+        right += int((best == torch.arange(best.shape[1], device=best.device))[is_valid].sum())
+        near += int((errors <= WITHIN).sum())
+        count += len(errors)
+    return {"accuracy": round(right / max(1, count), 4), "pck@10": round(near / max(1, count), 4)}
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Match two images with an exported network, by onnxruntime and numpy alone: neither torch nor ucn is needed.
+
+    ucn export geometric -o ucn.onnx          # or with --pair
+    python examples/onnx_match.py ucn.onnx a.jpg b.jpg matches.csv
+
+Both kinds of file are understood; the file itself says which it is and what it expects.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import PIL.Image
+import PIL.ImageOps
+
+Array = np.ndarray[Any, Any]
+
+AT_ONCE = 2048
+"""Cells of an image that are compared with all of the other at a time."""
+
+
+def main() -> None:
+    """Matches the images named on the command line."""
+    if len(sys.argv) != 5:
+        print(__doc__)
+        return
+    network, path0, path1, output = sys.argv[1:]
+    session = onnxruntime.InferenceSession(network, providers=["CPUExecutionProvider"])
+    facts = session.get_modelmeta().custom_metadata_map
+    (image0, scale0), (image1, scale1) = (read_image(path, int(facts["max_side"])) for path in (path0, path1))
+    if facts["kind"] == "pair":
+        points0, points1, scores, is_mutual = session.run(None, {"image0": image0, "image1": image1})
+        keep = is_mutual & (scores >= 0.5)
+        points0, points1, scores = points0[keep], points1[keep], scores[keep]
+    else:
+        map0, map1 = (session.run(None, {"images": image})[0][0] for image in (image0, image1))
+        points0, points1, scores = match_cells(map0, map1, int(facts["stride"]), float(facts["offset"]))
+    # Centres of pixels are at integers, so half a pixel is added before a scale and taken off after it.
+    points0, points1 = (points0 + 0.5) * scale0 - 0.5, (points1 + 0.5) * scale1 - 0.5
+    rows = np.column_stack([points0, points1, scores])
+    np.savetxt(output, rows, "%.3f", ",", header="x0,y0,x1,y1,score", comments="")
+    print(f"{len(rows)} matches in {output}; weights {facts['weights']}, licence: {facts['licence']}")
+
+
+def read_image(path: str, max_side: int) -> tuple[Array, Array]:
+    """An image as (1, 3, H, W) RGB in [0, 1] at a longest side, and what its points are multiplied by."""
+    with PIL.Image.open(path) as file:
+        image = PIL.ImageOps.exif_transpose(file).convert("RGB")
+    width, height = image.size
+    factor = min(1.0, max_side / max(width, height))
+    image = image.resize((round(width * factor), round(height * factor)), PIL.Image.Resampling.BILINEAR)
+    pixels = np.asarray(image, np.float32).transpose(2, 0, 1)[None] / 255
+    return np.ascontiguousarray(pixels), np.array([width / image.width, height / image.height])
+
+
+def match_cells(map0: Array, map1: Array, stride: int, offset: float) -> tuple[Array, Array, Array]:
+    """Cells that are each other's nearest: points (N, 2) in both images, and their cosine similarities."""
+    cells0, cells1 = (features.reshape(len(features), -1) for features in (map0, map1))
+    to1, similarities = find_nearest(cells0, cells1)
+    to0, _ = find_nearest(cells1, cells0)
+    mutual = np.flatnonzero(to0[to1] == np.arange(len(to1)))
+    points0, points1 = (
+        np.stack([cells % features.shape[2], cells // features.shape[2]], axis=-1) * stride + offset
+        for cells, features in ((mutual, map0), (to1[mutual], map1))
+    )
+    return points0, points1, similarities[mutual]
+
+
+def find_nearest(queries: Array, cells: Array) -> tuple[Array, Array]:
+    """For each query (D, N) the most similar cell of (D, M), and how similar; not all at once."""
+    indices, similarities = [], []
+    for start in range(0, queries.shape[1], AT_ONCE):
+        block = queries[:, start : start + AT_ONCE].T @ cells
+        indices.append(block.argmax(axis=1))
+        similarities.append(block.max(axis=1))
+    return np.concatenate(indices), np.concatenate(similarities)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The Siamese patch-similarity network (Zagoruyko and Komodakis 2015): two patches in, one similarity out.
+
+Both patches go through one branch, the network's own trunk; decision layers look at the two descriptors
+together. So a similarity exists for pairs only: whoever wants the best of n patches for each of n others has
+to run the decision layers n² times, and the whole network as often where descriptors are not kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ucn.config import Config
+from ucn.config.base import require, require_at_most
+from ucn.geometry.sampling import sample_image
+from ucn.nn import GoogLeNetTrunk
+
+STRIDES = (2, 2, 2, 2)
+"""Of the trunk, as ImageNet's network has them: a patch needs no more than a few cells."""
+_CELL_PIXELS = 16
+
+
+@dataclass(frozen=True)
+class SiameseConfig(Config):
+    """How the network is built."""
+
+    patch: int = 64
+    """Side of the square patches in pixels, a multiple of 16 from 32 on; the paper's are 64."""
+    cell_channels: int = 64
+    """Channels to which each of the (patch / 16)² cells of the trunk is reduced."""
+    dim: int = 128
+    """Numbers in the descriptor of a patch."""
+    fusion: Literal["comparison", "concatenation"] = "comparison"
+    """What the decision layers see: products and differences of the two descriptors, number by number, or
+    one descriptor after the other, as in the paper, of which they learn more slowly to compare."""
+    hidden: tuple[int, int] = (256, 128)
+    """Widths of the decision layers before the last, which has one output."""
+
+    def __post_init__(self) -> None:
+        """Checks ranges."""
+        super().__post_init__()
+        is_whole = self.patch >= 32 and self.patch % _CELL_PIXELS == 0
+        require(is_whole, f"patch must be a multiple of {_CELL_PIXELS} from 32 on", self.patch)
+        require(min(self.cell_channels, self.dim, *self.hidden) >= 1, "widths must be at least 1", self)
+        require_at_most(self, patch=512, cell_channels=4096, dim=8192)
+        require(max(self.hidden) <= 8192, "hidden must be at most 8192", self.hidden)
+
+
+class PatchBranch(nn.Module):
+    """Patches to descriptors; the two sides of the network share it."""
+
+    def __init__(self, config: SiameseConfig) -> None:
+        super().__init__()
+        self.trunk = GoogLeNetTrunk(STRIDES)
+        self.norm = nn.BatchNorm2d(self.trunk.channels_out)
+        self.reduction = nn.Conv2d(self.trunk.channels_out, config.cell_channels, 1)
+        cells = (config.patch // _CELL_PIXELS) ** 2
+        self.projection = nn.Linear(cells * config.cell_channels, config.dim)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """(N, 3, P, P) RGB in [0, 1] to (N, D) of unit length."""
+        cells = F.relu(self.reduction(self.norm(self.trunk(patches))))
+        return F.normalize(self.projection(cells.flatten(1)).float(), dim=1)
+
+
+class DecisionNetwork(nn.Module):
+    """Two descriptors to a similarity, which is larger for patches of the same point."""
+
+    def __init__(self, config: SiameseConfig) -> None:
+        super().__init__()
+        first, second = config.hidden
+        self.fusion = config.fusion
+        self.scale = config.dim**0.5  # so that the numbers of a unit descriptor are about 1
+        self.first = nn.Linear(2 * config.dim, first)
+        self.second = nn.Linear(first, second)
+        self.last = nn.Linear(second, 1)
+
+    def forward(self, descriptors0: Tensor, descriptors1: Tensor) -> Tensor:
+        """Similarities (...) of descriptors (..., D) and (..., D); sides of 1 are repeated."""
+        own, other = descriptors0 * self.scale, descriptors1 * self.scale
+        if self.fusion == "comparison":
+            seen = own * other, (own - other).abs()
+        else:
+            seen = torch.broadcast_tensors(own, other)  # type: ignore[no-untyped-call]
+        hidden = F.relu(self.first(torch.cat(seen, dim=-1)))
+        similarities: Tensor = self.last(F.relu(self.second(hidden)))
+        return similarities[..., 0]
+
+
+class SiameseNetwork(nn.Module):
+    """The whole network.
+
+    Attributes:
+        config: what it was built from.
+        branch: patches to descriptors.
+        decision: two descriptors to a similarity.
+    """
+
+    def __init__(self, config: SiameseConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.branch = PatchBranch(config)
+        self.decision = DecisionNetwork(config)
+
+    def forward(self, patches0: Tensor, patches1: Tensor) -> Tensor:
+        """Similarities (N,) of patches (N, 3, P, P), twice: two branch passes and a decision each."""
+        descriptors = self.branch(torch.cat([patches0, patches1]))
+        similarities: Tensor = self.decision(*descriptors.split([len(patches0), len(patches1)]))
+        return similarities
+
+
+def build_siamese(config: SiameseConfig, generator: torch.Generator | None = None) -> SiameseNetwork:
+    """A network with random weights, drawn from `generator` (seed 0 when none is given), on the CPU."""
+    generator = generator or torch.Generator().manual_seed(0)
+    # Layers draw from the global generator when made; on the meta device they draw nothing.
+    with torch.device("meta"):
+        model = SiameseNetwork(config)
+    model.to_empty(device="cpu")
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=generator)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+            module.reset_running_stats()
+    return model
+
+
+def cut_patches(images: Tensor, points: Tensor, side: int) -> Tensor:
+    """Square patches of images, bilinear; beyond its border an image goes on with its border's colour.
+
+    Args:
+        images: (B, 3, H, W).
+        points: (B, N, 2) pixels; each becomes the pixel (side / 2, side / 2) of its patch.
+        side: of the patches, P, even.
+
+    Returns:
+        (B, N, 3, P, P).
+    """
+    B, N = points.shape[:2]
+    steps = torch.arange(side, device=images.device, dtype=points.dtype) - side // 2
+    offsets = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1).view(1, 1, -1, 2)
+    if N == 0:  # grid_sample refuses an empty grid on some devices
+        return images.new_zeros(B, 0, 3, side, side)
+    patches = sample_image(images, points[:, :, None] + offsets, "border")  # (B, 3, N, P * P)
+    return patches.transpose(1, 2).reshape(B, N, 3, side, side)

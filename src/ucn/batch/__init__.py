@@ -1,0 +1,1 @@
+"""Folders of images: features of each, pairs worth matching, matches; on one machine or many, resumable."""

@@ -1,0 +1,121 @@
+"""Shards made by a Ray cluster: an actor for each GPU or core, streamed by Ray Data.
+
+Actors run the same code as one process does, and write the same files. When one dies, Ray starts another and
+gives it the shard that was not finished; a shard that was half written was never seen. All machines must see
+the folder of images and that of the output under the same paths.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ucn.batch.describing import ExtractSettings, ImageDescriber
+from ucn.batch.extraction import Method
+from ucn.batch.shards import Shard, make_shard, read_shard
+from ucn.errors import ConfigError
+
+
+def load_ray() -> Any:
+    """The package with its data part; raises `ConfigError` where it is not installed."""
+    for name in ("ray", "pyarrow"):
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"--engine ray needs {name}, which is not installed: pip install 'ucn[ray]'")
+    import ray
+    import ray.data
+
+    return ray
+
+
+class ShardWorker:
+    """What each actor does: one extractor, shard after shard."""
+
+    def __init__(
+        self, folder: str, method: Method, settings: ExtractSettings, device: str | None, threads: int
+    ) -> None:
+        import torch
+
+        if device == "cpu":
+            torch.set_num_threads(threads)  # each actor has its own cores
+        self._folder, self._settings = Path(folder), settings
+        self._describer = ImageDescriber(method.make(device), settings)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Makes a shard, unless another actor did before it died."""
+        shard = Shard(Path(row["path"]), tuple(row["names"]))
+        if not shard.path.exists():
+            make_shard(shard, read_shard(self._folder, shard, self._settings.max_side), self._describer)
+        return {"images": len(shard.names)}
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """A cluster, or this machine as one.
+
+    Attributes:
+        workers: actors; None takes one for each GPU or, without, for each core.
+        device: cpu or cuda; None takes GPUs where the cluster has some.
+    """
+
+    workers: int | None = None
+    device: str | None = None
+
+    def run(
+        self,
+        folder: Path,
+        shards: Sequence[Shard],
+        method: Method,
+        settings: ExtractSettings,
+        on_images: Callable[[int], None],
+    ) -> None:
+        """Makes all shards."""
+        ray = load_ray()
+        is_own = not ray.is_initialized()
+        if is_own:
+            ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+        try:
+            for row in self._plan(ray, folder, shards, method, settings).iter_rows():
+                on_images(row["images"])
+        finally:
+            if is_own:
+                ray.shutdown()
+
+    def _plan(
+        self, ray: Any, folder: Path, shards: Sequence[Shard], method: Method, settings: ExtractSettings
+    ) -> Any:
+        """The work as a stream: a block a shard, so that only unfinished ones are done again."""
+        resources = ray.cluster_resources()
+        use_gpu = self._use_gpu(resources)
+        there = int(resources.get("GPU" if use_gpu else "CPU", 0))
+        workers = min(self.workers or there, len(shards))
+        if workers > there:
+            raise ConfigError(
+                f"--workers {workers}: the cluster has {there} {'GPUs' if use_gpu else 'cores'}; ask for "
+                "fewer or start more nodes"
+            )
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        items = [{"path": str(shard.path.resolve()), "names": list(shard.names)} for shard in shards]
+        return ray.data.from_items(items, override_num_blocks=len(items)).map(
+            ShardWorker,
+            fn_constructor_args=(
+                str(folder.resolve()),
+                method,
+                settings,
+                "cuda" if use_gpu else self.device or "cpu",
+                1,
+            ),
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            **({"num_gpus": 1} if use_gpu else {"num_cpus": 1}),
+        )
+
+    def _use_gpu(self, resources: dict[str, float]) -> bool:
+        has_gpu = resources.get("GPU", 0) >= 1
+        wants = self.device is not None and self.device.startswith("cuda")
+        if wants and not has_gpu:
+            raise ConfigError(f"--device {self.device}: the cluster has no GPU; use --device cpu")
+        return has_gpu if self.device is None else wants

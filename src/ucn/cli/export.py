@@ -1,0 +1,107 @@
+"""``ucn export``: a network as an ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ucn.cli._options import Debug, Json, Overwrite
+from ucn.cli._report import find_version, print_json, print_lines, say_seconds, say_share
+from ucn.cli._stages import Stages
+
+if TYPE_CHECKING:
+    from ucn.export.onnx import Export
+
+
+def run(
+    weights: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="Shipped weights by name, or a .safetensors file.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            readable=False,
+            help="Write the network: .onnx.",
+            show_default=False,
+        ),
+    ],
+    pair: Annotated[
+        bool, typer.Option("--pair", help="Export two images to matches, not images to descriptors.")
+    ] = False,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k", "--matches", metavar="N", min=1, help="Matches that --pair gives.", show_default="1024"
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a network as an ONNX file, for images of every size.
+
+    The file is kept only if onnxruntime agrees with torch on three sizes. Its metadata says how images are
+    given, where cells lie, which weights it holds and under which licence.
+    """
+    if k is not None and not pair:
+        raise typer.BadParameter("-k is for --pair: a graph of descriptors has no matches")
+    with Stages(is_quiet=json) as stages:
+        from ucn.export.onnx import DEFAULT_K, check_packages, export_onnx
+        from ucn.weights import load_weights
+
+        check_packages()
+        stages("loading weights")
+        loaded = load_weights(weights)
+        export = export_onnx(
+            loaded,
+            output,
+            kind="pair" if pair else "network",
+            k=DEFAULT_K if k is None else k,
+            overwrite=overwrite,
+            progress=stages,
+        )
+    if json:
+        print_json(_to_json(export, stages.report()))
+        return
+    worst = min(parity.same_matches for parity in export.parity)
+    difference = max(parity.max_difference for parity in export.parity)
+    lines = {
+        "graph": "two images to matches" if pair else "images to descriptors",
+        "agreement": f"{say_share(worst)} of the same matches as torch, numbers within {difference:.1e}",
+        "at": ", ".join(f"{parity.size_hw[1]} × {parity.size_hw[0]}" for parity in export.parity),
+        "weights": f"{export.metadata['weights']}, sha256 {export.metadata['weights_sha256'][:16]}",
+        "licence": export.metadata["licence"],
+        "time": say_seconds(stages.report()),
+        "written": f"{output} ({export.file_bytes / 1e6:.1f} MB)",
+    }
+    print_lines(lines)
+
+
+def _to_json(export: Export, seconds: dict[str, float]) -> dict[str, Any]:
+    return {
+        "command": "export",
+        "ucn": find_version(),
+        "kind": export.kind,
+        "metadata": export.metadata,
+        "parity": [
+            {
+                "size_hw": list(parity.size_hw),
+                "max_difference": parity.max_difference,
+                "same_matches": parity.same_matches,
+            }
+            for parity in export.parity
+        ],
+        "file_bytes": export.file_bytes,
+        "seconds": seconds,
+        "outputs": [str(export.path)],
+    }

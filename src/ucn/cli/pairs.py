@@ -1,0 +1,107 @@
+"""``ucn pairs``: which images of a file of features are worth matching, and their matches."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ucn.cli._options import Debug, Device, Json, Overwrite
+from ucn.cli._outputs import check_outputs
+from ucn.cli._progress import CountBar
+from ucn.cli._report import find_version, print_json, print_lines, say_files
+
+
+class PairingName(StrEnum):
+    """How pairs are chosen."""
+
+    exhaustive = "exhaustive"
+    sequential = "sequential"
+    retrieval = "retrieval"
+
+
+Pairing = Annotated[
+    PairingName,
+    typer.Option(help="All pairs; images that follow each other by name; or images that look alike."),
+]
+Overlap = Annotated[int, typer.Option(metavar="N", min=1, help="Of sequential: images that follow.")]
+Neighbours = Annotated[int, typer.Option(metavar="N", min=1, help="Of retrieval: images for each.")]
+MinSimilarity = Annotated[
+    float, typer.Option(metavar="S", help="Drop matches whose descriptors have a smaller cosine; -1 = off.")
+]
+
+
+def run(
+    features: Annotated[
+        Path,
+        typer.Argument(metavar="FEATURES", readable=False, help="Of `ucn extract`, .h5.", show_default=False),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", readable=False, help="Two names a line.")
+    ] = Path("pairs.txt"),
+    pairing: Pairing = PairingName.exhaustive,
+    overlap: Overlap = 10,
+    neighbours: Neighbours = 20,
+    matches: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="Match the pairs too, and write matches, .h5.",
+            show_default=False,
+        ),
+    ] = None,
+    min_similarity: MinSimilarity = -1.0,
+    device: Device = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Choose pairs of images, and match their keypoints: mutual nearest neighbours, in hloc's layout."""
+    from ucn.batch.matching import match_pairs
+    from ucn.batch.reconstruction import PairingSettings, choose_pairs
+    from ucn.errors import DataError
+    from ucn.export.hloc import open_features, write_pairs
+    from ucn.predict import choose_device
+
+    outputs = [path for path in (output, matches) if path is not None]
+    check_outputs(outputs, (features,), overwrite)
+    settings = PairingSettings(pairing.value, overlap, neighbours)
+    with open_features(features) as file:
+        chosen = choose_pairs(file, settings)
+        images = len(file)
+    if not chosen:
+        raise DataError(f"{features}: no pairs of {images} images; a pair needs two")
+    write_pairs(output, chosen, overwrite)
+    found = None
+    if matches is not None:
+        with CountBar("pairs", is_quiet=json) as bar:
+            found = match_pairs(
+                features,
+                chosen,
+                matches,
+                min_similarity=min_similarity,
+                device=str(choose_device(device)),
+                overwrite=overwrite,
+                progress=bar,
+            )
+    if json:
+        print_json(
+            {
+                "command": "pairs",
+                "ucn": find_version(),
+                "features": str(features),
+                "pairing": {"kind": pairing.value, "overlap": overlap, "neighbours": neighbours},
+                "images": images,
+                "pairs": len(chosen),
+                "matches": found,
+                "outputs": [str(path) for path in outputs],
+            }
+        )
+        return
+    lines = {"images": f"{images:,}", "pairs": f"{len(chosen):,}, {pairing.value}"}
+    if found is not None:
+        lines["matches"] = f"{found:,}, {found / len(chosen):,.0f} a pair"
+    print_lines({**lines, "written": say_files(outputs)})

@@ -1,0 +1,203 @@
+"""``ucn track``: points followed through a clip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ucn.cli import _matcher
+from ucn.cli._options import Debug, Device, Json, MaxSide, Overwrite, Weights, build_config
+from ucn.cli._outputs import check_folder
+from ucn.cli._progress import CountBar
+from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_share
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ucn.data.sets.video_frames import Frames
+    from ucn.predict import Matcher
+    from ucn.tracking import TrackedFrame
+    from ucn.types import FloatArray
+
+_TABLE, _VIDEO = "tracks.csv", "tracks.mp4"
+
+
+def run(
+    video: Annotated[
+        Path,
+        typer.Argument(
+            metavar="VIDEO",
+            readable=False,
+            help="A clip, or a folder of frames in the order of their names.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            readable=False,
+            help=f"Folder for {_TABLE} and {_VIDEO}; made if missing.",
+            show_default=False,
+        ),
+    ],
+    points: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="CSV of points x,y of the first frame.",
+            show_default=False,
+        ),
+    ] = None,
+    grid: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PX",
+            min=1,
+            help="Instead of --points: follow a grid of points so many pixels apart.",
+            show_default=False,
+        ),
+    ] = None,
+    min_score: Annotated[
+        float, typer.Option(metavar="P", min=0, max=1, help="Less sure answers count as lost.")
+    ] = 0.5,
+    max_frames: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Follow through so many frames at most.")
+    ] = 1000,
+    fps: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Frames a second of the drawn video.", show_default="the clip's; 25"),
+    ] = None,
+    use_video: Annotated[
+        bool, typer.Option("--video/--no-video", help="Draw the points into the clip.")
+    ] = True,
+    weights: Weights = "geometric",
+    max_side: MaxSide = None,
+    device: Device = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Follow points of the first frame through a clip.
+
+    Every frame is encoded once. A point is lost where the way back does not end where it began, or where the
+    answer is not sure; it is looked for again in the next frame. tracks.csv has a line per frame and point:
+    frame, point (its row in FILE, from 0), x, y, score, is_lost.
+    """
+    if (points is None) == (grid is None):
+        raise typer.BadParameter("give --points FILE.csv, or --grid PX, and not both")
+    if fps is not None and not 0 < fps <= 1000:
+        raise typer.BadParameter(f"--fps must be above 0 and at most 1000, got {fps:g}")
+    names = (_TABLE, _VIDEO) if use_video else (_TABLE,)
+    outputs = [output / name for name in names]
+    check_folder(output, names, overwrite)
+    from ucn.tracking import open_frames, write_tracks
+
+    frames = open_frames(video, max_frames)
+    starts = _choose_points(frames.read(0), points, grid)
+    matcher = _matcher.load_matcher(weights, build_config(max_side), device)
+    count = min(len(frames), max_frames)
+    with _folder(output):
+        tracks = _track(matcher, frames, starts, count, min_score, fps, outputs, overwrite, json)
+        write_tracks(outputs[0], tracks, overwrite)
+    facts = {
+        "command": "track",
+        **describe_run(matcher),
+        "video": str(video),
+        **_summarise(tracks, min_score),
+        "outputs": [str(path) for path in outputs],
+    }
+    if json:
+        print_json(facts)
+        return
+    lines = {
+        "frames": f"{facts['frames']:,}",
+        "points": f"{facts['points']:,}",
+        "seen": f"{say_share(facts['seen_share'])} of all points in all frames",
+        "at the end": f"{facts['seen_at_end']:,} of {facts['points']:,} seen",
+        "weights": f"{matcher.weights.name}, sha256 {matcher.weights.sha256[:16]}",
+        "written": say_files(outputs),
+    }
+    print_lines(lines)
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """Makes a folder, and takes it away again where nothing came of it."""
+    is_new = not path.exists()
+    path.mkdir(exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # somebody else's file is in it by now
+                path.rmdir()
+        raise
+
+
+def _choose_points(image: Tensor, points: Path | None, grid: int | None) -> FloatArray:
+    from ucn.data.points import read_points
+    from ucn.keypoints import grid_points
+
+    size_hw = (int(image.shape[-2]), int(image.shape[-1]))
+    if points is not None:
+        return read_points(points, size_hw)
+    found: FloatArray = grid_points(size_hw, grid or 1).numpy()
+    return found
+
+
+def _track(
+    matcher: Matcher,
+    frames: Frames,
+    starts: FloatArray,
+    count: int,
+    min_score: float,
+    fps: float | None,
+    outputs: list[Path],
+    overwrite: bool,
+    is_quiet: bool,
+) -> list[TrackedFrame]:
+    """Tracks through all frames, drawing each as it comes."""
+    from ucn.data.sets.video_frames import Clip
+    from ucn.tracking import track_points
+    from ucn.viz.tracks import TrackPainter, VideoFile
+
+    speed = fps or (frames.frames_per_second if isinstance(frames, Clip) else 25.0)
+    shown: list[Tensor] = []
+
+    def read() -> Iterator[Tensor]:
+        for number in range(count):
+            shown[:] = [frames.read(number)]
+            yield shown[0]
+
+    tracks: list[TrackedFrame] = []
+    painter = TrackPainter()
+    with ExitStack() as stack:
+        bar = stack.enter_context(CountBar("tracking", is_quiet))
+        file = stack.enter_context(VideoFile(outputs[1], speed, overwrite)) if len(outputs) > 1 else None
+        for tracked in track_points(matcher, read(), starts, min_score=min_score):
+            tracks.append(tracked)
+            if file is not None:
+                file.add(painter.paint(shown[0], tracked))
+            bar(len(tracks), count)
+    return tracks
+
+
+def _summarise(tracks: list[TrackedFrame], min_score: float) -> dict[str, Any]:
+    import numpy as np
+
+    is_lost = np.stack([frame.is_lost for frame in tracks])
+    return {
+        "frames": len(tracks),
+        "points": is_lost.shape[1],
+        "seen_share": float((~is_lost).mean()),
+        "seen_at_end": int((~is_lost[-1]).sum()),
+        "min_score": min_score,
+    }

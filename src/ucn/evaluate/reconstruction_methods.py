@@ -1,0 +1,76 @@
+"""Methods by name for folders of images: shipped weights, weights of the user's, and every baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ucn.baselines.extractor import Extractor
+from ucn.batch.extraction import Method
+from ucn.errors import ConfigError
+from ucn.evaluate.methods import Method as MeasuredMethod
+from ucn.evaluate.methods import MethodFiles, list_methods, load_methods
+from ucn.predict import choose_device
+from ucn.weights import list_weights, load_weights
+from ucn.weights.store import DEFAULT_MAX_SIDE
+
+
+@dataclass(frozen=True)
+class FolderMethod:
+    """A method for folders of images.
+
+    Attributes:
+        method: what engines take.
+        title: what it is, with its settings.
+        max_side: the longest side of images in pixels that it was made for.
+    """
+
+    method: Method
+    title: str
+    max_side: int
+
+
+def load_folder_method(name_or_path: str, files: MethodFiles | None = None) -> FolderMethod:
+    """Finds a method that describes single images.
+
+    Args:
+        name_or_path: shipped weights, a .safetensors file of `ucn train`, or a baseline (`sift`, `daisy`, …).
+        files: that baselines need beside the package.
+
+    Raises:
+        ConfigError: the name is unknown, the method matches whole images, or it cannot run here.
+        WeightsError: a file is damaged or of something else.
+    """
+    files = files or MethodFiles()
+    measured = _load(name_or_path, files, "cpu")
+    is_weights = _is_file(name_or_path) or name_or_path in {info.name for info in list_weights()}
+    side = load_weights(name_or_path).max_side if is_weights else DEFAULT_MAX_SIDE
+    method = Method(measured.name, measured.key, partial(_make, name_or_path, files))
+    return FolderMethod(method, measured.title, side)
+
+
+def _is_file(name_or_path: str) -> bool:
+    return name_or_path.endswith(".safetensors") or (
+        name_or_path not in list_methods() and Path(name_or_path).is_file()
+    )
+
+
+def _make(name_or_path: str, files: MethodFiles, device: str | None) -> Extractor:
+    return _load(name_or_path, files, str(choose_device(device))).extractor
+
+
+def _load(name_or_path: str, files: MethodFiles, device: str) -> MeasuredMethod:
+    if _is_file(name_or_path):
+        given = MethodFiles(weights=(Path(name_or_path),), trunk=files.trunk, xfeat=files.xfeat)
+        loaded = load_methods([], given, device)
+    else:
+        loaded = load_methods([name_or_path], MethodFiles(trunk=files.trunk, xfeat=files.xfeat), device)
+    for name, reason in loaded.skipped.items():
+        raise ConfigError(f"method '{name}' cannot run here: {reason}")
+    found = loaded.methods[0]
+    if not found.is_nearest:
+        raise ConfigError(
+            f"method '{found.name}' matches whole images and has no descriptors of keypoints; choose another"
+        )
+    return found

@@ -1,0 +1,268 @@
+"""Stage 2 of the benchmark `reconstruction`: how right the cameras of models are, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ucn.batch.adjustment import MAX_MISS, MAX_SHIFT
+from ucn.batch.describing import ExtractSettings
+from ucn.batch.detectors import SPACING
+from ucn.errors import ConfigError, DataError
+from ucn.evaluate.methods import MethodFiles
+from ucn.evaluate.outputs import find_versions, name_device
+from ucn.evaluate.plots import choose_style, lay_out, save_plot
+from ucn.evaluate.predictions import Progress
+from ucn.evaluate.reconstruction import (
+    COLMAP_SIFT,
+    ReconstructionMethod,
+    Scene,
+    SceneModel,
+    Variant,
+    choose_variants,
+    list_scenes,
+    make_models,
+)
+from ucn.evaluate.reconstruction_methods import load_folder_method
+from ucn.evaluate.reconstruction_metrics import centre_errors, direction_errors, fit_similarity
+from ucn.evaluate.report import Plot, Report, Table, say_number
+from ucn.evaluate.run import RunSettings
+from ucn.export.colmap import MappingSettings, load_pycolmap
+from ucn.weights import list_weights
+
+TITLE = "sparse models of Strecha's scenes, camera centres against those measured with a laser scanner"
+
+_SIFT_TITLE = (
+    "COLMAP's own SIFT (8,192 features at most, first octave −1, ratio 0.8, cross check), all pairs, as "
+    "pycolmap does it by default"
+)
+
+
+@dataclass(frozen=True)
+class ReconstructionFigure:
+    """How a variant did on a scene.
+
+    Attributes:
+        scene: its name.
+        method: its name.
+        cameras: "given" or "guessed".
+        is_adjusted: keypoints were moved.
+        images: of the scene.
+        registered: of them.
+        points: in space.
+        track_length: images a point.
+        reprojection_error: pixels.
+        centre_mean: mm, over registered images.
+        centre_median: mm.
+        centre_max: mm.
+        direction_mean: degrees.
+    """
+
+    scene: str
+    method: str
+    cameras: str
+    is_adjusted: bool
+    images: int
+    registered: int
+    points: int
+    track_length: float
+    reprojection_error: float
+    centre_mean: float
+    centre_median: float
+    centre_max: float
+    direction_mean: float
+
+
+def load_reconstruction_methods(
+    names: Sequence[str] | None, files: MethodFiles
+) -> tuple[list[ReconstructionMethod], dict[str, str]]:
+    """Methods by name, and why others cannot run; None takes all geometric weights and COLMAP's SIFT.
+
+    Raises:
+        ConfigError: a name is unknown.
+    """
+    if names is None:
+        names = [*(info.name for info in list_weights() if info.task != "semantic"), COLMAP_SIFT]
+    wanted = [*map(str, files.weights), *dict.fromkeys(names)]
+    found: list[ReconstructionMethod] = []
+    skipped: dict[str, str] = {}
+    for name in wanted:
+        if name == COLMAP_SIFT:
+            key = {"colmap-sift": str(load_pycolmap().COLMAP_version)}
+            found.append(ReconstructionMethod(name, _SIFT_TITLE, key))
+            continue
+        try:
+            loaded = load_folder_method(name, files)
+        except ConfigError as error:
+            if "cannot run here" not in str(error):
+                raise
+            skipped[name] = str(error)
+            continue
+        found.append(ReconstructionMethod(loaded.method.name, loaded.title, dict(loaded.method.key), loaded))
+    if not found:
+        reasons = "; ".join(skipped.values()) or "none was asked for"
+        raise DataError(f"no method can be measured: {reasons}")
+    return found, skipped
+
+
+def score_models(
+    scenes: Sequence[Scene],
+    variants: Sequence[Variant],
+    models: Mapping[tuple[int, int], SceneModel],
+) -> list[ReconstructionFigure]:
+    """The figures of all variants on all scenes."""
+    return [
+        score_model(scene, variant, models[number, place])
+        for place, scene in enumerate(scenes)
+        for number, variant in enumerate(variants)
+    ]
+
+
+def score_model(scene: Scene, variant: Variant, model: SceneModel) -> ReconstructionFigure:
+    """The figures of a model; errors are not numbers where fewer than three cameras are found."""
+    rows = model.is_registered
+    truth = scene.centres[rows]
+    errors = 1000 * centre_errors(model.centres[rows], truth)
+    turns = direction_errors(model.centres[rows], truth, model.rotations[rows], scene.rotations[rows])
+    is_scored = len(errors) > 0 and bool(np.isfinite(errors).all())
+    nothing = float("nan")
+    return ReconstructionFigure(
+        scene=scene.name,
+        method=variant.method.name,
+        cameras="given" if variant.are_cameras_known else "guessed",
+        is_adjusted=variant.is_adjusted,
+        images=len(scene.images),
+        registered=int(rows.sum()),
+        points=model.points,
+        track_length=model.track_length,
+        reprojection_error=model.reprojection_error,
+        centre_mean=float(errors.mean()) if is_scored else nothing,
+        centre_median=float(np.median(errors)) if is_scored else nothing,
+        centre_max=float(errors.max()) if is_scored else nothing,
+        direction_mean=float(turns.mean()) if is_scored else nothing,
+    )
+
+
+def run_reconstruction(
+    folder: Path,
+    methods: Sequence[ReconstructionMethod],
+    skipped: Mapping[str, str],
+    settings: RunSettings,
+    progress: Progress | None = None,
+) -> Report:
+    """Makes models with each method and measures their cameras.
+
+    Args:
+        folder: of Strecha's scenes, or of one.
+        methods: of `load_reconstruction_methods`.
+        skipped: reasons by name.
+        settings: the user's choices; refinement is the adjustment of keypoints here.
+        progress: called after each model.
+
+    Raises:
+        DataError: the folder is not that data set, or nothing could be reconstructed.
+    """
+    scenes = list_scenes(folder)[: settings.limit]
+    variants = choose_variants(methods, settings.refinements)
+    try:
+        settings.cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make {settings.cache}: {error.strerror or error}") from error
+    models = make_models(scenes, variants, settings.cache, settings.seed, settings.device, progress)
+    figures = score_models(scenes, variants, models)
+    if not any(figure.registered for figure in figures):
+        raise DataError(f"{folder}: no method registered an image; nothing to measure")
+    return Report(
+        name="reconstruction",
+        title=TITLE,
+        command=settings.command,
+        tables=tuple(
+            _tabulate(figures, scene, cameras) for scene in scenes for cameras in ("given", "guessed")
+        ),
+        protocol=tuple(_describe_protocol(scenes, settings)),
+        methods=tuple(methods),
+        skipped=skipped,
+        rows=tuple(asdict(figure) for figure in figures),
+        values={"scenes": [scene.name for scene in scenes], "seed": settings.seed},
+        plots=(_draw(scenes, variants, models),),
+        versions=find_versions(),
+        device=name_device(settings.device),
+    )
+
+
+def _describe_protocol(scenes: Sequence[Scene], settings: RunSettings) -> list[str]:
+    extract, mapping = ExtractSettings(), MappingSettings()
+    images = ", ".join(f"{scene.name} ({len(scene.images)} images)" for scene in scenes)
+    return [
+        f"data: {images}; longest side at most {extract.max_side} px",
+        f"keypoints: the {extract.max_keypoints:,} strongest corners of an image (Shi and Tomasi), at least "
+        f"{SPACING:g} px apart, placed between pixels; DISK has its own",
+        "matches: mutual nearest neighbours of all pairs of images",
+        f"adjusted: keypoints are moved by at most {MAX_SHIFT:g} px to where the pixels of all their "
+        f"verified matches agree best; matches that then miss by over {MAX_MISS:g} px are dropped. "
+        "`ucn reconstruct` does so unless told otherwise",
+        f"verification and mapping: COLMAP's, threshold {mapping.max_error:g} px, seed {settings.seed}, one "
+        "thread, the same for all methods",
+        "cameras given: the true matrix, held; cameras guessed: one SIMPLE_RADIAL camera of all images, from "
+        "EXIF or 1.2 times the longer side, refined",
+        "centre errors: distances of camera centres from the truth, in mm, after the similarity (scale, "
+        "turn, shift) that fits all registered ones best (Umeyama 1991)",
+        "directions: degrees by which cameras are turned away from the truth, after the same similarity",
+    ]
+
+
+def _tabulate(figures: Sequence[ReconstructionFigure], scene: Scene, cameras: str) -> Table:
+    rows = [
+        (
+            f"{figure.method}, adjusted" if figure.is_adjusted else figure.method,
+            f"{figure.registered} of {figure.images}",
+            f"{figure.points:,}",
+            say_number(figure.track_length, 2),
+            say_number(figure.reprojection_error, 3),
+            f"{say_number(figure.centre_mean, 2)} / {say_number(figure.centre_median, 2)}",
+            say_number(figure.centre_max, 2),
+            say_number(figure.direction_mean, 4),
+        )
+        for figure in figures
+        if (figure.scene, figure.cameras) == (scene.name, cameras)
+    ]
+    header = (
+        "method",
+        "registered",
+        "points",
+        "track length",
+        "reprojection, px",
+        "centre error, mm: mean / median",
+        "max",
+        "direction, °",
+    )
+    return Table(f"{scene.name}, cameras {cameras}", header, tuple(rows))
+
+
+def _draw(
+    scenes: Sequence[Scene], variants: Sequence[Variant], models: Mapping[tuple[int, int], SceneModel]
+) -> Plot:
+    """Error of each camera, a panel a scene and kind of cameras."""
+    kinds = [(place, are_known) for place in range(len(scenes)) for are_known in (True, False)]
+    canvas, panels = lay_out(len(kinds), (3.3, 4.4))
+    for panel, (place, are_known) in zip(panels, kinds, strict=True):
+        scene = scenes[place]
+        chosen = [number for number, item in enumerate(variants) if item.are_cameras_known == are_known]
+        for style, number in enumerate(chosen):
+            model = models[number, place]
+            rows = np.flatnonzero(model.is_registered)
+            if fit_similarity(model.centres[rows], scene.centres[rows]) is None:
+                continue
+            errors = 1000 * centre_errors(model.centres[rows], scene.centres[rows])
+            panel.plot(
+                rows, errors, label=variants[number].label, marker="o", markersize=3, **choose_style(style)
+            )
+        panel.set_title(f"{scene.name}, cameras {'given' if are_known else 'guessed'}", fontsize=10)
+        panel.set_xlabel("image")
+        panel.set_ylim(bottom=0)
+    panels[0].set_ylabel("distance of the camera's centre from the truth, mm")
+    panels[0].legend(fontsize=7, frameon=False)
+    return save_plot(canvas, "error of each camera centre after the best similarity")

@@ -1,0 +1,382 @@
+"""Keypoints and matches into a COLMAP database, and from there a sparse model, through pycolmap.
+
+COLMAP puts the centre of the top-left pixel at (0.5, 0.5). The half pixel is added here, to keypoints and to
+principal points, and taken off nowhere else in the package.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ucn.errors import ConfigError, DataError
+from ucn.geometry.coords import to_corner_origin
+from ucn.types import FloatArray
+
+if TYPE_CHECKING:
+    import pycolmap
+
+CAMERA_MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV")
+"""Models of cameras that can be asked for, from few to many numbers."""
+
+_FOCAL_FACTOR = 1.2  # of the longer side: what COLMAP assumes where a file says nothing
+_MIN_MODEL = 3  # images
+_log = logging.getLogger(__name__)
+Rows = NDArray[np.int64]
+Values = NDArray[np.float64]
+Pairs = Mapping[tuple[int, int], Rows]
+
+
+@dataclass(frozen=True)
+class CameraSettings:
+    """What is known of the cameras.
+
+    Attributes:
+        model: of `CAMERA_MODELS`.
+        intrinsics: (3, 3) of all images, for pixels whose centres are at integers; it is then held, and the
+            model is PINHOLE. None: found from EXIF or guessed, and refined.
+        is_shared: images of one size have one camera; otherwise each has its own.
+    """
+
+    model: str = "SIMPLE_RADIAL"
+    intrinsics: Values | None = None
+    is_shared: bool = True
+
+    def __post_init__(self) -> None:
+        """Checks the model."""
+        if self.model not in CAMERA_MODELS:
+            raise ConfigError(f"no camera model '{self.model[:80]}' (there are {', '.join(CAMERA_MODELS)})")
+
+
+@dataclass(frozen=True)
+class DatabaseImage:
+    """An image as it goes into a database.
+
+    Attributes:
+        name: its path below the folder of images.
+        keypoints: (N, 2) pixels, centres at integers.
+        image_hw: (H, W).
+    """
+
+    name: str
+    keypoints: FloatArray
+    image_hw: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A sparse model and how good it looks.
+
+    Attributes:
+        reconstruction: of pycolmap.
+        registered: names of the images whose camera was found, sorted.
+        points: in space.
+        observations: of them.
+        track_length: images that see a point, on average.
+        reprojection_error: pixels, on average.
+        models: how many separate models were found; this is the one with most images.
+    """
+
+    reconstruction: pycolmap.Reconstruction
+    registered: tuple[str, ...]
+    points: int
+    observations: int
+    track_length: float
+    reprojection_error: float
+    models: int
+
+    def centre(self, name: str) -> Values:
+        """Where the camera of an image stands, (3,)."""
+        image = self.reconstruction.find_image_with_name(name)
+        return np.asarray(image.projection_center(), np.float64)
+
+    def rotation(self, name: str) -> Values:
+        """(3, 3): takes directions of the world to those of the camera of an image."""
+        image = self.reconstruction.find_image_with_name(name)
+        return np.asarray(image.cam_from_world().rotation.matrix(), np.float64)
+
+    def arrays(self) -> tuple[Values, NDArray[np.uint8], Values, Values]:
+        """Points (P, 3), their colours (P, 3), and rotations (C, 3, 3) and centres (C, 3) of the cameras."""
+        points = list(self.reconstruction.points3D.values())
+        return (
+            np.array([point.xyz for point in points], np.float64).reshape(-1, 3),
+            np.array([point.color for point in points], np.uint8).reshape(-1, 3),
+            np.stack([self.rotation(name) for name in self.registered]),
+            np.stack([self.centre(name) for name in self.registered]),
+        )
+
+
+@dataclass(frozen=True)
+class MappingSettings:
+    """How a model is made.
+
+    Attributes:
+        seed: of all random choices.
+        threads: of bundle adjustment; more than one changes sums of floats, and with them the last digits.
+        max_error: pixels by which a match may miss the epipolar geometry of its pair.
+        options: of pycolmap's IncrementalPipelineOptions, by name, with dots between levels.
+    """
+
+    seed: int = 0
+    threads: int = 1
+    max_error: float = 4.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_obstacle() -> str:
+    """Why no model can be made; empty where one can."""
+    if importlib.util.find_spec("pycolmap") is None:
+        return "it needs pycolmap, which is not installed: pip install 'ucn[reconstruct]'"
+    return ""
+
+
+def load_pycolmap() -> Any:
+    """The package; raises `ConfigError` where it is not installed."""
+    reason = find_obstacle()
+    if reason:
+        raise ConfigError(f"reconstruction: {reason}")
+    import pycolmap
+
+    return pycolmap
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps COLMAP from writing to the terminal, errors aside."""
+    colmap = load_pycolmap()
+    level = colmap.logging.minloglevel
+    colmap.logging.minloglevel = int(colmap.logging.ERROR.value)
+    try:
+        yield
+    finally:
+        colmap.logging.minloglevel = level
+
+
+def build_cameras(
+    images: Sequence[DatabaseImage], folder: Path, settings: CameraSettings
+) -> list[pycolmap.Camera]:
+    """A camera for each image; images that share one get the same object."""
+    colmap = load_pycolmap()
+    shared: dict[tuple[int, int], pycolmap.Camera] = {}
+    cameras = []
+    for image in images:
+        if not settings.is_shared or image.image_hw not in shared:
+            shared[image.image_hw] = _build_camera(colmap, image, folder, settings)
+        cameras.append(shared[image.image_hw])
+    return cameras
+
+
+def _build_camera(
+    colmap: Any, image: DatabaseImage, folder: Path, settings: CameraSettings
+) -> pycolmap.Camera:
+    height, width = image.image_hw
+    if settings.intrinsics is not None:
+        K = settings.intrinsics
+        centre = to_corner_origin(torch.from_numpy(K[:2, 2].copy())).tolist()
+        camera: pycolmap.Camera = colmap.Camera(
+            model="PINHOLE", width=width, height=height, params=[K[0, 0], K[1, 1], *centre]
+        )
+        camera.has_prior_focal_length = True
+        return camera
+    focal, is_known = _FOCAL_FACTOR * max(height, width), False
+    try:
+        guess = colmap.infer_camera_from_image(folder / image.name)
+        focal, is_known = guess.mean_focal_length(), guess.has_prior_focal_length
+    except (RuntimeError, ValueError) as error:  # a format that COLMAP does not read
+        _log.info("%s: no camera from the file (%s)", image.name, error)
+    model = getattr(colmap.CameraModelId, settings.model)
+    created: pycolmap.Camera = colmap.Camera.create_from_model_id(
+        colmap.INVALID_CAMERA_ID, model, focal, width, height
+    )
+    created.has_prior_focal_length = is_known
+    return created
+
+
+def verify_matches(
+    images: Sequence[DatabaseImage],
+    cameras: Sequence[pycolmap.Camera],
+    matches: Pairs,
+    settings: MappingSettings,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[tuple[int, int], pycolmap.TwoViewGeometry]:
+    """The epipolar geometry of each pair, with the matches that agree with it (``inlier_matches``).
+
+    Args:
+        images: with keypoints.
+        cameras: of each image.
+        matches: (M, 2) rows of keypoints by numbers of images.
+        settings: threshold and seed.
+        progress: called with (pairs done, all pairs).
+    """
+    colmap = load_pycolmap()
+    options = colmap.TwoViewGeometryOptions()
+    options.ransac.random_seed = settings.seed
+    options.ransac.max_error = settings.max_error
+    found = {}
+    for done, ((first, second), rows) in enumerate(matches.items(), 1):
+        found[first, second] = colmap.estimate_two_view_geometry(
+            cameras[first],
+            to_colmap(images[first].keypoints).astype(np.float64),
+            cameras[second],
+            to_colmap(images[second].keypoints).astype(np.float64),
+            rows.astype(np.uint32),
+            options,
+        )
+        if progress is not None:
+            progress(done, len(matches))
+    return found
+
+
+def to_colmap(keypoints: FloatArray) -> FloatArray:
+    """Keypoints (N, 2) in COLMAP's pixels, whose corner, not centre, is at (0, 0)."""
+    return to_corner_origin(torch.from_numpy(keypoints)).numpy()
+
+
+def write_database(
+    path: Path,
+    images: Sequence[DatabaseImage],
+    cameras: Sequence[pycolmap.Camera],
+    geometries: Mapping[tuple[int, int], pycolmap.TwoViewGeometry],
+    matches: Pairs,
+) -> None:
+    """Writes a COLMAP database: cameras, images, keypoints, matches and the geometry of pairs.
+
+    It is written beside its place and moved there, replacing what was there.
+
+    Args:
+        path: of the database.
+        images: in the order of their numbers; COLMAP's ids begin at 1.
+        cameras: of each image.
+        geometries: of `verify_matches`.
+        matches: those that were verified.
+    """
+    colmap = load_pycolmap()
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    database = colmap.Database.open(part)
+    try:
+        with colmap.DatabaseTransaction(database):
+            rigs = _write_cameras(colmap, database, cameras)
+            for image, camera in zip(images, cameras, strict=True):
+                _write_image(colmap, database, image, camera, rigs[camera.camera_id])
+            for (first, second), geometry in geometries.items():
+                database.write_matches(first + 1, second + 1, matches[first, second].astype(np.uint32))
+                database.write_two_view_geometry(first + 1, second + 1, geometry)
+    finally:
+        database.close()
+    part.replace(path)
+
+
+def _write_cameras(colmap: Any, database: Any, cameras: Sequence[Any]) -> dict[int, int]:
+    """Writes each camera once, gives it its id, and returns the rigs by those ids."""
+    rigs = {}
+    for camera in {id(camera): camera for camera in cameras}.values():
+        camera.camera_id = colmap.INVALID_CAMERA_ID
+        camera.camera_id = database.write_camera(camera)
+        rig = colmap.Rig()
+        rig.add_ref_sensor(camera.sensor_id)
+        rigs[camera.camera_id] = database.write_rig(rig)
+    return rigs
+
+
+def _write_image(colmap: Any, database: Any, image: DatabaseImage, camera: Any, rig: int) -> None:
+    entry = colmap.Image(name=image.name, camera_id=camera.camera_id)
+    entry.image_id = database.write_image(entry)
+    frame = colmap.Frame()
+    frame.rig_id = rig
+    frame.add_data_id(entry.data_id)
+    database.write_frame(frame)
+    database.write_keypoints(entry.image_id, to_colmap(image.keypoints))
+
+
+def map_incrementally(
+    database: Path,
+    folder: Path,
+    output: Path,
+    settings: MappingSettings,
+    are_cameras_known: bool = False,
+    on_image: Callable[[], None] | None = None,
+) -> Model:
+    """Makes sparse models from a database and writes them as COLMAP does: ``output/0`` and so on.
+
+    Args:
+        database: of `write_database`, or of COLMAP's own making.
+        folder: of the images, for the colours of points.
+        output: folder of the models; it is written beside its place and moved there.
+        settings: seed, threads and options.
+        are_cameras_known: hold their intrinsics.
+        on_image: called whenever an image is registered.
+
+    Returns:
+        The model with most images.
+
+    Raises:
+        DataError: no two images could be related; the message says what to try.
+    """
+    colmap = load_pycolmap()
+    part = output.with_name(f".{output.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    found = colmap.incremental_mapping(
+        database,
+        folder,
+        part,
+        _build_options(colmap, settings, are_cameras_known),
+        next_image_callback=on_image,
+    )
+    if not found:
+        shutil.rmtree(part)
+        raise DataError(
+            "no model: no two images share enough verified matches seen at a wide enough angle; take images "
+            "that overlap more, from places further apart, or match more pairs"
+        )
+    shutil.rmtree(output, ignore_errors=True)
+    part.replace(output)
+    best = max(
+        found, key=lambda number: (found[number].num_reg_images(), found[number].num_points3D(), -number)
+    )
+    return summarise(found[best], len(found))
+
+
+def _build_options(colmap: Any, settings: MappingSettings, are_cameras_known: bool) -> Any:
+    options = colmap.IncrementalPipelineOptions()
+    options.min_model_size = _MIN_MODEL
+    if are_cameras_known:
+        options.ba_refine_focal_length = options.ba_refine_extra_params = False
+        options.mapper.abs_pose_refine_focal_length = options.mapper.abs_pose_refine_extra_params = False
+    for part in (options, options.mapper, options.triangulation):
+        part.random_seed = settings.seed
+    options.num_threads = options.mapper.num_threads = settings.threads
+    for name, value in settings.options.items():
+        *parents, last = name.split(".")
+        target = options
+        for parent in parents:
+            target = getattr(target, parent, None)
+        if not hasattr(target, last):
+            raise ConfigError(f"pycolmap's incremental mapping has no option '{name[:80]}'")
+        setattr(target, last, value)
+    return options
+
+
+def summarise(reconstruction: pycolmap.Reconstruction, models: int = 1) -> Model:
+    """Figures of a model."""
+    registered = sorted(reconstruction.image(number).name for number in reconstruction.reg_image_ids())
+    return Model(
+        reconstruction=reconstruction,
+        registered=tuple(registered),
+        points=reconstruction.num_points3D(),
+        observations=reconstruction.compute_num_observations(),
+        track_length=reconstruction.compute_mean_track_length(),
+        reprojection_error=reconstruction.compute_mean_reprojection_error(),
+        models=models,
+    )

@@ -1,0 +1,46 @@
+"""How much of a machine the page may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucn.config.base import Config, require
+
+MEBIBYTE = 2**20
+MAX_POINTS = 500
+"""Points in one question."""
+
+
+@dataclass(frozen=True)
+class Limits(Config):
+    """Bounds of what visitors can ask for."""
+
+    max_upload_bytes: int = 20 * MEBIBYTE
+    """Largest image file; 1 KiB to 1 GiB."""
+    max_pixels: int = 24_000_000
+    """Largest image by its header, before it is decoded; at least 1,024."""
+    max_sessions: int = 32
+    """Visitors at a time; at least 1."""
+    max_images: int = 6
+    """Images of one session; a further one takes the place of the oldest. At least 2."""
+    memory_bytes: int = 1024 * MEBIBYTE
+    """Half of it holds uploads, half what the network found in them; at least 16 MiB."""
+    idle_seconds: float = 1800.0
+    """A session that nobody used for so long is forgotten, with its images; above 0."""
+    max_receiving: int = 4
+    """Uploads that may be under way at a time, each held whole until it is read; at least 1."""
+    max_waiting: int = 16
+    """Questions that may wait for the processor at a time; at least 1."""
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        super().__post_init__()
+        size = self.max_upload_bytes
+        require(2**10 <= size <= 2**30, "max_upload_bytes must be in [1024, 2**30]", size)
+        require(self.max_pixels >= 1024, "max_pixels must be at least 1024", self.max_pixels)
+        require(self.max_sessions >= 1, "max_sessions must be at least 1", self.max_sessions)
+        require(self.max_images >= 2, "max_images must be at least 2", self.max_images)
+        require(self.memory_bytes >= 16 * MEBIBYTE, "memory_bytes must be at least 16 MiB", self.memory_bytes)
+        require(self.idle_seconds > 0, "idle_seconds must be above 0", self.idle_seconds)
+        require(self.max_receiving >= 1, "max_receiving must be at least 1", self.max_receiving)
+        require(self.max_waiting >= 1, "max_waiting must be at least 1", self.max_waiting)

@@ -1,0 +1,172 @@
+"""What goes through the REST interface, as JSON."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from ucn.serve.limits import MAX_POINTS
+from ucn.serve.samples import PAIRS
+from ucn.types import Matches, SimilarityMap
+
+Coordinate = Annotated[float, Field(allow_inf_nan=False, ge=-0.5, le=1e6)]
+_IMAGE = Field(
+    min_length=1, max_length=64, description="Name of an upload or of a sample.", examples=[PAIRS[0].image0]
+)
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Problem(_Schema):
+    """Why a request was refused."""
+
+    detail: str = Field(description="What was expected, what came, what to do.")
+
+
+class Session(_Schema):
+    """A visitor's room for images."""
+
+    session: str = Field(description="Its name; whoever knows it may use it.")
+    idle_seconds: float = Field(description="After so long without a request it is forgotten.")
+
+
+class Image(_Schema):
+    """An image that the server holds."""
+
+    image: str = Field(description="Its name, for `/api/match` and `/api/images`.")
+    width: int = Field(description="Pixels of the upright image; points refer to these.")
+    height: int
+
+
+class Question(_Schema):
+    """Which points of one image lie where in another?"""
+
+    image0: str = _IMAGE
+    image1: str = Field(
+        min_length=1, max_length=64, description="Where matches are looked for.", examples=[PAIRS[0].image1]
+    )
+    weights: str = Field("geometric", max_length=100, description="One of those that `/api/status` names.")
+    points: Annotated[list[tuple[Coordinate, Coordinate]], Field(max_length=MAX_POINTS)] | None = Field(
+        None,
+        description="Points (x, y) of image 0 in its pixels, the centre of the top-left one at (0, 0): one "
+        "answer each, in order. Without them the server chooses corners and keeps the mutual matches.",
+        examples=[[[370.0, 250.0]]],
+    )
+    similarities_of: int | None = Field(
+        None,
+        ge=0,
+        lt=MAX_POINTS,
+        description="Also say how alike this one of the points and every place of image 1 are.",
+    )
+
+
+class Match(_Schema):
+    """A point of image 0 and where it lies in image 1, in pixels."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    score: float = Field(description="Estimated probability that the match is right.")
+    is_mutual: bool = Field(description="Matching back led to the point again.")
+
+
+class Similarities(_Schema):
+    """How alike a point and each cell of image 1 are."""
+
+    columns: int
+    rows: int
+    first_x: float = Field(description="Centre of the top-left cell, in pixels of image 1.")
+    first_y: float
+    step_x: float = Field(description="Pixels between neighbouring cells.")
+    step_y: float
+    low: float = Field(description="Cosine similarity of value 0.")
+    high: float = Field(description="Cosine similarity of value 255.")
+    values: str = Field(description="A byte per cell, row by row, base64.")
+
+    @classmethod
+    def of(cls, found: SimilarityMap) -> Self:
+        """Packs a map into bytes between its smallest and its largest value."""
+        rows, columns = found.similarities.shape
+        low, high = float(found.similarities.min()), float(found.similarities.max())
+        levels = np.round(255 * (found.similarities - low) / max(high - low, 1e-6)).astype(np.uint8)
+        (first_x, first_y), (step_x, step_y) = found.first_cell, found.cell_step
+        return cls(
+            columns=columns,
+            rows=rows,
+            first_x=first_x,
+            first_y=first_y,
+            step_x=step_x,
+            step_y=step_y,
+            low=low,
+            high=high,
+            values=base64.b64encode(levels.tobytes()).decode(),
+        )
+
+
+class Answer(_Schema):
+    """Matches of a pair."""
+
+    weights: str
+    pair_score: float = Field(description="Estimated probability that both images show the same thing.")
+    matches: list[Match]
+    similarities: Similarities | None = None
+    milliseconds: float = Field(description="How long the server took.")
+
+    @classmethod
+    def of(
+        cls, weights: str, matches: Matches, similarities: SimilarityMap | None, milliseconds: float
+    ) -> Self:
+        """The answer as plain values, coordinates to a thousandth of a pixel."""
+        rows = zip(
+            matches.points0.round(3).tolist(),
+            matches.points1.round(3).tolist(),
+            matches.scores.round(4).tolist(),
+            matches.is_mutual.tolist(),
+            strict=True,
+        )
+        return cls(
+            weights=weights,
+            pair_score=float(matches.pair_score),
+            matches=[
+                Match(x0=x0, y0=y0, x1=x1, y1=y1, score=score, is_mutual=is_mutual)
+                for (x0, y0), (x1, y1), score, is_mutual in rows
+            ],
+            similarities=None if similarities is None else Similarities.of(similarities),
+            milliseconds=round(milliseconds, 1),
+        )
+
+
+class WeightsChoice(_Schema):
+    """Weights that can be asked for."""
+
+    name: str
+    task: str
+    description: str
+    restrictions: str
+
+
+class Sample(_Schema):
+    """A pair of pictures that ships with the package."""
+
+    title: str
+    image0: Image
+    image1: Image
+    credit: str
+
+
+class Status(_Schema):
+    """What this server offers."""
+
+    version: str
+    weights: list[WeightsChoice]
+    default_weights: str
+    samples: list[Sample]
+    max_upload_bytes: int
+    max_pixels: int
+    max_points: int

@@ -1,0 +1,175 @@
+"""`ucn extract`, `ucn pairs` and `ucn reconstruct`."""
+
+import json
+from pathlib import Path
+
+import h5py
+import pytest
+from typer.testing import CliRunner, Result
+
+from batch_cases import write_images
+from scene_cases import HW, make_scene
+from ucn.cli.app import app
+from ucn.export.hloc import open_features
+
+
+def run(*arguments: str | Path | int) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    write_images(tmp_path / "images", 3)
+    return tmp_path / "images"
+
+
+class TestExtract:
+    def test_network(self, images: Path, out: Path, random_weights: Path) -> None:
+        result = run(
+            "extract", images, "-o", out / "f.h5", "--weights", random_weights, "--max-keypoints", 30
+        )
+        assert result.exit_code == 0, result.output
+        assert "images   3" in result.stdout
+        assert "images a second" in result.stdout
+        with open_features(out / "f.h5") as file:
+            assert file.names == ("000.png", "001.png", "below/002.png")
+            assert file.read("000.png").descriptors.shape == (30, 128)
+            assert file.meta["settings"]["max_side"] == 1024  # what the weights say
+
+    def test_baseline_and_json(self, images: Path, out: Path) -> None:
+        (images / "bad.png").write_bytes(b"x")
+        options = ("--method", "sift", "--detector", "blobs", "--json", "--shard", 2, "--max-side", 0)
+        result = run("extract", images, "-o", out / "f.h5", *options)
+        report = json.loads(result.stdout)
+        assert (report["images"], report["resumed"], report["engine"]) == (3, 0, "local")
+        assert report["method"]["name"] == "sift"
+        assert report["settings"] == {
+            "max_side": None,
+            "max_keypoints": 4096,
+            "detector": "blobs",
+            "batch": 4,
+        }
+        assert list(report["failures"]) == ["bad.png"]
+        assert report["images_per_second"] > 0
+
+    def test_bad_images_are_named(self, images: Path, out: Path) -> None:
+        for number in range(7):
+            (images / f"bad{number}.png").write_bytes(b"x")
+        result = run("extract", images, "-o", out / "f.h5", "--method", "sift")
+        assert result.exit_code == 0
+        assert result.stderr.count("left out: cannot read image") == 5
+        assert "left out: 2 more" in result.stderr
+
+    def test_existing_output(self, images: Path, out: Path) -> None:
+        arguments = ("extract", images, "-o", out / "f.h5", "--method", "sift")
+        assert run(*arguments).exit_code == 0
+        again = run(*arguments)
+        assert again.exit_code == 1
+        assert "exists already" in again.stderr
+        assert run(*arguments, "--overwrite").exit_code == 0
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("-o", "f.npz"), "must end in .h5"),
+            (("--method", "sfit"), "did you mean 'sift'"),
+            (("--method", "sift-flow"), "matches whole images"),
+            (("--weights", "nonsense"), "nonsense"),
+            (("--workers", "2"), "--workers is for --engine ray"),
+            (("--method", "sift", "--detector", "own"), "no keypoints of its own"),
+        ],
+    )
+    def test_errors_are_one_line(
+        self, images: Path, out: Path, options: tuple[str, ...], message: str
+    ) -> None:
+        result = run("extract", images, "-o", out / "f.h5", *options)
+        assert result.exit_code == 1
+        assert message in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+        assert not (out / "f.h5").exists()
+
+    @pytest.mark.parametrize("options", [("--detector", "fast"), ("--batch", "0"), ("--engine", "spark")])
+    def test_wrong_usage(self, images: Path, options: tuple[str, ...]) -> None:
+        assert run("extract", images, *options).exit_code == 2
+
+
+class TestPairs:
+    @pytest.fixture
+    def features(self, images: Path, out: Path) -> Path:
+        assert run("extract", images, "-o", out / "f.h5", "--method", "sift").exit_code == 0
+        return out / "f.h5"
+
+    def test_pairs_and_matches(self, features: Path, out: Path) -> None:
+        result = run("pairs", features, "-o", out / "p.txt", "--matches", out / "m.h5")
+        assert result.exit_code == 0, result.output
+        assert "pairs    3, exhaustive" in result.stdout
+        assert len((out / "p.txt").read_text().splitlines()) == 3
+        with h5py.File(out / "m.h5") as file:
+            assert set(file["000.png/below-002.png"]) == {"matches0", "matching_scores0"}
+
+    @pytest.mark.parametrize(("pairing", "count"), [("sequential", 2), ("retrieval", None)])
+    def test_json(self, features: Path, out: Path, pairing: str, count: int | None) -> None:
+        options = ("--pairing", pairing, "--overlap", 1, "--neighbours", 1, "--json")
+        report = json.loads(run("pairs", features, "-o", out / "p.txt", *options).stdout)
+        assert (report["images"], report["matches"]) == (3, None)
+        assert report["pairs"] == count or (count is None and report["pairs"] in (2, 3))
+
+    def test_errors(self, features: Path, out: Path, tmp_path: Path) -> None:
+        for arguments, message in [
+            ((tmp_path / "no.h5",), "no file of features"),
+            ((features, "-o", features), "it is an input"),
+            ((features, "-o", out / "no" / "p.txt"), "does not exist"),
+        ]:
+            result = run("pairs", *arguments)
+            assert result.exit_code == 1
+            assert message in result.stderr
+
+
+class TestReconstruct:
+    def test_model(self, tmp_path: Path) -> None:
+        pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+        scene = make_scene(tmp_path / "images")
+        K = scene.K
+        given = f"{K[0, 0]},{K[1, 1]},{K[0, 2]},{K[1, 2]}"
+        out = tmp_path / "new" / "model"
+        options = ("--method", "sift", "--max-keypoints", 400, "--intrinsics", given)
+        result = run("reconstruct", scene.folder, "-o", out, *options)
+        assert result.exit_code == 0, result.output
+        assert "registered    5 of 5 images" in result.stdout
+        for name in (
+            "features.h5",
+            "pairs.txt",
+            "matches.h5",
+            "database.db",
+            "sparse/0/images.bin",
+            "above.png",
+        ):
+            assert (out / name).is_file(), name
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["registered"] == summary["images"] == 5
+        assert summary["points"] > 200
+        assert summary["track_length"] > 2.5
+        assert 0 < summary["reprojection_error_px"] < 1
+        again = run("reconstruct", scene.folder, "-o", out, *options)
+        assert again.exit_code == 1
+        assert "exists already" in again.stderr
+        quick = run("reconstruct", scene.folder, "-o", out, *options, "--overwrite", "--json", "--no-adjust")
+        report = json.loads(quick.stdout)
+        assert report["median_move_px"] is None
+        assert report["registered_images"] == [f"{number:03}.png" for number in range(5)]
+        assert HW == (180, 240)
+
+    def test_missing_package(self, images: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ucn.export.colmap.find_obstacle", lambda: "it needs pycolmap: pip install it")
+        result = run("reconstruct", images, "-o", out / "m")
+        assert result.exit_code == 1
+        assert result.stderr == "error: reconstruction: it needs pycolmap: pip install it\n"
+        assert not (out / "m").exists()
+
+    def test_no_model_is_said(self, images: Path, out: Path) -> None:
+        pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+        result = run("reconstruct", images, "-o", out / "m", "--method", "sift")
+        assert result.exit_code == 1
+        assert "no model: no two images share enough verified matches" in result.stderr
+        wrong = run("reconstruct", images, "-o", out / "m", "--method", "sift", "--camera-model", "FISH")
+        assert "no camera model 'FISH'" in wrong.stderr

@@ -1,0 +1,135 @@
+"""Homographies from matches: exact ones come back, wrong matches do not count, and none is a clear answer."""
+
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ucn.geometry.homography import MIN_INLIERS, _find_obstacle, estimate_homography, measure_misses
+
+Array = NDArray[np.float64]
+H = np.array([[0.9, -0.2, 30.0], [0.15, 1.1, -12.0], [2e-4, -1e-4, 1.0]])
+
+
+def make_points(count: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(0, [640, 480], (count, 2))
+
+
+def move(points: Array, matrix: Array = H) -> Array:
+    moved = np.column_stack([points, np.ones(len(points))]) @ matrix.T
+    found: Array = moved[:, :2] / moved[:, 2:]
+    return found
+
+
+class TestFound:
+    def test_exact_matches(self) -> None:
+        points = make_points(60)
+        found = estimate_homography(points, move(points))
+        assert found.H_0to1 is not None
+        np.testing.assert_allclose(found.H_0to1, H, atol=1e-6)
+        assert found.inlier_count == 60
+        assert found.failure == ""
+
+    def test_wrong_matches_do_not_count(self) -> None:
+        points0, points1 = make_points(300), move(make_points(300))
+        points1 += np.random.default_rng(1).normal(0, 0.5, points1.shape)
+        points1[::2] = make_points(150, seed=2)
+        found = estimate_homography(points0, points1)
+        assert found.H_0to1 is not None
+        corners = np.array([[0.0, 0.0], [639.0, 0.0], [0.0, 479.0], [639.0, 479.0]])
+        assert np.abs(move(corners, found.H_0to1) - move(corners)).max() < 1.5
+        assert found.is_inlier[1::2].mean() > 0.97
+        assert found.is_inlier[::2].mean() < 0.02
+
+    def test_agrees_with_another_estimator(self) -> None:
+        points0, points1 = make_points(200), move(make_points(200))
+        points1 += np.random.default_rng(1).normal(0, 0.3, points1.shape)
+        found = estimate_homography(points0, points1)
+        expected, _ = cv2.findHomography(points0, points1, 0)
+        assert found.H_0to1 is not None
+        difference = move(points0, found.H_0to1) - move(points0, np.asarray(expected, np.float64))
+        assert np.abs(difference).max() < 0.3
+
+    def test_rows_that_are_not_finite(self) -> None:
+        points0, points1 = make_points(40), move(make_points(40))
+        points1[3], points0[5, 0] = np.nan, np.inf
+        found = estimate_homography(points0, points1)
+        assert found.H_0to1 is not None
+        assert np.flatnonzero(~found.is_inlier).tolist() == [3, 5]
+
+    def test_same_seed_same_answer(self) -> None:
+        points0, points1 = make_points(100), move(make_points(100))
+        points1[::3] = make_points(34, seed=5)
+        first, second = (estimate_homography(points0, points1, seed=7) for _ in range(2))
+        assert first.H_0to1 is not None
+        assert second.H_0to1 is not None
+        np.testing.assert_array_equal(first.H_0to1, second.H_0to1)
+
+
+class TestNotFound:
+    @pytest.mark.parametrize("count", [0, 1, 4, MIN_INLIERS - 1])
+    def test_too_few_matches(self, count: int) -> None:
+        points = make_points(count)
+        found = estimate_homography(points, points)
+        assert found.H_0to1 is None
+        assert found.failure == f"{count} matches; at least 15 are needed"
+        assert found.is_inlier.shape == (count,)
+        assert not found.is_inlier.any()
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_nothing_but_wrong_matches(self, seed: int) -> None:
+        found = estimate_homography(make_points(1000, seed), make_points(1000, seed + 10), seed=seed)
+        assert found.H_0to1 is None
+        assert "agree; at least 15" in found.failure
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_how_many_agree_by_chance(self, seed: int) -> None:
+        points0, points1 = make_points(4000, seed), make_points(4000, seed + 10)
+        found = estimate_homography(points0, points1, min_inliers=4, seed=seed)
+        assert found.inlier_count <= 8 < MIN_INLIERS
+
+    def test_mirrored(self) -> None:
+        points = make_points(50)
+        found = estimate_homography(points, points * [-1, 1] + [639, 0])
+        assert found.H_0to1 is None
+        assert found.failure
+
+    @pytest.mark.parametrize(
+        ("scales", "words"), [((-1, 1), "mirrors"), ((200, 150), "100 times"), ((0.005, 0.006), "100 times")]
+    )
+    def test_what_no_camera_makes(self, scales: tuple[float, float], words: str) -> None:
+        assert words in _find_obstacle(np.diag([*scales, 1.0]), make_points(5))
+        assert _find_obstacle(H, make_points(5)) == ""
+
+    def test_all_in_one_place(self) -> None:
+        points = make_points(50)
+        assert estimate_homography(points, np.full((50, 2), 7.0)).H_0to1 is None
+
+    def test_one_line_does_not_determine_it(self) -> None:
+        line = np.column_stack([np.arange(40.0), 2 * np.arange(40.0)])
+        found = estimate_homography(line, line)  # any answer must at least be a legal one
+        assert found.failure or (found.H_0to1 is not None and np.isfinite(found.H_0to1).all())
+
+
+def test_misses_by_hand() -> None:
+    shift = np.array([[1.0, 0, 3], [0, 1, 4], [0, 0, 1]])
+    points = np.array([[0.0, 0.0], [1.0, 1.0]])
+    np.testing.assert_allclose(measure_misses(shift, points, points), [5, 5])
+    behind = np.array([[1.0, 0, 0], [0, 1, 0], [-1, 0, 0.5]])
+    assert measure_misses(behind, points, points)[1] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("points0", "points1", "options", "error"),
+    [
+        (np.zeros((3, 3)), np.zeros((3, 3)), {}, r"must both be \(N, 2\), got \(3, 3\)"),
+        (np.zeros((3, 2)), np.zeros((4, 2)), {}, r"got \(3, 2\) and \(4, 2\)"),
+        (np.zeros((3, 2)), np.zeros((3, 2)), {"threshold": 0}, "threshold must be above 0"),
+        (np.zeros((3, 2)), np.zeros((3, 2)), {"min_inliers": 3}, "min_inliers must be at least 4"),
+    ],
+)
+def test_wrong_arguments(points0: Array, points1: Array, options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        estimate_homography(points0, points1, **options)

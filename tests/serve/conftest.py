@@ -1,0 +1,83 @@
+"""An engine with the shipped weights and an application round it, shared by the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from playwright.sync_api import Browser
+    from starlette.testclient import TestClient
+
+    from ucn.serve.engine import Engine
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """One engine for all tests, so that weights are loaded and samples encoded once."""
+    pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+    from ucn.serve.engine import Engine
+    from ucn.serve.limits import Limits
+
+    engine = Engine(Limits(), device="cpu")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="session")
+def app(engine: Engine) -> FastAPI:
+    """The application with default limits; never started, so that the engine outlives single clients."""
+    from ucn.serve.app import create_app
+
+    return create_app(engine)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> TestClient:
+    """Asks the application without a network."""
+    from starlette.testclient import TestClient
+
+    return TestClient(app, base_url="http://127.0.0.1:8000")
+
+
+def _find_chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return os.environ.get("UCN_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium; tests that need it are skipped where there is none."""
+    from playwright.sync_api import sync_playwright
+
+    path = _find_chromium()
+    if path is None:
+        pytest.skip("there is no Chromium; UCN_INSTALL_BROWSER=1 make test installs one")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def url(engine: Engine) -> Iterator[str]:
+    """A server in a thread of this process."""
+    import uvicorn
+
+    from ucn.serve.app import create_app
+
+    config = uvicorn.Config(create_app(engine), log_level="warning", ws="none")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)

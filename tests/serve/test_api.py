@@ -1,0 +1,272 @@
+"""The REST interface: what is answered, what is refused and with which words."""
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+
+from starlette.testclient import TestClient
+
+from serve_cases import MOTORCYCLE, make_image
+from ucn.data.example import disparity_errors, example_pair
+from ucn.serve.app import create_app
+from ucn.serve.engine import Engine
+from ucn.serve.limits import Limits
+from ucn.weights import list_weights
+
+JPEG = {"Content-Type": "image/jpeg"}
+
+
+def _open(client: TestClient) -> str:
+    answer = client.post("/api/sessions")
+    assert answer.status_code == 201
+    assert answer.json()["idle_seconds"] == 1800
+    return str(answer.json()["session"])
+
+
+def _send(client: TestClient, session: str, content: bytes, kind: str = "image/png") -> dict[str, Any]:
+    answer = client.post(f"/api/sessions/{session}/images", content=content, headers={"Content-Type": kind})
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def test_status(client: TestClient) -> None:
+    status = client.get("/api/status").json()
+    assert [weights["name"] for weights in status["weights"]] == [info.name for info in list_weights()]
+    assert status["default_weights"] == "geometric"
+    assert status["samples"][0]["image0"] == {"image": MOTORCYCLE["image0"], "width": 741, "height": 500}
+    assert status["max_upload_bytes"] == Limits.max_upload_bytes
+
+
+def test_upload_match_forget(client: TestClient, engine: Engine) -> None:
+    session = _open(client)
+    first = _send(client, session, make_image(80, 64, 0))
+    second = _send(client, session, make_image(72, 60, 1, "JPEG"), "application/octet-stream")
+    assert (first["width"], first["height"]) == (80, 64)
+    shown = client.get(f"/api/images/{first['image']}")
+    assert shown.headers["content-type"] == "image/jpeg"
+    assert shown.content[:2] == b"\xff\xd8"
+    question = {"image0": first["image"], "image1": second["image"], "points": [[10, 20], [79.5, 63.5]]}
+    answer = client.post("/api/match", json=question)
+    assert answer.status_code == 200
+    rows = answer.json()["matches"]
+    assert [(row["x0"], row["y0"]) for row in rows] == [(10.0, 20.0), (79.5, 63.5)]
+    for row in rows:
+        assert -0.5 <= row["x1"] <= 71.5
+        assert -0.5 <= row["y1"] <= 59.5
+        assert 0 <= row["score"] <= 1
+    before = engine.held_bytes
+    assert client.delete(f"/api/sessions/{session}").status_code == 204
+    assert engine.held_bytes < before
+    gone = client.post("/api/match", json=question)
+    assert gone.status_code == 404
+    assert "forgotten; send it again" in gone.json()["detail"]
+    assert client.get(f"/api/images/{first['image']}").status_code == 404
+    assert client.delete(f"/api/sessions/{session}").status_code == 404
+
+
+def test_motorcycle_points_are_found_with_similarities(client: TestClient) -> None:
+    points = [[370.0, 250.0], [457.0, 273.0], [240.0, 330.0], [560.0, 100.0], [620.0, 390.0]]
+    answer = client.post("/api/match", json={**MOTORCYCLE, "points": points, "similarities_of": 1}).json()
+    found = np.asarray([[row["x1"], row["y1"]] for row in answer["matches"]], np.float32)
+    errors = disparity_errors(np.asarray(points, np.float32), found, example_pair().disparity)
+    assert np.sum(errors <= 4) >= np.sum(np.isfinite(errors)) - 1
+    assert answer["pair_score"] > 0.5
+    packed = answer["similarities"]
+    values = np.frombuffer(base64.b64decode(packed["values"]), np.uint8)
+    values = values.reshape(packed["rows"], packed["columns"])
+    row, column = np.unravel_index(values.argmax(), values.shape)
+    assert packed["first_x"] + packed["step_x"] * column == pytest.approx(found[1, 0], abs=6)
+    assert packed["first_y"] + packed["step_y"] * row == pytest.approx(found[1, 1], abs=6)
+    assert -1 <= packed["low"] < packed["high"] <= 1
+
+
+def test_a_click_is_answered_quickly(client: TestClient) -> None:
+    """The page promises 100 ms on two free cores; this bound holds on busy ones too."""
+    client.post("/api/match", json={**MOTORCYCLE, "points": []})
+    seconds = []
+    for column in range(5):
+        started = time.perf_counter()
+        question = {**MOTORCYCLE, "points": [[200.0 + 20 * column, 250.0]], "similarities_of": 0}
+        assert client.post("/api/match", json=question).status_code == 200
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.5
+
+
+def test_without_points_mutual_matches_come_best_first_also_as_table(client: TestClient) -> None:
+    session = _open(client)
+    names = [_send(client, session, make_image(160, 120, 3))["image"] for _ in range(2)]  # the same picture
+    question = {"image0": names[0], "image1": names[1]}
+    rows = client.post("/api/match", json=question).json()["matches"]
+    assert len(rows) > 20
+    assert all(row["is_mutual"] for row in rows)
+    scores = [row["score"] for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    assert np.median([abs(row["x0"] - row["x1"]) for row in rows]) < 0.5
+    table = client.post("/api/match.csv", json=question)
+    assert table.headers["content-type"].startswith("text/csv")
+    lines = table.text.splitlines()
+    assert lines[0] == "x0,y0,x1,y1,score,is_mutual"
+    assert len(lines) == len(rows) + 1
+    client.delete(f"/api/sessions/{session}")
+
+
+def test_other_weights(client: TestClient) -> None:
+    session = _open(client)
+    images = [_send(client, session, make_image(96, 96, seed))["image"] for seed in range(2)]
+    answers = []
+    for info in list_weights():
+        question = {"image0": images[0], "image1": images[1], "weights": info.name, "points": [[30, 40]]}
+        answers.append(client.post("/api/match", json=question).json())
+    assert [answer["weights"] for answer in answers] == [info.name for info in list_weights()]
+    assert len({str(answer["matches"]) for answer in answers}) == len(answers)
+    client.delete(f"/api/sessions/{session}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"image0": "sample-nothing"}, 404, "no such image"),
+        ({"image1": "../../etc/passwd"}, 404, "no such image"),
+        ({"weights": "nonsense"}, 404, "no such weights; there are geometric"),
+        ({"weights": "/etc/passwd"}, 404, "no such weights"),
+        ({"points": [[741, 3]]}, 422, "lies outside the image"),
+        ({"points": [[1, -1]]}, 422, "greater than or equal to -0.5"),
+        ({"points": [[1, 2, 3]]}, 422, "body.points"),
+        ({"points": "all"}, 422, "body.points"),
+        ({"points": [[1, 2]] * 501}, 422, "at most 500 items"),
+        ({"points": [[1, 2]], "similarities_of": 1}, 422, "below the number of points, 1, got 1"),
+        ({"similarities_of": 0}, 422, "needs points"),
+        ({"image0": "x" * 65}, 422, "at most 64 characters"),
+        ({"colour": "red"}, 422, "body.colour: Extra inputs are not permitted; see /docs"),
+    ],
+)
+def test_wrong_questions(client: TestClient, changes: dict[str, Any], status: int, words: str) -> None:
+    for path in ("/api/match", "/api/match.csv"):
+        answer = client.post(
+            path,
+            json={**MOTORCYCLE, "points": [], **changes}
+            if "points" in changes
+            else {**MOTORCYCLE, **changes},
+        )
+        assert answer.status_code == status
+        assert words in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[" * 100_000, b'{"image0": NaN}', b"\xff\xfe", b'{"points": [[NaN, 1e999]]}']
+)
+def test_bodies_that_are_no_question(client: TestClient, body: bytes) -> None:
+    answer = client.post("/api/match", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert isinstance(answer.json()["detail"], str)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "words"),
+    [
+        (b"hello", "text/plain", 415, "must be an image file"),
+        (b"hello", "multipart/form-data; boundary=x", 415, "must be an image file"),
+        (b"hello", "image/png", 422, "not an image of a known format"),
+        (b"", "image/png", 422, "damaged or not an image"),
+        (make_image(40, 20), "image/png", 422, "at least 32 pixels a side, got 40 × 20"),
+        (make_image(2000, 600), "image/png", 422, "the limit is 1,000,000 pixels"),
+    ],
+)
+def test_wrong_uploads(engine: Engine, content: bytes, kind: str, status: int, words: str) -> None:
+    small = Engine(Limits(max_pixels=1_000_000))
+    client = TestClient(create_app(small, Limits(max_pixels=1_000_000)), base_url="http://localhost")
+    session = _open(client)
+    answer = client.post(f"/api/sessions/{session}/images", content=content, headers={"Content-Type": kind})
+    small.close()
+    assert answer.status_code == status
+    assert words in answer.json()["detail"]
+
+
+def test_upload_without_a_session(client: TestClient) -> None:
+    answer = client.post("/api/sessions/nonsense/images", content=make_image(), headers=JPEG)
+    assert answer.status_code == 404
+    assert "open a new one" in answer.json()["detail"]
+
+
+def test_uploads_under_way_are_few(engine: Engine) -> None:
+    app = create_app(engine, Limits(max_receiving=1))
+    client = TestClient(app, base_url="http://localhost")
+    path = f"/api/sessions/{_open(client)}/images"
+    with app.state.desk.receive():
+        answer = client.post(path, content=make_image(), headers=JPEG)
+        assert answer.status_code == 429
+        assert "1 images are being sent already" in answer.json()["detail"]
+    assert client.post(path, content=make_image(), headers=JPEG).status_code == 201
+    assert (
+        client.post(path, content=b"no image", headers=JPEG).status_code == 422
+    )  # which gives its place back
+    assert client.post(path, content=make_image(), headers=JPEG).status_code == 201
+
+
+def test_too_many_sessions_are_told_when_to_come_back(engine: Engine) -> None:
+    client = TestClient(create_app(engine, Limits(max_sessions=1)), base_url="http://localhost")
+    _open(client)
+    answer = client.post("/api/sessions")
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "10"
+    assert "try again later" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/../app.py",
+        "/page/..%2fapp.py",
+        "/page/%2e%2e/app.py",
+        "/page//etc/passwd",
+        "/page/app.py",
+        "/api/images/..%2f..%2fetc%2fpasswd",
+        "/static/main.js",
+        "/src/ucn/serve/app.py",
+        "/.git/config",
+        "/docs/../app.py",
+    ],
+)
+def test_no_path_of_the_server_can_be_read(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code in (404, 422)
+    assert "import" not in answer.text
+    assert "root:" not in answer.text
+
+
+def test_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
+    import ucn.serve
+
+    folder = Path(ucn.serve.__file__).parent / "page"
+    names = sorted(path.name for path in folder.iterdir())
+    assert {"index.html", "docs.html", "main.js", "style.css"} <= set(names)
+    for name in names:
+        text = (folder / name).read_text(encoding="utf-8")
+        outside = text.replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in outside and "https:" not in outside and "//cdn" not in outside, name
+        assert "<style" not in text and " style=" not in text and " onclick=" not in text, name
+        assert client.get(f"/page/{name}").status_code == 200
+    assert "cdn" not in client.get("/docs").text
+
+
+def test_what_idle_visitors_sent_is_forgotten_without_a_request() -> None:
+    engine = Engine(Limits())
+    app = create_app(engine, Limits(idle_seconds=0.2))
+    with TestClient(app, base_url="http://localhost") as client:
+        session = _open_quickly(client)
+        client.post(f"/api/sessions/{session}/images", content=make_image(), headers=JPEG)
+        assert app.state.desk.uploads.held_bytes > 0
+        deadline = time.monotonic() + 10
+        while app.state.desk.uploads.held_bytes and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert app.state.desk.uploads.held_bytes == 0
+
+
+def _open_quickly(client: TestClient) -> str:
+    return str(client.post("/api/sessions").json()["session"])

@@ -1,0 +1,127 @@
+"""`ucn serve` as users start it: it says where it listens, answers there, and stops at Ctrl-C."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+
+from ucn.cli import serve
+from ucn.cli.app import app
+
+runner = CliRunner()
+
+
+def _read_json(stream: "subprocess.Popen[str]") -> dict[str, object]:
+    """The first JSON object that a process prints."""
+    assert stream.stdout is not None
+    text = ""
+    for line in stream.stdout:
+        text += line
+        if line.startswith("}"):
+            break
+    return dict(json.loads(text))
+
+
+@pytest.mark.slow
+def test_starts_answers_and_stops() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "ucn", "serve", "--port", "0", "--json", "--device", "cpu"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        url = str(_read_json(process)["url"])
+        assert url.startswith("http://127.0.0.1:")
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+        # A client that leaves paths as they are, unlike browsers.
+        for path, status in [
+            ("/", 200),
+            ("/page/../app.py", 404),
+            ("/page/..%2f..%2fweights%2ftable.py", 404),
+            ("/../../../../etc/passwd", 404),
+            ("//etc/passwd", 404),
+        ]:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == status, path
+            assert b"root:" not in body and b"import" not in body
+            assert answer.getheader("server") is None
+        connection.request("GET", "/", headers={"Host": "rebound.example"})
+        assert connection.getresponse().status == 421
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert errors == "stopped\n"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = runner.invoke(app, ["serve", "--port", str(port)])
+    assert result.exit_code == 1
+    assert f"cannot listen on 127.0.0.1, port {port}: address already in use; choose another" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--weights", "nonsense"], "nonsense"),
+        (["--memory", "1"], "memory_bytes must be at least 16 MiB"),
+        (["--idle", "0"], "idle_seconds must be above 0"),
+        (["--max-sessions", "0"], "max_sessions must be at least 1"),
+        (["--device", "abacus"], "--device must be cpu, cuda"),
+    ],
+)
+def test_wrong_options(arguments: list[str], words: str) -> None:
+    result = runner.invoke(app, ["serve", "--port", "0", *arguments])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert words in result.stderr
+
+
+def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    result = runner.invoke(app, ["serve"])
+    assert result.exit_code == 1
+    assert "ucn serve needs uvicorn, which is missing: pip install 'ucn[serve]'" in result.stderr
+
+
+def test_other_addresses_come_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_serve", lambda app, listener: None)
+    result = runner.invoke(app, ["serve", "--host", "0.0.0.0", "--port", "0"])
+    assert result.exit_code == 0, result.stderr
+    assert "there is no password" in result.stderr
+    result = runner.invoke(app, ["serve", "--port", "0"])
+    assert result.stderr == ""
+    assert "http://127.0.0.1:" in result.stdout
+    assert "/docs" in result.stdout
+
+
+def test_own_weights_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+
+    from ucn.config import ModelConfig
+    from ucn.nn import build_model
+    from ucn.serve.limits import Limits
+    from ucn.weights import save_weights
+
+    path = tmp_path / "mine.safetensors"
+    save_weights(path, build_model(ModelConfig(), torch.Generator().manual_seed(0)))
+    engine, default = serve._build_engine(Limits(), str(path), "cpu")
+    assert default == "mine"
+    assert engine.list_weights()[-1].name == "mine"
+    engine.close()

@@ -1,0 +1,121 @@
+"""Sessions and images: limits, expiry, and that what is forgotten is told to others."""
+
+import threading
+
+import pytest
+
+from ucn.serve.limits import Limits
+from ucn.serve.pictures import HeldImage
+from ucn.serve.uploads import FullError, UnknownError, Uploads
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _image(name: str, size: int = 10) -> HeldImage:
+    return HeldImage(name, b"x" * size, (32, 32), b"", 10**6)
+
+
+def test_image_is_found_until_its_session_was_idle_for_too_long() -> None:
+    clock, forgotten = Clock(), list[str]()
+    uploads = Uploads(Limits(idle_seconds=60.0), forgotten.append, clock)
+    session = uploads.open_session()
+    uploads.add(session, _image("a"))
+    clock.now = 59.0
+    assert uploads.find("a").name == "a"  # which counts as use
+    clock.now = 118.0
+    assert uploads.find("a").name == "a"
+    clock.now = 178.0
+    with pytest.raises(UnknownError, match="forgotten; send it again"):
+        uploads.find("a")
+    with pytest.raises(UnknownError, match="no such session"):
+        uploads.add(session, _image("b"))
+    assert forgotten == ["a"]
+    assert uploads.held_bytes == 0
+
+
+def test_expire_drops_only_idle_sessions() -> None:
+    clock, forgotten = Clock(), list[str]()
+    uploads = Uploads(Limits(idle_seconds=60.0), forgotten.append, clock)
+    old = uploads.open_session()
+    uploads.add(old, _image("old"))
+    clock.now = 30.0
+    new = uploads.open_session()
+    uploads.add(new, _image("new"))
+    clock.now = 70.0
+    uploads.expire()
+    assert forgotten == ["old"]
+    assert uploads.find("new").name == "new"
+
+
+def test_names_of_sessions_are_hard_to_guess() -> None:
+    uploads = Uploads(Limits())
+    names = {uploads.open_session() for _ in range(20)}
+    assert len(names) == 20
+    assert min(map(len, names)) >= 24
+
+
+def test_too_many_sessions() -> None:
+    uploads = Uploads(Limits(max_sessions=2))
+    first = uploads.open_session()
+    uploads.open_session()
+    with pytest.raises(FullError, match=r"2 visitors .* try again later"):
+        uploads.open_session()
+    uploads.close_session(first)
+    uploads.open_session()
+
+
+def test_oldest_image_of_a_session_makes_room() -> None:
+    forgotten = list[str]()
+    uploads = Uploads(Limits(max_images=2), forgotten.append)
+    session, other = uploads.open_session(), uploads.open_session()
+    uploads.add(other, _image("other"))
+    for name in "abc":
+        uploads.add(session, _image(name))
+    assert forgotten == ["a"]
+    assert uploads.find("b").name == "b"
+    assert uploads.find("other").name == "other"
+
+
+def test_memory_is_bounded() -> None:
+    uploads = Uploads(Limits(memory_bytes=16 * 2**20))  # half of it for uploads
+    session = uploads.open_session()
+    uploads.add(session, _image("a", 5 * 2**20))
+    with pytest.raises(FullError, match="5 of 8 MiB already; try a smaller file"):
+        uploads.add(session, _image("b", 4 * 2**20))
+    uploads.add(session, _image("c", 3 * 2**20))
+    assert uploads.held_bytes == 8 * 2**20
+
+
+def test_closing_forgets_at_once_and_only_once() -> None:
+    forgotten = list[str]()
+    uploads = Uploads(Limits(), forgotten.append)
+    session = uploads.open_session()
+    uploads.add(session, _image("a"))
+    uploads.close_session(session)
+    assert forgotten == ["a"]
+    with pytest.raises(UnknownError, match="no such session"):
+        uploads.close_session(session)
+
+
+def test_many_threads() -> None:
+    uploads = Uploads(Limits(max_sessions=200, max_images=2))
+
+    def visit(number: int) -> None:
+        session = uploads.open_session()
+        for image in range(5):
+            uploads.add(session, _image(f"{number}-{image}"))
+        if number % 2:
+            uploads.close_session(session)
+
+    threads = [threading.Thread(target=visit, args=(number,)) for number in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert uploads.held_bytes == 20 * 2 * 10

@@ -1,0 +1,17 @@
+"""Image files for tests of the web page, and the sample pair's truth."""
+
+import io
+
+import numpy as np
+import PIL.Image
+
+MOTORCYCLE = {"image0": "sample-motorcycle-left", "image1": "sample-motorcycle-right"}
+
+
+def make_image(width: int = 64, height: int = 48, seed: int = 0, image_format: str = "PNG") -> bytes:
+    """The bytes of a small textured image file."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), np.uint8)
+    image = PIL.Image.fromarray(coarse).resize((width, height), PIL.Image.Resampling.BICUBIC)
+    file = io.BytesIO()
+    image.save(file, image_format)
+    return file.getvalue()
