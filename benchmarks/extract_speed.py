@@ -4,7 +4,8 @@ python benchmarks/extract_speed.py [--images 16] [--size 1024x683] [--batch 4] [
 
 Images are JPEG files of random blocks and noise, made before the clock starts. "all" is the whole command but
 for loading weights: reading, encoding, keypoints, writing, merging. The stages are timed one after another on
-the same images; together they may take longer than all, which overlaps them.
+the same images; together they may take longer than all, which overlaps them. Core-seconds are the time that
+all threads together spend on a core, which a busy machine changes little.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def measure(folder: Path, work: Path, settings: ExtractSettings, device: str, we
     engine = LocalEngine(device)
     extract_folder(folder, work / "warm.h5", method, settings, engine=engine, limit=settings.batch)
 
-    def timed(work_on: Callable[[], object]) -> float:
-        begin = time.perf_counter()
+    def timed(work_on: Callable[[], object]) -> tuple[float, float]:
+        begin, begin_core = time.perf_counter(), time.process_time()
         work_on()
         if device.startswith("cuda"):
             torch.cuda.synchronize()
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin, time.process_time() - begin_core
 
     seconds = {"all": timed(lambda: extract_folder(folder, work / "f.h5", method, settings, engine=engine))}
     reduced: list[Reduced] = []
@@ -79,8 +80,10 @@ def measure(folder: Path, work: Path, settings: ExtractSettings, device: str, we
     match_images(first, second, device=device)
     matching = timed(lambda: match_images(first, second, device=device))
     return {
-        "images_per_second": {name: len(names) / value for name, value in seconds.items()},
-        "pairs_per_second": 1 / matching,
+        "images_per_second": {name: len(names) / wall for name, (wall, _) in seconds.items()},
+        "core_seconds_per_image": {name: core / len(names) for name, (_, core) in seconds.items()},
+        "pairs_per_second": 1 / matching[0],
+        "core_seconds_per_pair": matching[1],
         "kilobytes_per_image": (work / "f.h5").stat().st_size / len(names) / 1000,
         "keypoints": len(first),
     }
@@ -111,8 +114,10 @@ def main() -> None:
         return
     print(f"{name}, {os.cpu_count()} cores; {options.size}, batches of {options.batch}")
     for stage, speed in figures["images_per_second"].items():
-        print(f"{stage:24} {speed:8.2f} images a second")
-    print(f"{'matching':24} {figures['pairs_per_second']:8.2f} pairs a second")
+        core = figures["core_seconds_per_image"][stage]
+        print(f"{stage:24} {speed:8.2f} images a second, {core:7.3f} core-seconds each")
+    speed, core = figures["pairs_per_second"], figures["core_seconds_per_pair"]
+    print(f"{'matching':24} {speed:8.2f} pairs a second,  {core:7.3f} core-seconds each")
     print(f"{figures['kilobytes_per_image']:.0f} kB an image, {figures['keypoints']:,} keypoints")
 
 

@@ -7,7 +7,8 @@ each, seen by 9 cameras of 640 × 480 on an arc of 50 degrees, with noise, chang
 askew by 0, 9 and 29 degrees (standard deviation). Their cameras are known exactly. The fourth is every second
 frame of KITTI odometry, sequence 05, frames 600 to 639, which is training data. All cameras are given. Rows
 are the detectors of `ucn extract`, plain and adjusted, and COLMAP's own SIFT; errors of camera centres are in
-mm after the best similarity. With --json, one JSON object.
+mm after the best similarity; "stricter" is SIFT with the limit that adjusted keypoints have. With --json, one
+JSON object.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from numpy.typing import NDArray
 
 from ucn.batch.describing import ExtractSettings
 from ucn.batch.detectors import DETECTORS
-from ucn.batch.reconstruction import PairingSettings, ReconstructSettings, reconstruct_folder
+from ucn.batch.reconstruction import PairingSettings, ReconstructSettings, be_strict, reconstruct_folder
 from ucn.errors import DataError
 from ucn.evaluate.reconstruction_methods import load_folder_method
 from ucn.evaluate.reconstruction_metrics import centre_errors
-from ucn.export.colmap import CameraSettings, MappingSettings, Model, quiet
+from ucn.export.colmap import CameraSettings, MappingSettings, Model, map_incrementally, quiet
 from ucn.export.colmap_sift import make_sift_model
 
 Array = NDArray[np.float64]
@@ -157,6 +158,10 @@ def measure(scene: Scene, work: Path, detectors: list[str], keypoints: int, weig
     with quiet():
         names = sorted(scene.centres)
         found["colmap-sift"] = score(scene, make_sift_model(output, scene.folder, names, cameras, mapping))
+        strict = map_incrementally(
+            output / "database.db", scene.folder, output / "strict", be_strict(mapping), True
+        )
+        found["colmap-sift, stricter"] = score(scene, strict)
     return found
 
 

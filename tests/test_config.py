@@ -50,7 +50,7 @@ def changed_everywhere() -> TrainConfig:
         validate_every=4,
         checkpoint_every=3,
         validation_share=0.5,
-        model=ModelConfig((1, 2, 2, 1), None, "none", "in_branch", 5, 2, 3),
+        model=ModelConfig((1, 2, 2, 1), None, "none", "in_branch", 5, 2, 3, True, 2),
         loss=LossConfig("triplet", 3.0, 0.5, 2.0, "nearest", "1to0", 2, 3, 0.25),
         synthetic=SyntheticConfig(
             *(64, 9, 0.25, 10.0, 1.5, 0.125, (0.5, 0.75), 0.5),
@@ -177,6 +177,7 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (ModelConfig, "transformer_kernel", [2, -1, 17]),
         (ModelConfig, "context_layers", [-1, 9]),
         (ModelConfig, "context_dilation", [0, 5]),
+        (ModelConfig, "levels", [0, 5]),
         (MatchConfig, "max_side", [31, -1, 1_000_001]),
         (MatchConfig, "tile_side", [224, 260, 32 * 100_000]),
         (MatchConfig, "max_keypoints", [0, 1_000_001, 3_000_000_000]),
@@ -245,6 +246,8 @@ def test_values_out_of_range_are_named(kind: type[Config], name: str, values: li
         (SyntheticConfig, {"crop_degrees": 180.0, "crop_stretch": 2.0, "border": "other"}),
         (ModelConfig, {"context_layers": 8, "context_dilation": 1}),
         (ModelConfig, {"context_layers": 3, "context_dilation": 4}),
+        (ModelConfig, {"levels": 4, "use_standard_light": True}),
+        (ModelConfig, {"levels": 2, "strides": (2, 2, 2, 2)}),
         (LossConfig, {"radius": 0.0, "negatives": 1000, "random_negatives": 0, "positive_share": 0.0}),
         (
             TrainConfig,

@@ -90,6 +90,8 @@ FIELDS = {
         "transformer_kernel",
         "context_layers",
         "context_dilation",
+        "use_standard_light",
+        "levels",
     ],
     "MatchConfig": [
         "max_side",

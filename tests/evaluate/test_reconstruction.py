@@ -157,8 +157,9 @@ class TestMethods:
             ReconstructionMethod(COLMAP_SIFT, "t", {}),
         ]
         labels = [(item.label, item.are_cameras_known) for item in choose_variants(methods, (True, False))]
-        assert labels[:3] == [("sift", True), ("sift, adjusted", True), (COLMAP_SIFT, True)]
-        assert labels[3:] == [(label, False) for label, _ in labels[:3]]
+        assert labels[:2] == [("sift", True), ("sift, adjusted", True)]
+        assert labels[2:4] == [(COLMAP_SIFT, True), (f"{COLMAP_SIFT}, stricter", True)]
+        assert labels[4:] == [(label, False) for label, _ in labels[:4]]
 
     def test_unknown_and_whole_image_methods(self) -> None:
         with pytest.raises(ConfigError, match="no method 'nothing'"):

@@ -15,6 +15,7 @@ CONFIGS = [
     ModelConfig(dim=16, head_norm="batch", context_layers=2),
     ModelConfig(dim=16, context_layers=3, context_dilation=2),
     ModelConfig(dim=None, transformer="none", context_layers=1),
+    ModelConfig(dim=16, levels=3, use_standard_light=True),
 ]
 
 

@@ -13,6 +13,8 @@ CONFIGS = {
     "in the branches": ModelConfig(transformer="in_branch"),
     "bare trunk": ModelConfig(dim=None, head_norm="none", transformer="none"),
     "context": ModelConfig(context_layers=2, head_norm="batch", transformer_kernel=5),
+    "smaller copies": ModelConfig(dim=16, levels=3, head_norm="batch", transformer="none"),
+    "smaller copies, no norm": ModelConfig(dim=None, levels=2, head_norm="none", context_layers=1),
 }
 
 
@@ -45,6 +47,13 @@ def test_fields_by_hand() -> None:
     assert layers["context.0"].shape == (128, 4, 4)
     assert layers["transformer"].field == 175 + 4 * 4
     assert layers["transformer"].kind == "spatial transformer 5×5"
+    copies = {layer.title: layer for layer in list_layers(build_model(CONFIGS["smaller copies"]), (64, 96))}
+    # A cell of the copy of half the size sees 83 of its pixels, 82 steps of 2 px, and the kernel that halves
+    # reaches 2 px further to each side; interpolation adds a cell of 8 px.
+    assert [copies[f"level_2.{name}"].field for name in ("norm", "projection")] == [169, 177]
+    assert copies["level_2.norm"].shape == (512, 8, 12) and copies["level_2.projection"].stride == 8
+    assert copies["level_4.projection"].field == 82 * 4 + 1 + 2 * (2 + 4) + 16
+    assert copies["normalise"].shape == (16, 16, 24)
     branch = {layer.title: layer for layer in list_layers(build_model(CONFIGS["in the branches"]), (64, 64))}
     assert branch["inception_4a.conv_5x5"].kind == "spatial transformer 5×5"
     assert branch["inception_3a.conv_5x5"].kind == "convolution 5×5"

@@ -25,12 +25,13 @@ from ucn.geometry.alignment import align_points, estimate_linear_parts
 from ucn.types import BoolArray, FloatArray
 
 MAX_SHIFT = 3.0
-"""Pixels by which a keypoint may move."""
+"""Pixels by which a keypoint may move, each time."""
 MAX_MISS = 1.0
 """Pixels by which a match may miss after the move; others are dropped."""
+ALIGNMENTS = 2
+"""How often all this is done: from better places, without dropped matches, patches agree better."""
 
 _MIN_SHARE = 0.35  # of a pair's matches; where fewer can be aligned, its images show no common surface
-_MIN_CORRELATION = 0.7  # of the patches of a match that is kept
 _SURE = 0.9  # correlation above which a match that alignment cannot better is as good as aligned
 _SPRING = 0.05  # pulls a keypoint back, as strongly as so many matches pull it away
 _ROUNDS = 5
@@ -86,6 +87,28 @@ def adjust_keypoints(
         grey: gives pictures, of the size that keypoints refer to.
         progress: called with (pairs done, all pairs).
     """
+    points, kept = list(keypoints), dict(matches)
+    for number in range(ALIGNMENTS):
+        points, kept = _adjust_once(points, kept, grey, number, progress)
+    lengths = np.concatenate(
+        [np.linalg.norm(after - before, axis=1) for after, before in zip(points, keypoints, strict=True)]
+    )
+    total = sum(len(rows) for rows in matches.values())
+    return Adjusted(
+        points,
+        kept,
+        float(np.median(lengths[lengths > 0])) if (lengths > 0).any() else 0.0,
+        sum(len(rows) for rows in kept.values()) / max(total, 1),
+    )
+
+
+def _adjust_once(
+    keypoints: Sequence[FloatArray],
+    matches: Mapping[tuple[int, int], Rows],
+    grey: Grey,
+    number: int,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[list[FloatArray], dict[tuple[int, int], Rows]]:
     offsets = np.cumsum([0, *(len(points) for points in keypoints)])
     measured: dict[tuple[int, int], _Measured] = {}
     for done, ((image0, image1), rows) in enumerate(matches.items(), 1):
@@ -96,23 +119,15 @@ def adjust_keypoints(
             first, second = offsets[image0] + rows[:, 0], offsets[image1] + rows[:, 1]
             measured[image0, image1] = _Measured(first, second, linear, misses, is_aligned)
         if progress is not None:
-            progress(done, len(matches))
+            progress(number * len(matches) + done, ALIGNMENTS * len(matches))
     moves = np.zeros((int(offsets[-1]), 2))
     if measured:
         moves = _solve(_join(list(measured.values())), len(moves))
-    kept = {pair: _keep(rows, measured.get(pair), moves) for pair, rows in matches.items()}
     moved = [
         (points + moves[start : start + len(points)]).astype(np.float32)
         for points, start in zip(keypoints, offsets, strict=False)
     ]
-    total = sum(len(rows) for rows in matches.values())
-    lengths = np.linalg.norm(moves, axis=1)
-    return Adjusted(
-        moved,
-        kept,
-        float(np.median(lengths[lengths > 0])) if (lengths > 0).any() else 0.0,
-        sum(len(rows) for rows in kept.values()) / max(total, 1),
-    )
+    return moved, {pair: _keep(rows, measured.get(pair), moves) for pair, rows in matches.items()}
 
 
 def _measure(
@@ -127,7 +142,6 @@ def _measure(
     is_aligned = found.is_aligned | (found.correlations >= _SURE)
     if is_aligned.float().mean() < _MIN_SHARE:
         return None
-    is_aligned &= found.correlations >= _MIN_CORRELATION
     misses = (found.points1 - places1).double().numpy()
     return linear.double().numpy(), misses, is_aligned.numpy()
 

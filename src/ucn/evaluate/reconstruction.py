@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ucn.batch.adjustment import ALIGNMENTS, MAX_MISS, MAX_SHIFT
 from ucn.batch.describing import OWN, ExtractSettings
 from ucn.batch.extraction import LocalEngine
 from ucn.batch.images import digest_images, list_images
-from ucn.batch.reconstruction import ReconstructSettings, reconstruct_folder
+from ucn.batch.reconstruction import STRICT_PIXELS, ReconstructSettings, be_strict, reconstruct_folder
 from ucn.data.headers import read_header_hw
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.strecha import INFO, read_camera
@@ -69,7 +70,8 @@ class Variant:
     Attributes:
         method: what describes and matches.
         are_cameras_known: their intrinsics are given and held.
-        is_adjusted: keypoints are moved to where pixels agree.
+        is_adjusted: keypoints are moved to where pixels agree, and points in space are held to a stricter
+            limit; of COLMAP's own method the limit alone.
     """
 
     method: ReconstructionMethod
@@ -79,7 +81,14 @@ class Variant:
     @property
     def label(self) -> str:
         """Of a row."""
-        return f"{self.method.name}, adjusted" if self.is_adjusted else self.method.name
+        return name_variant(self.method.name, self.is_adjusted)
+
+
+def name_variant(method: str, is_adjusted: bool) -> str:
+    """The label of a row."""
+    if not is_adjusted:
+        return method
+    return f"{method}, stricter" if method == COLMAP_SIFT else f"{method}, adjusted"
 
 
 @dataclass(frozen=True)
@@ -134,13 +143,13 @@ def _read_scene(folder: Path) -> Scene:
 
 
 def choose_variants(methods: Sequence[ReconstructionMethod], adjustments: Sequence[bool]) -> list[Variant]:
-    """Every method with given and with guessed cameras; COLMAP's own is not adjusted."""
-    found = []
-    for are_known in (True, False):
-        for method in methods:
-            kinds = [False] if method.folder_method is None else sorted(adjustments)
-            found += [Variant(method, are_known, is_adjusted) for is_adjusted in kinds]
-    return found
+    """Every method with given and with guessed cameras."""
+    return [
+        Variant(method, are_known, is_adjusted)
+        for are_known in (True, False)
+        for method in methods
+        for is_adjusted in sorted(adjustments)
+    ]
 
 
 def make_models(
@@ -196,7 +205,7 @@ def _key(variant: Variant, scene: Scene, seed: int) -> dict[str, Any]:
     return {
         "method": variant.method.key,
         "extract": asdict(settings.extract),
-        "adjusted": variant.is_adjusted,
+        "adjusted": [ALIGNMENTS, MAX_SHIFT, MAX_MISS, STRICT_PIXELS] if variant.is_adjusted else None,
         "K": scene.K.round(9).tolist() if variant.are_cameras_known else None,
         "images": digest_images(scene.folder, scene.images),
         "colmap": str(load_pycolmap().COLMAP_version),
@@ -210,7 +219,8 @@ def _make(scene: Scene, variant: Variant, cache: Path, seed: int, device: str) -
     try:
         with tempfile.TemporaryDirectory(dir=cache) as folder, quiet():
             if method is None:
-                sizes = (settings.cameras, settings.mapping)
+                mapping = be_strict(settings.mapping) if variant.is_adjusted else settings.mapping
+                sizes = (settings.cameras, mapping)
                 return _to_scene_model(
                     make_sift_model(Path(folder), scene.folder, scene.images, *sizes), scene
                 )

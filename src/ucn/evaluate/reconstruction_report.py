@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ucn.batch.adjustment import MAX_MISS, MAX_SHIFT
+from ucn.batch.adjustment import ALIGNMENTS, MAX_MISS, MAX_SHIFT
 from ucn.batch.describing import ExtractSettings
 from ucn.batch.detectors import SPACING
+from ucn.batch.reconstruction import STRICT_PIXELS
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.methods import MethodFiles
 from ucn.evaluate.outputs import find_versions, name_device
@@ -25,6 +26,7 @@ from ucn.evaluate.reconstruction import (
     choose_variants,
     list_scenes,
     make_models,
+    name_variant,
 )
 from ucn.evaluate.reconstruction_methods import load_folder_method
 from ucn.evaluate.reconstruction_metrics import centre_errors, direction_errors, fit_similarity
@@ -201,11 +203,13 @@ def _describe_protocol(scenes: Sequence[Scene], settings: RunSettings) -> list[s
         f"keypoints: the {extract.max_keypoints:,} strongest corners of an image (Shi and Tomasi), at least "
         f"{SPACING:g} px apart, placed between pixels; DISK has its own",
         "matches: mutual nearest neighbours of all pairs of images",
-        f"adjusted: keypoints are moved by at most {MAX_SHIFT:g} px to where the pixels of all their "
-        f"verified matches agree best; matches that then miss by over {MAX_MISS:g} px are dropped. "
-        "`ucn reconstruct` does so unless told otherwise",
+        f"adjusted: keypoints are moved, {ALIGNMENTS} times by at most {MAX_SHIFT:g} px, to where the pixels "
+        f"of all their verified matches agree best; matches that then miss by over {MAX_MISS:g} px are "
+        f"dropped, and so are observations that miss a point in space by over {STRICT_PIXELS:g} px instead "
+        "of COLMAP's 4. `ucn reconstruct` does so unless told otherwise",
+        f"stricter: COLMAP's SIFT with that limit of {STRICT_PIXELS:g} px",
         f"verification and mapping: COLMAP's, threshold {mapping.max_error:g} px, seed {settings.seed}, one "
-        "thread, the same for all methods",
+        "thread, otherwise pycolmap's defaults, the same for all methods",
         "cameras given: the true matrix, held; cameras guessed: one SIMPLE_RADIAL camera of all images, from "
         "EXIF or 1.2 times the longer side, refined",
         "centre errors: distances of camera centres from the truth, in mm, after the similarity (scale, "
@@ -217,7 +221,7 @@ def _describe_protocol(scenes: Sequence[Scene], settings: RunSettings) -> list[s
 def _tabulate(figures: Sequence[ReconstructionFigure], scene: Scene, cameras: str) -> Table:
     rows = [
         (
-            f"{figure.method}, adjusted" if figure.is_adjusted else figure.method,
+            name_variant(figure.method, figure.is_adjusted),
             f"{figure.registered} of {figure.images}",
             f"{figure.points:,}",
             say_number(figure.track_length, 2),

@@ -68,7 +68,7 @@ class CorrespondenceNetwork(nn.Module):
         return self.describe(self.prepare(images))
 
     def prepare(self, images: Tensor) -> Tensor:
-        """What is done to images as a whole, (B, 3, H, W) to the same: all that tiles cannot do on their own."""
+        """What is done to images as a whole, (B, 3, H, W) to the same; tiles on their own could not do it."""
         return standardise_light(images) if self.config.use_standard_light else images
 
     def describe(self, images: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ucn.nn.context import POOL, ContextBranch
 from ucn.nn.googlenet import GoogLeNetTrunk, Inception
 from ucn.nn.model import CorrespondenceNetwork
+from ucn.nn.pyramid import CoarseLevel
 from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
 
 
@@ -64,7 +65,8 @@ def _record_shapes(model: CorrespondenceNetwork, image_hw: tuple[int, int]) -> d
     shapes: dict[str, tuple[Any, Any]] = {}
 
     def record(name: str, _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        shapes[name] = (tuple(inputs[0].shape[1:]), tuple(output.shape[1:]))
+        # The trunk also sees smaller copies, later; what counts is the image itself.
+        shapes.setdefault(name, (tuple(inputs[0].shape[1:]), tuple(output.shape[1:])))
 
     for name, module in shadow.named_modules():
         if name:
@@ -92,6 +94,9 @@ class _Walk:
             yield self._layer("projection", "", "projection", "convolution 1×1")
         if model.context is not None:
             yield from self._walk_context(model.context)
+        for number, level in enumerate(model.coarse_levels):
+            assert isinstance(level, CoarseLevel)
+            yield from self._walk_level(level, f"coarse_levels.{number}")
         if isinstance(model.transformer, ConvolutionalSpatialTransformer):
             kernel = model.transformer.weight.shape[-1]
             yield self._layer(
@@ -148,6 +153,21 @@ class _Walk:
         exit_layer = self._layer("context", "exit", "context.exit", "convolution 1×1, enlarged, added")
         yield replace(exit_layer, stride=coarse, field=field)
         self._field = field
+
+    def _walk_level(self, level: CoarseLevel, path: str) -> Iterator[Layer]:
+        """The trunk's view of a smaller copy beside the projection; it ends where the view is added."""
+        factor, coarse = level.factor, level.factor * self._stride
+        outside, block = self._field, f"level_{level.factor}"
+        self._field = 2 * level.find_reach(self._model.trunk.reach, 0) + 1
+        if not isinstance(level.norm, nn.Identity):
+            kind = f"trunk at 1/{factor} of the size, {_name_norm(level.norm)}"
+            yield replace(self._layer(block, "norm", f"{path}.norm", kind), stride=coarse)
+        self._field += coarse  # growing back, a cell lies between two coarse ones
+        projection = self._layer(
+            block, "projection", f"{path}.projection", "convolution 1×1, enlarged, added"
+        )
+        yield replace(projection, stride=coarse)
+        self._field = max(outside, self._field)
 
     def _layer(self, block: str, name: str, path: str, kind: str, kernel: int = 1, stride: int = 1) -> Layer:
         self._field += (kernel - 1) * self._stride

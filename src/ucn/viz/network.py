@@ -17,7 +17,7 @@ from ucn.viz.colours import OKABE_ITO, Picture
 
 _WIDTH_A_BLOCK, _MARGIN, _LINE = 118, 24, 17
 _TALLEST, _SLANT = 210, 0.32
-_COLOURS = {"context": 0, "pool": 1, "inception": 2, "conv": 3, "projection": 3, "normalise": 4}
+_COLOURS = {"context": 0, "level": 0, "pool": 1, "inception": 2, "conv": 3, "projection": 3, "normalise": 4}
 _COLOURS |= {"transformer": 5, "head_norm": 6}
 """Which colour a block has, by how its name begins."""
 
@@ -60,8 +60,8 @@ def draw_network(layers: Sequence[Layer], title: str) -> Picture:
         _draw_slab(draw, left, floor, block, largest)
         channels, h, w = block.last.shape
         words = (
-            # The branch of context works beside the projection and is added to it.
-            f"+ {block.name}" if block.name == "context" else block.name,
+            # Context and smaller copies work beside the projection and are added to it.
+            f"+ {block.name}" if block.name.startswith(("context", "level")) else block.name,
             f"{channels} x {h} x {w}",  # Pillow's own font has no sign of multiplication
             f"{block.parameters:,} numbers" if block.parameters else "nothing trained",
             f"a cell per {block.last.stride} px",

@@ -42,7 +42,7 @@ class WeightsInfo:
 
 _GEOMETRIC = WeightsInfo(
     name="geometric",
-    sha256="465bbf616e64300b39cf2909e6cabc9292144e1a1483b2ac69b8e0838e1f8495",
+    sha256="bbeea5c305b31749345a4914e9ec0175d0049ca9b7061d7c6ef59024ff59b883",
     task="geometric",
     data="views made of 2,128 photographs and of 5,994 of birds; trunk from BVLC GoogLeNet (ImageNet)",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
@@ -50,10 +50,10 @@ _GEOMETRIC = WeightsInfo(
     "photographs and many others were published for non-commercial research",
     description="Finds the same point of one scene in two photographs of it.",
     metrics={
-        "validation pck@1": 12.9,
-        "validation pck@3": 46.6,
-        "validation pck@5": 61.2,
-        "validation pck@10": 72.9,
+        "validation pck@1": 14.0,
+        "validation pck@3": 49.7,
+        "validation pck@5": 63.9,
+        "validation pck@10": 75.4,
     },
 )
 

@@ -43,6 +43,8 @@ def test_collages_equal_a_slow_reference(bank: ImageBank) -> None:
     torch.rand(count, generator=generator)  # which become collages
     sites = (torch.rand(count, PIECES, 2, generator=generator) * side).tolist()
     waves = torch.rand(count, 18, generator=generator).tolist()
+    others = torch.randint(PIECES, (count, PIECES), generator=generator).tolist()
+    is_copy = (torch.rand(count, PIECES, generator=generator) < 0.35).tolist()
     shown = bank.draw(count * PIECES, generator).view(count, PIECES).tolist()
     poses = torch.rand(count, PIECES, 4, generator=generator).tolist()
     is_equal = []
@@ -56,12 +58,13 @@ def test_collages_equal_a_slow_reference(bank: ImageBank) -> None:
                     along = (y, x)[wave % 2] * 2 * math.pi / side
                     at[wave % 2] += heights[wave] * math.sin(paces[wave] * along + phases[wave])
                 piece = min(range(PIECES), key=lambda p, r=row, a=at: math.dist(a, sites[r][p]))  # type: ignore[misc]
-                turn, log_zoom, place_x, place_y = poses[row][piece]
+                original = others[row][piece] if is_copy[row][piece] else piece
+                turn, log_zoom, place_x, place_y = poses[row][original]
                 angle = (2 * turn - 1) * math.pi
                 zoom = math.exp(math.log(0.5) + log_zoom * (math.log(1.2) - math.log(0.5)))
-                photograph = shown[row][piece]
+                photograph = shown[row][original]
                 width, height = (int(size) for size in bank.sizes[photograph].tolist())
-                right, down = x - side / 2, y - side / 2
+                right, down = x - sites[row][piece][0], y - sites[row][piece][1]
                 source_x = (math.cos(angle) * right - math.sin(angle) * down) * zoom + place_x * width
                 source_y = (math.sin(angle) * right + math.cos(angle) * down) * zoom + place_y * height
                 expected = bank.canvases[photograph, :, fold(source_y, height), fold(source_x, width)]

@@ -18,8 +18,8 @@ from ucn.geometry.coords import pixel_grid
 PIECES = 10
 """Pieces of a collage."""
 _COPIED_SHARE = 0.35
-"""Of the pieces that show the same as another one. What looks alike there is told apart by what lies round it,
-as on façades and brick walls."""
+"""Of the pieces that show the same as another one: as on façades and brick walls, what looks alike is told
+apart by what lies round it."""
 _RANGES = {
     "angle": (-math.pi, math.pi, 1),
     "log_zoom": (math.log(0.5), math.log(1.2), 1),

@@ -1,0 +1,382 @@
+"""GPU programs of the fused search, in Triton; `triton_search` plans and launches them.
+
+Scores are ``q·b - |b|²/2``, as in the torch search, of float16 copies that are scaled by one power of two.
+A bin is every `COLUMNS`-th row of a stretch of the database (a split); only the best score of a bin is kept,
+so that ranking costs an addition and a maximum a pair, and the matrix of scores is never written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+# Below every score; with bits of a bin's number in its mantissa it stays a number, which -inf would not.
+LOWEST = tl.constexpr(-3.0e38)
+VALID = tl.constexpr(-1.0e38)
+NO_ROW = tl.constexpr(2**31 - 1)
+# As in the torch search: distances within a relative 1e-12 tie. Twice that for squares.
+TIE = tl.constexpr(2e-12)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _find_scale(database: Any, D: Any, stride_value: Any, D_PAD: tl.constexpr) -> Any:
+    """The power of two that brings the first row to a length of 1 to 2, where float16 has most digits."""
+    places = tl.arange(0, D_PAD)
+    row = tl.load(database + places * stride_value, mask=places < D, other=0.0).to(tl.float32)
+    squared = tl.sum(row * row, axis=0)
+    exponent = (((squared.to(tl.int32, bitcast=True) >> 23) & 255) - 127) >> 1
+    exponent = tl.minimum(tl.maximum(exponent, -60), 60)
+    exponent = tl.where(squared > 0, exponent, 0)
+    return ((127 - exponent) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _copy_rows(
+    source: Any,
+    target: Any,
+    extremes: Any,
+    scale: Any,
+    rows: Any,
+    count: Any,
+    D: Any,
+    stride_row: Any,
+    stride_value: Any,
+    D_PAD: tl.constexpr,
+) -> Any:
+    """Writes rows in float16 and the largest length and largest rounding among them; squared lengths come back."""
+    places = tl.arange(0, D_PAD)
+    is_row = rows < count
+    offsets = rows.to(tl.int64)[:, None] * stride_row + places.to(tl.int64)[None, :] * stride_value
+    values = tl.load(source + offsets, mask=is_row[:, None] & (places < D)[None, :], other=0.0)
+    values = values.to(tl.float32) * scale
+    halves = values.to(tl.float16)
+    tl.store(target + rows.to(tl.int64)[:, None] * D_PAD + places[None, :], halves, mask=is_row[:, None])
+    rounding = values - halves.to(tl.float32)
+    squared = tl.sum(values * values, axis=1)
+    lost = tl.sum(rounding * rounding, axis=1)
+    # A comparison with NaN is false, so what is not finite becomes infinite.
+    tl.store(extremes, tl.sqrt(tl.max(tl.where(squared < 3e38, squared, float("inf")), axis=0)))
+    tl.store(extremes + 1, tl.sqrt(tl.max(tl.where(lost < 3e38, lost, float("inf")), axis=0)))
+    return squared
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def prepare(
+    queries: Any,
+    database: Any,
+    query_copies: Any,
+    copies: Any,
+    penalties: Any,
+    extremes: Any,
+    scales: Any,
+    N: Any,
+    M: Any,
+    D: Any,
+    padded: Any,
+    database_blocks: Any,
+    query_stride_item: Any,
+    query_stride_row: Any,
+    query_stride_value: Any,
+    stride_item: Any,
+    stride_row: Any,
+    stride_value: Any,
+    D_PAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Copies in float16, penalties of database rows (`LOWEST` past the last), and what rounding can have done."""
+    block, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    database += item * stride_item
+    scale = _find_scale(database, D, stride_value, D_PAD)
+    extremes += (item * tl.num_programs(0) + block) * 2
+    if block < database_blocks:
+        rows = block * BLOCK + tl.arange(0, BLOCK)
+        copies += item * M * D_PAD
+        squared = _copy_rows(
+            database, copies, extremes, scale, rows, M, D, stride_row, stride_value, D_PAD
+        )
+        tl.store(
+            penalties + item * padded + rows, tl.where(rows < M, -0.5 * squared, LOWEST), mask=rows < padded
+        )
+        if block == 0:
+            tl.store(scales + item, scale)
+    else:
+        rows = (block - database_blocks) * BLOCK + tl.arange(0, BLOCK)
+        queries += item * query_stride_item
+        query_copies += item * N * D_PAD
+        _copy_rows(
+            queries, query_copies, extremes, scale, rows, N, D, query_stride_row, query_stride_value, D_PAD
+        )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _is_far(centre_x: Any, centre_y: Any, x: Any, y: Any, radius_squared: Any) -> Any:
+    """Whether places lie farther than the radius; written so that all programs round it alike."""
+    across, down = centre_x - x, centre_y - y
+    return tl.fma(across, across, down * down) > radius_squared
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_totals(extremes: Any, totals: Any, database_blocks: Any) -> None:
+    """The largest length and rounding of all database rows."""
+    lengths = tl.zeros([256], tl.float32)
+    roundings = tl.zeros([256], tl.float32)
+    for start in range(0, database_blocks, 256):
+        blocks = start + tl.arange(0, 256)
+        is_block = blocks < database_blocks
+        lengths = tl.maximum(lengths, tl.load(extremes + blocks * 2, mask=is_block, other=0.0))
+        roundings = tl.maximum(roundings, tl.load(extremes + blocks * 2 + 1, mask=is_block, other=0.0))
+    tl.store(totals, tl.max(lengths, axis=0))
+    tl.store(totals + 1, tl.max(roundings, axis=0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def rank(
+    query_copies: Any,
+    copies: Any,
+    penalties: Any,
+    extremes: Any,
+    totals: Any,
+    candidates: Any,
+    centres: Any,
+    positions: Any,
+    radius_squared: Any,
+    N: Any,
+    M: Any,
+    tiles: Any,
+    blocks: Any,
+    database_blocks: Any,
+    position_stride_item: Any,
+    D_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SLOTS: tl.constexpr,
+    HAS_OUTSIDE: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    """The best scores of `SLOTS` bins of a split for each query, a bin's number in the last bits of its score."""
+    row_block, split, item = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    if (row_block == 0) & (split == 0):
+        _write_totals(extremes + item * blocks * 2, totals + item * 2, database_blocks)
+    rows = row_block * ROWS + tl.arange(0, ROWS)
+    depth = tl.arange(0, DEPTH)
+    columns = split * tiles * COLUMNS + tl.arange(0, COLUMNS)
+    query_copies += item * N * D_PAD
+    copies += item * M * D_PAD
+    penalties += item * tl.num_programs(1) * tiles * COLUMNS
+    centre_x = tl.zeros([ROWS], tl.float32)
+    centre_y = tl.zeros([ROWS], tl.float32)
+    if HAS_OUTSIDE:
+        centre_x = tl.load(centres + (item * N + rows) * 2, mask=rows < N, other=0.0)
+        centre_y = tl.load(centres + (item * N + rows) * 2 + 1, mask=rows < N, other=0.0)
+        positions += item * position_stride_item
+    row_starts = query_copies + tl.minimum(rows, N - 1).to(tl.int64)[:, None] * D_PAD
+    query = tl.load(row_starts + depth[None, :])
+    best = tl.full([ROWS, COLUMNS], LOWEST, tl.float32)
+    for _ in tl.range(0, tiles, num_stages=STAGES):
+        column_starts = copies + tl.minimum(columns, M - 1).to(tl.int64)[None, :] * D_PAD
+        scores = tl.dot(query, tl.load(column_starts + depth[:, None]))
+        for start in tl.static_range(DEPTH, D_PAD, DEPTH):
+            part = tl.load(row_starts + start + depth[None, :])
+            scores = tl.dot(part, tl.load(column_starts + start + depth[:, None]), scores)
+        scores += tl.load(penalties + columns)[None, :]
+        if HAS_OUTSIDE:
+            is_column = columns < M
+            x = tl.load(positions + columns * 2, mask=is_column, other=0.0)
+            y = tl.load(positions + columns * 2 + 1, mask=is_column, other=0.0)
+            is_far = _is_far(centre_x[:, None], centre_y[:, None], x[None, :], y[None, :], radius_squared)
+            scores = tl.where(is_far, scores, LOWEST)
+        best = tl.maximum(best, scores)
+        columns += COLUMNS
+    bins = tl.arange(0, COLUMNS)[None, :]
+    packed = (best.to(tl.int32, bitcast=True) & (-COLUMNS)) | bins
+    best = packed.to(tl.float32, bitcast=True)
+    targets = candidates + ((item * N + rows) * tl.num_programs(1) + split) * SLOTS
+    for slot in tl.static_range(SLOTS):
+        top = tl.max(best, axis=1)
+        tl.store(targets + slot, top, mask=rows < N)
+        best = tl.where(best == top[:, None], LOWEST, best)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _take_first(distances: Any, rows: Any) -> Any:
+    """The nearest and its row; of those that tie, the lowest row."""
+    smallest = tl.min(distances, axis=0)
+    row = tl.min(tl.where(distances <= smallest + smallest * TIE, rows, NO_ROW), axis=0)
+    return tl.max(tl.where(rows == row, distances, -float("inf")), axis=0), row
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _take_last(distances: Any, rows: Any) -> Any:
+    """The farthest and its row; of those that tie, the highest row."""
+    largest = tl.max(distances, axis=0)
+    row = tl.max(tl.where(distances + distances * TIE >= largest, rows, -1), axis=0)
+    return largest, row
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _insert(top: Any, top_rows: Any, distances: Any, rows: Any) -> Any:
+    """Replaces the farthest of the best found so far by nearer rows, as long as there are some."""
+    near, near_row = _take_first(distances, rows)
+    far, far_row = _take_last(top, top_rows)
+    while (near + near * TIE < far) | (
+        (near <= far + far * TIE) & (near_row < far_row) & (near < float("inf"))
+    ):
+        is_far_row = top_rows == far_row
+        top = tl.where(is_far_row, near, top)
+        top_rows = tl.where(is_far_row, near_row, top_rows)
+        distances = tl.where(rows == near_row, float("inf"), distances)
+        near, near_row = _take_first(distances, rows)
+        far, far_row = _take_last(top, top_rows)
+    return top, top_rows
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _find_threshold(
+    values: Any,
+    flat: Any,
+    query: Any,
+    query_copy: Any,
+    totals: Any,
+    D: Any,
+    K: tl.constexpr,
+) -> Any:
+    """The least score that one of the K nearest rows can have in the product that was computed."""
+    left = values
+    kth = tl.max(left, axis=0)
+    for _ in tl.static_range(K - 1):
+        place = tl.min(tl.where(left == kth, flat, NO_ROW), axis=0)
+        left = tl.where(flat == place, LOWEST, left)
+        kth = tl.max(left, axis=0)
+    length = tl.sqrt(tl.sum(query * query, axis=0))
+    rounding = query - query_copy
+    lost = tl.sqrt(tl.sum(rounding * rounding, axis=0))
+    largest, largest_lost = tl.load(totals), tl.load(totals + 1)
+    # What float16 changed, by Cauchy and Schwarz; what sums of D products in float32 can lose on tensor cores,
+    # which cut digits off; the bits of the bin's number, and the penalty's own rounding.
+    bound = lost * largest + (length + lost) * largest_lost
+    scale = length * largest + 0.5 * largest * largest
+    bound += (D + 8) * 2.4e-7 * length * largest + 3.2e-5 * scale
+    # K rows have scores of `kth` at least, so a row of the K nearest cannot stand more than two bounds behind.
+    return tl.maximum(kth - 2.02 * bound, VALID)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def settle(
+    queries: Any,
+    database: Any,
+    query_copies: Any,
+    copies: Any,
+    penalties: Any,
+    scales: Any,
+    totals: Any,
+    candidates: Any,
+    centres: Any,
+    positions: Any,
+    radius_squared: Any,
+    distances: Any,
+    indices: Any,
+    measured: Any,
+    N: Any,
+    M: Any,
+    D: Any,
+    splits: Any,
+    tiles: Any,
+    query_stride_item: Any,
+    query_stride_row: Any,
+    query_stride_value: Any,
+    stride_item: Any,
+    stride_row: Any,
+    stride_value: Any,
+    position_stride_item: Any,
+    D_PAD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    SPLITS_PAD: tl.constexpr,
+    K: tl.constexpr,
+    K_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    HAS_OUTSIDE: tl.constexpr,
+) -> None:
+    """The K nearest rows of one query, by differences in float64 among those that can be.
+
+    These are in the bins whose best score reaches the threshold. Where all bins that a split could name do, it
+    may have more of them, and is read whole.
+    """
+    n, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    place = item * N + n
+    depth = tl.arange(0, D_PAD)
+    query_row = queries + item * query_stride_item + n.to(tl.int64) * query_stride_row
+    query = tl.load(query_row + depth.to(tl.int64) * query_stride_value, mask=depth < D, other=0.0)
+    query_copy = tl.load(query_copies + place * D_PAD + depth).to(tl.float32)
+    database += item * stride_item
+    copies += item * M * D_PAD
+    penalties += item * splits * tiles * COLUMNS
+    centre_x, centre_y = 0.0, 0.0
+    if HAS_OUTSIDE:
+        centre_x, centre_y = tl.load(centres + place * 2), tl.load(centres + place * 2 + 1)
+        positions += item * position_stride_item
+    flat = tl.arange(0, SPLITS_PAD * SLOTS)
+    offered = tl.load(candidates + place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
+    scaled = query.to(tl.float32) * tl.load(scales + item)
+    threshold = _find_threshold(offered, flat, scaled, query_copy, totals + item * 2, D, K)
+    slots = tl.arange(0, K_PAD)
+    top = tl.where(slots < K, float("inf"), -float("inf")).to(tl.float64)
+    top_rows = NO_ROW - slots
+    count_measured = 0
+    left = offered
+    best = tl.max(left, axis=0)
+    while best >= threshold:
+        entry = tl.min(tl.where(left == best, flat, NO_ROW), axis=0)
+        split = entry // SLOTS
+        last = tl.max(tl.where(flat == split * SLOTS + SLOTS - 1, offered, LOWEST), axis=0)
+        is_overfull = last >= threshold
+        print("DBG", type(last.handle.data), last.handle.data.dtype, last.dtype, threshold.dtype, threshold.handle.data.dtype, is_overfull.dtype, is_overfull.handle.data.dtype, split.dtype, split.handle.data.dtype, (flat // SLOTS).handle.data.dtype)
+        left = tl.where((flat == entry) | (is_overfull & (flat // SLOTS == split)), LOWEST, left)
+        own_bin = best.to(tl.int32, bitcast=True) & (COLUMNS - 1)
+        first = split * tiles * COLUMNS + tl.where(is_overfull, 0, own_bin)
+        step = tl.where(is_overfull, 1, COLUMNS)
+        count = tl.where(is_overfull, tiles * COLUMNS, tiles)
+        for start in range(0, count, ROWS):
+            taken = start + tl.arange(0, ROWS)
+            rows = first + taken * step
+            is_near = (taken < count) & (rows < M)
+            row_starts = rows.to(tl.int64)[:, None]
+            copy = tl.load(copies + row_starts * D_PAD + depth[None, :], mask=is_near[:, None], other=0.0)
+            scores = tl.sum(copy.to(tl.float32) * query_copy[None, :], axis=1)
+            scores += tl.load(penalties + rows, mask=is_near, other=LOWEST)
+            is_near &= scores >= threshold
+            if HAS_OUTSIDE:
+                x = tl.load(positions + rows * 2, mask=is_near, other=0.0)
+                y = tl.load(positions + rows * 2 + 1, mask=is_near, other=0.0)
+                is_near &= _is_far(centre_x, centre_y, x, y, radius_squared)
+            count_near = tl.sum(is_near.to(tl.int32), axis=0)
+            if count_near > 0:
+                count_measured += count_near
+                offsets = row_starts * stride_row + depth.to(tl.int64)[None, :] * stride_value
+                is_value = is_near[:, None] & (depth < D)[None, :]
+                values = tl.load(database + offsets, mask=is_value, other=0.0).to(tl.float64)
+                difference = tl.where(is_value, values - query.to(tl.float64)[None, :], 0.0)
+                squares = tl.sum(difference * difference, axis=1)
+                squares = tl.where(is_near, squares, float("inf"))
+                top, top_rows = _insert(top, top_rows, squares, rows)
+        best = tl.max(left, axis=0)
+    tl.store(measured + place, count_measured)
+    _write_sorted(tl.where(slots < K, top, float("inf")), top_rows, distances, indices, place, K)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_sorted(
+    top: Any, top_rows: Any, distances: Any, indices: Any, place: Any, K: tl.constexpr
+) -> None:
+    """Writes the best from near to far; ties stand by row, and their distances must not decrease."""
+    before, _ = _take_first(top, top_rows)
+    for slot in tl.static_range(K):
+        squared, row = _take_first(top, top_rows)
+        is_row = squared < float("inf")
+        before = tl.maximum(before, squared)
+        tl.store(distances + place * K + slot, tl.sqrt(before).to(tl.float32))
+        tl.store(indices + place * K + slot, tl.where(is_row, row, -1).to(tl.int64))
+        top = tl.where(top_rows == row, float("inf"), top)
