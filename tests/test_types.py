@@ -1,5 +1,6 @@
 """The values that modules hand to each other."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ucn.types import FeatureMap, Matches, PairBatch
+from ucn.types import FeatureMap, LateNames, Matches, PairBatch
 
 
 def make_batch(B: int, N: int = 4) -> PairBatch:
@@ -107,3 +108,59 @@ def test_feature_map_indices_from_the_end_and_beyond_it() -> None:
     with pytest.raises(IndexError):
         both[2]
     assert [one.features.shape[0] for one in both] == [1, 1]  # type: ignore[attr-defined]
+
+
+class CountedNames:
+    """Gives names, and counts how often it is asked.
+
+    Attributes:
+        calls: so often.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.calls = names, 0
+
+    def __call__(self) -> Iterator[str]:
+        self.calls += 1
+        yield from self.names
+
+
+def test_late_names_are_read_once_and_only_when_one_is_asked_for() -> None:
+    read = CountedNames("a", "b", "c")
+    names = LateNames(3, read)
+    assert len(names) == 3
+    assert read.calls == 0
+    assert (names[0], names[-1], names[1:]) == ("a", "c", ("b", "c"))
+    assert list(names) == ["a", "b", "c"]
+    assert "b" in names
+    assert read.calls == 1
+    with pytest.raises(IndexError):
+        names[3]
+
+
+def test_late_names_are_equal_to_the_names_they_hold() -> None:
+    names = LateNames(2, CountedNames("a", "b"))
+    assert names == ("a", "b")
+    assert names == ["a", "b"]
+    assert names == LateNames(2, CountedNames("a", "b"))
+    assert names != LateNames(2, CountedNames("b", "a"))
+    assert names != ("a",)
+    assert names != 2
+    assert hash(names) == hash(("a", "b"))
+    assert repr(names) == "('a', 'b')"
+
+
+def test_no_late_names() -> None:
+    names = LateNames(0, CountedNames())
+    assert (len(names), list(names), repr(names)) == (0, [], "()")
+
+
+def test_a_batch_reads_late_names_only_where_pairs_are_taken_apart() -> None:
+    read = CountedNames("a", "b")
+    images, points = torch.zeros(2, 3, 4, 4), torch.zeros(2, 1, 2)
+    is_valid = torch.ones(2, 1, dtype=torch.bool)
+    batch = PairBatch(images, images, points, points, is_valid, LateNames(2, read))
+    moved = batch.to("cpu")
+    assert read.calls == 0
+    assert [one.names for one in moved] == [("a",), ("b",)]
+    assert read.calls == 1

@@ -25,12 +25,22 @@ COLUMNS = [
     ("relief_angle", 0.0, 2 * math.pi),
     ("exposure", -1.1, 0.9),
     ("restored", 0.0, 1.0),
-    ("noise", 0.0, 0.03),
+    ("noise", 0.0, 0.05),
     *((f"tone{channel}", -0.85, 0.85) for channel in range(3)),
     ("blur", -3.0, 1.8),
-    *((f"is_used{index}", 0.0, 1.0) for index in range(6)),
+    ("tint", 0.1, 0.4),
+    ("haze", 0.2, 0.8),
+    ("haze_level", 0.4, 1.0),
+    ("glow", 0.3, 1.0),
+    ("glow_x", 0.0, 1.0),
+    ("glow_y", 0.0, 1.0),
+    ("glow_size", math.log(0.03), math.log(0.12)),
+    ("reversal", -2.5, 2.5),
+    ("reversal_phase", 0.0, 2 * math.pi),
+    *((f"is_used{index}", 0.0, 1.0) for index in range(10)),
 ]
 SHARES = {"light": 0.6, "shadow": 0.35, "relief": 0.4, "exposure": 0.5, "tone": 0.4, "blur": 1.0}
+SHARES |= {"tint": 0.3, "haze": 0.2, "glow": 0.2, "reversal": 0.3}
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -104,21 +114,46 @@ def slope_slowly(image: Array, angle: float) -> Array:
     return slope
 
 
+def reverse_slowly(image: Array, drawn: Mapping[str, float], knots: Array, amount: float) -> Array:
+    mask = np.clip((grow_slowly(knots, *image.shape[1:]) + 1) / 2, 0, 1)
+    wave = np.sin(2 * math.pi * image + drawn["reversal_phase"]) / (2 * math.pi)
+    reversed_image: Array = np.clip(image + amount * mask * wave, 0, 1)
+    return reversed_image
+
+
+def glow_slowly(drawn: Mapping[str, float], height: int, width: int) -> Array:
+    glow = np.zeros((height, width))
+    for y in range(height):
+        for x in range(width):
+            right, down = (x + 0.5) / width - drawn["glow_x"], (y + 0.5) / height - drawn["glow_y"]
+            glow[y, x] = math.exp(-0.5 * (right**2 + down**2) / math.exp(drawn["glow_size"]) ** 2)
+    return glow
+
+
 def relight_slowly(
-    image: Array, drawn: Mapping[str, float], knots: tuple[Array, Array], grain: Array, strength: float
+    image: Array, drawn: Mapping[str, float], knots: Mapping[str, Array], grain: Array, strength: float
 ) -> Array:
     """One image, from the numbers that were drawn for it."""
     use = {name: drawn[f"is_used{index}"] < share for index, (name, share) in enumerate(SHARES.items())}
     height, width = image.shape[1:]
     lit: Array = blur_slowly(image, max(drawn["blur"] * strength, 0.0))
-    log_light = grow_slowly(knots[0], height, width) * max(drawn["light"], 0) * strength * use["light"]
-    hills = (grow_slowly(knots[1], height, width) + 1) / 2
+    lit = reverse_slowly(lit, drawn, knots["mask"][0], drawn["reversal"] * strength * use["reversal"])
+    log_light = (
+        grow_slowly(knots["lamps"][0], height, width) * max(drawn["light"], 0) * strength * use["light"]
+    )
+    hills = (grow_slowly(knots["hills"][0], height, width) + 1) / 2
     shade = 1 / (1 + np.exp(-(hills - drawn["shadow_level"]) * math.exp(drawn["shadow_edge"])))
     log_light = log_light - 1.4 * abs(drawn["shadow"]) * strength * use["shadow"] * shade
     slope = slope_slowly(lit, drawn["relief_angle"])
     log_light = log_light + drawn["relief"] * strength * use["relief"] * slope
     log_light = log_light + drawn["exposure"] * strength * use["exposure"]
+    tints = np.stack([grow_slowly(channel, height, width) for channel in knots["tints"]])
+    log_light = log_light + tints * drawn["tint"] * strength * use["tint"]
     lit = lit * np.exp(np.clip(log_light, -4, 4))
+    lit = lit + drawn["glow"] * strength * use["glow"] * glow_slowly(drawn, height, width)
+    thickness = np.clip((grow_slowly(knots["haze"][0], height, width) + 1) / 2, 0, 1)
+    thickness = thickness * min(drawn["haze"] * strength * use["haze"], 0.95)
+    lit = lit * (1 - thickness) + drawn["haze_level"] * thickness
     lit = np.clip(lit + grain * drawn["noise"] * strength, 0, 1)
     gain = min(max(0.45 / max(lit.mean(), 0.02), 0.5), 4.0)
     restored = drawn["restored"] * min(strength, 1) if drawn["restored"] > 0.5 else 0.0
@@ -137,15 +172,19 @@ def test_relight_equals_a_slow_reference(strength: float, size_hw: tuple[int, in
     found = relight(images, strength, seeded(5))
     generator = seeded(5)
     table = torch.rand(12, len(COLUMNS), generator=generator).double()
-    knots = [torch.rand(12, count, count, generator=generator).double() * 2 - 1 for count in (4, 6)]
+    fields = {"mask": (1, 4), "tints": (3, 3), "lamps": (1, 4), "hills": (1, 6), "haze": (1, 3)}
+    knots = {
+        name: torch.rand(12, channels, count, count, generator=generator).double() * 2 - 1
+        for name, (channels, count) in fields.items()
+    }
     grain = torch.randn(12, 3, height, width, generator=generator).double()
     for row in range(12):
         drawn = {
             name: low + (high - low) * share
             for (name, low, high), share in zip(COLUMNS, table[row].tolist(), strict=True)
         }
-        fields = (knots[0][row].numpy(), knots[1][row].numpy())
-        expected = relight_slowly(images[row].double().numpy(), drawn, fields, grain[row].numpy(), strength)
+        own = {name: field[row].numpy() for name, field in knots.items()}
+        expected = relight_slowly(images[row].double().numpy(), drawn, own, grain[row].numpy(), strength)
         np.testing.assert_allclose(found[row].numpy(), expected, atol=2e-4)
 
 
@@ -164,7 +203,9 @@ def nothing_but(monkeypatch: pytest.MonkeyPatch, **amounts: float | list[float])
 
     def draw(batch: int, strength: float, generator: torch.Generator) -> dict[str, Tensor]:
         names = ("light", "shadow", "shadow_level", "shadow_edge", "relief", "relief_angle", "exposure")
+        names += ("tint", "haze", "haze_level", "glow", "glow_size", "reversal", "reversal_phase")
         drawn = {name: torch.zeros(batch, 1, 1, 1) for name in (*names, "restored", "noise", "tone", "blur")}
+        drawn["glow_place"] = torch.zeros(batch, 2, 1, 1)
         for name, amount in amounts.items():
             drawn[name] = torch.tensor(amount).reshape(1, -1, 1, 1).expand(batch, -1, 1, 1)
         return drawn
@@ -215,7 +256,7 @@ def test_tone_curves_never_fall_at_any_strength() -> None:
 def test_shadows_darken_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # Hills of height 0.75 under a level of 0.5 and an edge of e^log(8): a shade of sigmoid(2).
     nothing_but(monkeypatch, shadow=-1.0, shadow_level=0.5, shadow_edge=math.log(8))
-    monkeypatch.setattr(relighting, "_draw_field", lambda images, *_: torch.full((1, 1, 4, 4), 0.5))
+    monkeypatch.setattr(relighting, "_draw_field", lambda images, *_, **__: torch.full((1, 1, 4, 4), 0.5))
     lit = relight(torch.full((1, 3, 4, 4), 0.8), 1.0, seeded())
     expected = 0.8 * math.exp(-1.4 / (1 + math.exp(-2)))
     torch.testing.assert_close(lit, torch.full((1, 3, 4, 4), expected))
@@ -224,11 +265,38 @@ def test_shadows_darken_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lamps_brighten_and_darken_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     field = torch.tensor([-1.0, 0.0, 1.0, 0.5]).expand(1, 1, 4, 4)
     nothing_but(monkeypatch, light=0.5)
-    monkeypatch.setattr(relighting, "_draw_field", lambda *_: field)
+    monkeypatch.setattr(relighting, "_draw_field", lambda *_, **__: field)
     lit = relight(torch.full((1, 3, 4, 4), 0.2), 1.0, seeded())[0, 0, 0]
     assert lit.tolist() == pytest.approx([0.2 * math.exp(value / 2) for value in (-1, 0, 1, 0.5)])
     nothing_but(monkeypatch, light=-0.3)  # drawn below 0: this image keeps its lamps
     assert (relight(torch.full((1, 3, 4, 4), 0.2), 1.0, seeded()) == 0.2).all()
+
+
+def test_a_lamp_in_the_picture_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # At the middle of pixel (2, 1) of 4 × 4; one pixel is a quarter of the side, and the size is a quarter.
+    nothing_but(monkeypatch, glow=0.4, glow_place=[0.625, 0.375], glow_size=math.log(0.25))
+    lit = relight(torch.full((1, 3, 4, 4), 0.1), 1.0, seeded())[0, 0]
+    assert lit[1, 2].item() == pytest.approx(0.5)
+    assert lit[1, 3].item() == pytest.approx(0.1 + 0.4 * math.exp(-0.5))
+    assert lit[2, 3].item() == pytest.approx(0.1 + 0.4 * math.exp(-1))
+
+
+def test_haze_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A field of 0.5 is three quarters of the haze's thickness.
+    nothing_but(monkeypatch, haze=0.8, haze_level=0.9)
+    monkeypatch.setattr(relighting, "_draw_field", lambda *_, **__: torch.full((1, 1, 4, 4), 0.5))
+    lit = relight(torch.full((1, 3, 4, 4), 0.2), 1.0, seeded())
+    torch.testing.assert_close(lit, torch.full((1, 3, 4, 4), 0.2 + 0.6 * 0.7))
+
+
+def test_tones_turn_about_where_the_curve_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relighting, "_draw_field", lambda *_, **__: torch.ones(1, 1, 4, 401))
+    ramp = torch.linspace(0, 1, 401).expand(1, 3, 4, 401).clone()
+    for amount, is_falling in ((0.9, False), (2.0, True)):
+        nothing_but(monkeypatch, reversal=amount)
+        curve = relight(ramp, 1.0, seeded())[0, 0, 0]
+        assert (curve.diff() < 0).any().item() == is_falling
+        assert curve[100].item() == pytest.approx(0.25 + amount / (2 * math.pi), abs=1e-5)
 
 
 def test_the_slope_of_a_ramp() -> None:

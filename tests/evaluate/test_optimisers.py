@@ -102,6 +102,8 @@ def test_absent_features_are_reasons() -> None:
         ("sift-flow+sift", r"no method 'sift-flow\+sift'"),
         ("dsp+sift-flow", r"no method"),
         ("nn-transfer+dsp", r"no method"),
+        ("siamese+dsp", r"no method 'siamese\+dsp'"),
+        ("siamese+sift-flow", r"no method"),
         ("sift+", r"no method 'sift\+'"),
         ("mine+dsp", r"also work on features of others, as trunk\+sift-flow"),
     ],

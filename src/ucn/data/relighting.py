@@ -1,7 +1,8 @@
 """Hard changes of light, image by image, and other colours for a photograph as a whole.
 
-`photometric` makes the changes between two snapshots; `relight` those between day and night: other lamps,
-shadows, relief lit from another side, exposure, tone curves. `recolour` makes several photographs of one.
+`photometric` makes the changes between two snapshots; `relight` those between day and night: other lamps of
+other colours, some in the picture, shadows, haze, relief lit from another side, exposure, tone curves, bright
+and dark turned about in places. `recolour` makes several photographs of one.
 """
 
 from __future__ import annotations
@@ -24,12 +25,21 @@ _RANGES = {
     "relief_angle": (0.0, 2 * math.pi, 1),
     "exposure": (-1.1, 0.9, 1),
     "restored": (0.0, 1.0, 1),
-    "noise": (0.0, 0.03, 1),
+    "noise": (0.0, 0.05, 1),
     "tone": (-0.85, 0.85, 3),
     "blur": (-3.0, 1.8, 1),
-    "is_used": (0.0, 1.0, 6),
+    "tint": (0.1, 0.4, 1),
+    "haze": (0.2, 0.8, 1),
+    "haze_level": (0.4, 1.0, 1),
+    "glow": (0.3, 1.0, 1),
+    "glow_place": (0.0, 1.0, 2),
+    "glow_size": (math.log(0.03), math.log(0.12), 1),
+    "reversal": (-2.5, 2.5, 1),
+    "reversal_phase": (0.0, 2 * math.pi, 1),
+    "is_used": (0.0, 1.0, 10),
 }
 _SHARES = {"light": 0.6, "shadow": 0.35, "relief": 0.4, "exposure": 0.5, "tone": 0.4, "blur": 1.0}
+_SHARES |= {"tint": 0.3, "haze": 0.2, "glow": 0.2, "reversal": 0.3}
 """Of the images that each change is made to."""
 _COLOUR_RANGES = {
     "order": (0.0, 1.0, 3),
@@ -57,7 +67,11 @@ def relight(images: Tensor, strength: float, generator: torch.Generator) -> Tens
         return images
     drawn = _draw(len(images), strength, generator)
     relit = blur(images, drawn["blur"].clamp_min(0))
+    relit = _reverse_tones(relit, drawn, generator)
     relit = relit * _draw_log_light(relit, drawn, generator).clamp(-4, 4).exp()
+    relit = relit + drawn["glow"] * _glow(relit, drawn)
+    thickness = (_draw_field(relit, 3, generator) / 2 + 0.5).clamp(0, 1) * drawn["haze"]
+    relit = torch.lerp(relit, drawn["haze_level"].expand_as(relit), thickness)
     grain = torch.randn(relit.shape, generator=generator, device=relit.device)
     relit = (relit + grain * drawn["noise"]).clamp(0, 1)
     # Some cameras bring the brightness back, and the noise of a dark picture comes up with it.
@@ -107,23 +121,43 @@ def _draw(batch: int, strength: float, generator: torch.Generator) -> dict[str, 
     # A factor beyond 1 would make the curve fall.
     amounts["tone"] = amounts["tone"].clamp(-0.95, 0.95)
     amounts["noise"] = amounts["noise"] * strength
+    amounts["haze"] = amounts["haze"].clamp_max(0.95)
     amounts["restored"] = (amounts["restored"] > 0.5) * amounts["restored"] * min(strength, 1.0)
     return amounts
 
 
 def _draw_log_light(images: Tensor, drawn: dict[str, Tensor], generator: torch.Generator) -> Tensor:
-    """Logarithms (B, 1, H, W) of what all lights together multiply images by: as logarithms they add up."""
+    """Logarithms (B, 3, H, W) of what all lights together multiply images by: as logarithms they add up."""
+    tints = _draw_field(images, 3, generator, channels=3) * drawn["tint"]
     lamps = _draw_field(images, 4, generator) * drawn["light"].clamp_min(0)
     hills = _draw_field(images, 6, generator) / 2 + 0.5
     shade = torch.sigmoid((hills - drawn["shadow_level"]) * drawn["shadow_edge"].exp())
     shadows = -1.4 * drawn["shadow"].abs() * shade
     relief = drawn["relief"] * _slope(images, drawn["relief_angle"])
-    return lamps + shadows + relief + drawn["exposure"]
+    return tints + lamps + shadows + relief + drawn["exposure"]
 
 
-def _draw_field(images: Tensor, knots: int, generator: torch.Generator) -> Tensor:
-    """A smooth field for each image, (B, 1, H, W), through numbers of [-1, 1) at so many knots a side."""
-    shape = (len(images), 1, knots, knots)
+def _reverse_tones(images: Tensor, drawn: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+    """Turns bright and dark about in places, as lit windows do at night, and wet streets."""
+    mask = (_draw_field(images, 4, generator) / 2 + 0.5).clamp(0, 1)
+    # The curve falls wherever the product of amount, mask and cosine is below -1.
+    wave = torch.sin(2 * math.pi * images + drawn["reversal_phase"]) / (2 * math.pi)
+    return (images + drawn["reversal"] * mask * wave).clamp(0, 1)
+
+
+def _glow(images: Tensor, drawn: dict[str, Tensor]) -> Tensor:
+    """The light of a lamp in the picture, (B, 1, H, W): 1 where it stands, less and less round it."""
+    height, width = images.shape[-2:]
+    y = (torch.arange(height, device=images.device).view(1, 1, -1, 1) + 0.5) / height
+    x = (torch.arange(width, device=images.device).view(1, 1, 1, -1) + 0.5) / width
+    place_x, place_y = drawn["glow_place"].split(1, dim=1)
+    squared = (x - place_x).square() + (y - place_y).square()
+    return torch.exp(-0.5 * squared / drawn["glow_size"].exp().square())
+
+
+def _draw_field(images: Tensor, knots: int, generator: torch.Generator, channels: int = 1) -> Tensor:
+    """A smooth field for each image, (B, C, H, W), through numbers of [-1, 1) at so many knots a side."""
+    shape = (len(images), channels, knots, knots)
     grid = torch.rand(shape, generator=generator, device=generator.device) * 2 - 1
     return F.interpolate(grid, images.shape[-2:], mode="bicubic", align_corners=False)
 

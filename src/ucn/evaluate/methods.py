@@ -165,7 +165,7 @@ def _count(loaded: LoadedMethods, name: str) -> int:
 def _check_name(name: str, weights: Sequence[str]) -> None:
     legal = list_methods()
     features, plus, optimiser = name.partition("+")
-    own = (*_list_quick(), *(other for other in _ON_REQUEST if other != _TRANSFER), *weights)
+    own = (*_list_quick(), *(other for other in _ON_REQUEST if other not in _WITHOUT_FEATURES), *weights)
     if name in legal or (plus and features in own and optimiser in OPTIMISERS):
         return
     close = difflib.get_close_matches(name, [*legal, *(f"{a}+{b}" for a in own for b in OPTIMISERS)], n=1)
@@ -332,7 +332,9 @@ OPTIMISERS: dict[str, Optimiser] = {
 }
 """Systems that optimise, by name."""
 
-_TRANSFER = "nn-transfer"
+_TRANSFER, _SIAMESE = "nn-transfer", "siamese"
+# One looks at whole objects; distances between the other's patch descriptors mean nothing without its decision.
+_WITHOUT_FEATURES = (_TRANSFER, _SIAMESE)
 
 
 def _load_transfer(files: MethodFiles, device: str | torch.device) -> Method:
@@ -352,12 +354,12 @@ def _load_siamese(files: MethodFiles, device: str | torch.device) -> Method:
         )
     describer = PatchDescriber(load_siamese(path), device)
     matcher = SiameseMatcher(describer.model.decision)
-    return Method("siamese", describer.title, {"siamese": _hash(path)}, describer, matcher)
+    return Method(_SIAMESE, describer.title, {"siamese": _hash(path)}, describer, matcher)
 
 
 _ON_REQUEST: dict[str, Callable[[MethodFiles, Any], Method]] = {
     _TRANSFER: _load_transfer,
-    "siamese": _load_siamese,
+    _SIAMESE: _load_siamese,
     "pixel-sift": _classical(
         "pixel-sift",
         PixelSift(),

@@ -7,7 +7,6 @@ so that ranking costs an addition and a maximum a pair, and the matrix of scores
 
 from __future__ import annotations
 
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -21,7 +20,7 @@ TIE = tl.constexpr(2e-12)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _find_scale(database: Any, D: Any, stride_value: Any, D_PAD: tl.constexpr) -> Any:
+def _find_scale(database: tl.tensor, D: tl.tensor, stride_value: tl.tensor, D_PAD: tl.constexpr) -> tl.tensor:
     """The power of two that brings the first row to a length of 1 to 2, where float16 has most digits."""
     places = tl.arange(0, D_PAD)
     row = tl.load(database + places * stride_value, mask=places < D, other=0.0).to(tl.float32)
@@ -34,17 +33,17 @@ def _find_scale(database: Any, D: Any, stride_value: Any, D_PAD: tl.constexpr) -
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _copy_rows(
-    source: Any,
-    target: Any,
-    extremes: Any,
-    scale: Any,
-    rows: Any,
-    count: Any,
-    D: Any,
-    stride_row: Any,
-    stride_value: Any,
+    source: tl.tensor,
+    target: tl.tensor,
+    extremes: tl.tensor,
+    scale: tl.tensor,
+    rows: tl.tensor,
+    count: tl.tensor,
+    D: tl.tensor,
+    stride_row: tl.tensor,
+    stride_value: tl.tensor,
     D_PAD: tl.constexpr,
-) -> Any:
+) -> tl.tensor:
     """Writes rows in float16 and the largest length and largest rounding among them; squared lengths come back."""
     places = tl.arange(0, D_PAD)
     is_row = rows < count
@@ -64,24 +63,24 @@ def _copy_rows(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def prepare(
-    queries: Any,
-    database: Any,
-    query_copies: Any,
-    copies: Any,
-    penalties: Any,
-    extremes: Any,
-    scales: Any,
-    N: Any,
-    M: Any,
-    D: Any,
-    padded: Any,
-    database_blocks: Any,
-    query_stride_item: Any,
-    query_stride_row: Any,
-    query_stride_value: Any,
-    stride_item: Any,
-    stride_row: Any,
-    stride_value: Any,
+    queries: tl.tensor,
+    database: tl.tensor,
+    query_copies: tl.tensor,
+    copies: tl.tensor,
+    penalties: tl.tensor,
+    extremes: tl.tensor,
+    scales: tl.tensor,
+    N: tl.tensor,
+    M: tl.tensor,
+    D: tl.tensor,
+    padded: tl.tensor,
+    database_blocks: tl.tensor,
+    query_stride_item: tl.tensor,
+    query_stride_row: tl.tensor,
+    query_stride_value: tl.tensor,
+    stride_item: tl.tensor,
+    stride_row: tl.tensor,
+    stride_value: tl.tensor,
     D_PAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -111,14 +110,31 @@ def prepare(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _is_far(centre_x: Any, centre_y: Any, x: Any, y: Any, radius_squared: Any) -> Any:
+def _is_far(centre_x: tl.tensor, centre_y: tl.tensor, x: tl.tensor, y: tl.tensor, radius_squared: tl.tensor) -> tl.tensor:
     """Whether places lie farther than the radius; written so that all programs round it alike."""
     across, down = centre_x - x, centre_y - y
     return tl.fma(across, across, down * down) > radius_squared
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _write_totals(extremes: Any, totals: Any, database_blocks: Any) -> None:
+def _exclude(
+    scores: tl.tensor,
+    centre_x: tl.tensor,
+    centre_y: tl.tensor,
+    positions: tl.tensor,
+    columns: tl.tensor,
+    M: tl.tensor,
+    radius_squared: tl.tensor,
+) -> tl.tensor:
+    """Scores without those of columns too near the queries' places."""
+    x = tl.load(positions + columns * 2, mask=columns < M, other=0.0)
+    y = tl.load(positions + columns * 2 + 1, mask=columns < M, other=0.0)
+    is_far = _is_far(centre_x[:, None], centre_y[:, None], x[None, :], y[None, :], radius_squared)
+    return tl.where(is_far, scores, LOWEST)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_totals(extremes: tl.tensor, totals: tl.tensor, database_blocks: tl.tensor) -> None:
     """The largest length and rounding of all database rows."""
     lengths = tl.zeros([256], tl.float32)
     roundings = tl.zeros([256], tl.float32)
@@ -133,21 +149,21 @@ def _write_totals(extremes: Any, totals: Any, database_blocks: Any) -> None:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def rank(
-    query_copies: Any,
-    copies: Any,
-    penalties: Any,
-    extremes: Any,
-    totals: Any,
-    candidates: Any,
-    centres: Any,
-    positions: Any,
-    radius_squared: Any,
-    N: Any,
-    M: Any,
-    tiles: Any,
-    blocks: Any,
-    database_blocks: Any,
-    position_stride_item: Any,
+    query_copies: tl.tensor,
+    copies: tl.tensor,
+    penalties: tl.tensor,
+    extremes: tl.tensor,
+    totals: tl.tensor,
+    candidates: tl.tensor,
+    centres: tl.tensor,
+    positions: tl.tensor,
+    radius_squared: tl.tensor,
+    N: tl.tensor,
+    M: tl.tensor,
+    tiles: tl.tensor,
+    blocks: tl.tensor,
+    database_blocks: tl.tensor,
+    position_stride_item: tl.tensor,
     D_PAD: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -173,23 +189,29 @@ def rank(
         centre_y = tl.load(centres + (item * N + rows) * 2 + 1, mask=rows < N, other=0.0)
         positions += item * position_stride_item
     row_starts = query_copies + tl.minimum(rows, N - 1).to(tl.int64)[:, None] * D_PAD
-    query = tl.load(row_starts + depth[None, :])
     best = tl.full([ROWS, COLUMNS], LOWEST, tl.float32)
-    for _ in tl.range(0, tiles, num_stages=STAGES):
-        column_starts = copies + tl.minimum(columns, M - 1).to(tl.int64)[None, :] * D_PAD
-        scores = tl.dot(query, tl.load(column_starts + depth[:, None]))
-        for start in tl.static_range(DEPTH, D_PAD, DEPTH):
-            part = tl.load(row_starts + start + depth[None, :])
-            scores = tl.dot(part, tl.load(column_starts + start + depth[:, None]), scores)
-        scores += tl.load(penalties + columns)[None, :]
-        if HAS_OUTSIDE:
-            is_column = columns < M
-            x = tl.load(positions + columns * 2, mask=is_column, other=0.0)
-            y = tl.load(positions + columns * 2 + 1, mask=is_column, other=0.0)
-            is_far = _is_far(centre_x[:, None], centre_y[:, None], x[None, :], y[None, :], radius_squared)
-            scores = tl.where(is_far, scores, LOWEST)
-        best = tl.maximum(best, scores)
-        columns += COLUMNS
+    if D_PAD == DEPTH:  # the queries stay where they are
+        query = tl.load(row_starts + depth[None, :])
+        for _ in tl.range(0, tiles, num_stages=STAGES):
+            column_starts = copies + tl.minimum(columns, M - 1).to(tl.int64)[None, :] * D_PAD
+            scores = tl.dot(query, tl.load(column_starts + depth[:, None]))
+            scores += tl.load(penalties + columns)[None, :]
+            if HAS_OUTSIDE:
+                scores = _exclude(scores, centre_x, centre_y, positions, columns, M, radius_squared)
+            best = tl.maximum(best, scores)
+            columns += COLUMNS
+    else:
+        for _ in range(0, tiles):
+            column_starts = copies + tl.minimum(columns, M - 1).to(tl.int64)[None, :] * D_PAD
+            scores = tl.zeros([ROWS, COLUMNS], tl.float32)
+            for start in tl.range(0, D_PAD, DEPTH, num_stages=STAGES):
+                query = tl.load(row_starts + start + depth[None, :])
+                scores = tl.dot(query, tl.load(column_starts + start + depth[:, None]), scores)
+            scores += tl.load(penalties + columns)[None, :]
+            if HAS_OUTSIDE:
+                scores = _exclude(scores, centre_x, centre_y, positions, columns, M, radius_squared)
+            best = tl.maximum(best, scores)
+            columns += COLUMNS
     bins = tl.arange(0, COLUMNS)[None, :]
     packed = (best.to(tl.int32, bitcast=True) & (-COLUMNS)) | bins
     best = packed.to(tl.float32, bitcast=True)
@@ -201,7 +223,7 @@ def rank(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _take_first(distances: Any, rows: Any) -> Any:
+def _take_first(distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
     """The nearest and its row; of those that tie, the lowest row."""
     smallest = tl.min(distances, axis=0)
     row = tl.min(tl.where(distances <= smallest + smallest * TIE, rows, NO_ROW), axis=0)
@@ -209,7 +231,7 @@ def _take_first(distances: Any, rows: Any) -> Any:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _take_last(distances: Any, rows: Any) -> Any:
+def _take_last(distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
     """The farthest and its row; of those that tie, the highest row."""
     largest = tl.max(distances, axis=0)
     row = tl.max(tl.where(distances + distances * TIE >= largest, rows, -1), axis=0)
@@ -217,7 +239,7 @@ def _take_last(distances: Any, rows: Any) -> Any:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _insert(top: Any, top_rows: Any, distances: Any, rows: Any) -> Any:
+def _insert(top: tl.tensor, top_rows: tl.tensor, distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
     """Replaces the farthest of the best found so far by nearer rows, as long as there are some."""
     near, near_row = _take_first(distances, rows)
     far, far_row = _take_last(top, top_rows)
@@ -235,14 +257,14 @@ def _insert(top: Any, top_rows: Any, distances: Any, rows: Any) -> Any:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _find_threshold(
-    values: Any,
-    flat: Any,
-    query: Any,
-    query_copy: Any,
-    totals: Any,
-    D: Any,
+    values: tl.tensor,
+    flat: tl.tensor,
+    query: tl.tensor,
+    query_copy: tl.tensor,
+    totals: tl.tensor,
+    D: tl.tensor,
     K: tl.constexpr,
-) -> Any:
+) -> tl.tensor:
     """The least score that one of the K nearest rows can have in the product that was computed."""
     left = values
     kth = tl.max(left, axis=0)
@@ -265,32 +287,32 @@ def _find_threshold(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def settle(
-    queries: Any,
-    database: Any,
-    query_copies: Any,
-    copies: Any,
-    penalties: Any,
-    scales: Any,
-    totals: Any,
-    candidates: Any,
-    centres: Any,
-    positions: Any,
-    radius_squared: Any,
-    distances: Any,
-    indices: Any,
-    measured: Any,
-    N: Any,
-    M: Any,
-    D: Any,
-    splits: Any,
-    tiles: Any,
-    query_stride_item: Any,
-    query_stride_row: Any,
-    query_stride_value: Any,
-    stride_item: Any,
-    stride_row: Any,
-    stride_value: Any,
-    position_stride_item: Any,
+    queries: tl.tensor,
+    database: tl.tensor,
+    query_copies: tl.tensor,
+    copies: tl.tensor,
+    penalties: tl.tensor,
+    scales: tl.tensor,
+    totals: tl.tensor,
+    candidates: tl.tensor,
+    centres: tl.tensor,
+    positions: tl.tensor,
+    radius_squared: tl.tensor,
+    distances: tl.tensor,
+    indices: tl.tensor,
+    measured: tl.tensor,
+    N: tl.tensor,
+    M: tl.tensor,
+    D: tl.tensor,
+    splits: tl.tensor,
+    tiles: tl.tensor,
+    query_stride_item: tl.tensor,
+    query_stride_row: tl.tensor,
+    query_stride_value: tl.tensor,
+    stride_item: tl.tensor,
+    stride_row: tl.tensor,
+    stride_value: tl.tensor,
+    position_stride_item: tl.tensor,
     D_PAD: tl.constexpr,
     COLUMNS: tl.constexpr,
     SLOTS: tl.constexpr,
@@ -333,8 +355,9 @@ def settle(
         split = entry // SLOTS
         last = tl.max(tl.where(flat == split * SLOTS + SLOTS - 1, offered, LOWEST), axis=0)
         is_overfull = last >= threshold
-        print("DBG", type(last.handle.data), last.handle.data.dtype, last.dtype, threshold.dtype, threshold.handle.data.dtype, is_overfull.dtype, is_overfull.handle.data.dtype, split.dtype, split.handle.data.dtype, (flat // SLOTS).handle.data.dtype)
-        left = tl.where((flat == entry) | (is_overfull & (flat // SLOTS == split)), LOWEST, left)
+        done = tl.where(is_overfull, split * SLOTS, entry)
+        done_end = tl.where(is_overfull, split * SLOTS + SLOTS, entry + 1)
+        left = tl.where((flat >= done) & (flat < done_end), LOWEST, left)
         own_bin = best.to(tl.int32, bitcast=True) & (COLUMNS - 1)
         first = split * tiles * COLUMNS + tl.where(is_overfull, 0, own_bin)
         step = tl.where(is_overfull, 1, COLUMNS)
@@ -369,7 +392,7 @@ def settle(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _write_sorted(
-    top: Any, top_rows: Any, distances: Any, indices: Any, place: Any, K: tl.constexpr
+    top: tl.tensor, top_rows: tl.tensor, distances: tl.tensor, indices: tl.tensor, place: tl.tensor, K: tl.constexpr
 ) -> None:
     """Writes the best from near to far; ties stand by row, and their distances must not decrease."""
     before, _ = _take_first(top, top_rows)

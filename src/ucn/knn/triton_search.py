@@ -20,9 +20,8 @@ from ucn.knn.triton_kernels import prepare, rank, settle
 MAX_DIMENSION = 512
 MAX_NEIGHBOURS = 8
 
-_PREPARE_ROWS = 64
-# Values of rows that one program of `settle` holds at a time.
-_SETTLE_VALUES = 2048
+# Values that one program of `prepare` holds at a time, for its registers' sake.
+_PREPARE_VALUES = 8192
 
 
 @dataclass(frozen=True)
@@ -32,18 +31,24 @@ class Tuning:
     Attributes:
         rows: queries per program.
         columns: database rows per step, and bins per split; a power of two.
-        depth: values of a row per step.
+        depth: values of a row per step where a row is longer than 128.
         tiles: most steps per program, which is how many rows a bin has.
         warps: of 32 threads each.
         stages: steps that are loaded ahead.
+        resident: programs that a multiprocessor holds at a time.
+        settle_values: of database rows, held at a time by a program of `settle`.
+        settle_warps: of such a program.
     """
 
     rows: int = 128
     columns: int = 128
-    depth: int = 128
-    tiles: int = 16
+    depth: int = 64
+    tiles: int = 24
     warps: int = 8
     stages: int = 3
+    resident: int = 1
+    settle_values: int = 1024
+    settle_warps: int = 1
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class _Sizes:
     padded: int
     depth: int
     d_pad: int
+    block: int
     database_blocks: int
     blocks: int
 
@@ -86,7 +92,7 @@ def can_search(
         return False
     if outside is not None and torch.float64 in (outside.centres.dtype, outside.positions.dtype):
         return False
-    sizes = _plan(N, M, D, k, Tuning())
+    sizes = _plan(queries, database, k, choose_tuning(queries.device))
     row_bytes = 2 * sizes.d_pad * (N + M) + 4 * sizes.padded + N * (4 * sizes.splits * sizes.slots + 12 * k + 4)
     return sizes.splits <= 2048 and B * row_bytes <= memory_bytes
 
@@ -107,9 +113,9 @@ def search_fused(
         The neighbours. Values that are not finite, or that differ by more than float16 spans, spoil them;
         `extremes` then is not finite.
     """
-    tuning = tuning or Tuning()
+    tuning = tuning or choose_tuning(queries.device)
     (B, N, D), M = queries.shape, database.shape[1]
-    sizes = _plan(N, M, D, k, tuning)
+    sizes = _plan(queries, database, k, tuning)
     device = queries.device
     query_copies = torch.empty((B, N, sizes.d_pad), dtype=torch.float16, device=device)
     copies = torch.empty((B, M, sizes.d_pad), dtype=torch.float16, device=device)
@@ -127,7 +133,7 @@ def search_fused(
         prepare[(sizes.blocks, B)](
             queries, database, query_copies, copies, penalties, found.extremes, scales,
             N, M, D, sizes.padded, sizes.database_blocks, *queries.stride(), *database.stride(),
-            D_PAD=sizes.d_pad, BLOCK=_PREPARE_ROWS, num_warps=4,
+            D_PAD=sizes.d_pad, BLOCK=sizes.block, num_warps=4,
         )  # fmt: skip
         rank[(triton.cdiv(N, tuning.rows), sizes.splits, B)](
             query_copies, copies, penalties, found.extremes, totals, candidates,
@@ -142,30 +148,60 @@ def search_fused(
             N, M, D, sizes.splits, sizes.tiles, *queries.stride(), *database.stride(), positions.stride(0),
             D_PAD=sizes.d_pad, COLUMNS=tuning.columns, SLOTS=sizes.slots,
             SPLITS_PAD=triton.next_power_of_2(sizes.splits), K=k, K_PAD=triton.next_power_of_2(k),
-            ROWS=max(1, _SETTLE_VALUES // sizes.d_pad) if sizes.d_pad > 128 else 16,
-            HAS_OUTSIDE=outside is not None, num_warps=1,
+            ROWS=min(32, tuning.settle_values // sizes.d_pad), HAS_OUTSIDE=outside is not None,
+            num_warps=tuning.settle_warps,
         )  # fmt: skip
     return found
 
 
-def _plan(N: int, M: int, D: int, k: int, tuning: Tuning) -> _Sizes:
+def choose_tuning(device: torch.device) -> Tuning:
+    """A good cut for a device: less shared memory asks for smaller steps."""
+    if device.type != "cuda":
+        return Tuning()
+    shared = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    if shared >= 140 * 1024:
+        return Tuning()
+    if shared >= 72 * 1024:
+        return Tuning(columns=64, warps=4, stages=2)
+    return Tuning(rows=64, columns=64, warps=4, stages=2)
+
+
+def _plan(queries: Tensor, database: Tensor, k: int, tuning: Tuning) -> _Sizes:
+    (B, N, D), M = queries.shape, database.shape[1]
     d_pad = max(16, triton.next_power_of_2(D))
-    columns_steps = triton.cdiv(M, tuning.columns)
-    splits = triton.cdiv(columns_steps, tuning.tiles)
-    tiles = triton.cdiv(columns_steps, splits)
+    steps = triton.cdiv(M, tuning.columns)
+    splits = _choose_splits(B * triton.cdiv(N, tuning.rows), steps, tuning, queries.device)
+    tiles = triton.cdiv(steps, splits)
     padded = splits * tiles * tuning.columns
-    database_blocks = triton.cdiv(padded, _PREPARE_ROWS)
+    block = min(64, _PREPARE_VALUES // d_pad)
+    database_blocks = triton.cdiv(padded, block)
     return _Sizes(
         splits=splits,
         tiles=tiles,
         # Room for the k best in one split and a few that rounding cannot tell from them.
         slots=4 if k == 1 else 8 if k <= 4 else 16,
         padded=padded,
-        depth=min(d_pad, tuning.depth),
+        depth=d_pad if d_pad <= 128 else tuning.depth,
         d_pad=d_pad,
+        block=block,
         database_blocks=database_blocks,
-        blocks=database_blocks + triton.cdiv(N, _PREPARE_ROWS),
+        blocks=database_blocks + triton.cdiv(N, block),
     )
+
+
+def _choose_splits(row_blocks: int, steps: int, tuning: Tuning, device: torch.device) -> int:
+    """In how many stretches the database is searched, so that the last programs end together."""
+    places = tuning.resident
+    if device.type == "cuda":
+        places *= torch.cuda.get_device_properties(device).multi_processor_count
+    least = triton.cdiv(steps, tuning.tiles)
+
+    def measure(splits: int) -> int:
+        # Each program also reads its queries and picks its best bins, about the cost of three steps.
+        return triton.cdiv(row_blocks * splits, places) * (triton.cdiv(steps, splits) + 3)
+
+    most = max(least, min(steps, 2 * least + triton.cdiv(places, row_blocks)))
+    return min(range(least, most + 1), key=measure)
 
 
 def _read_outside(outside: Outside | None, unused: Tensor) -> tuple[Tensor, Tensor, float]:
