@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo check test lint browser clean
+.PHONY: demo check test lint browser docs clean
 
 # Two cores are what the time limits are written for; torch takes what the machine has.
 demo: $(VENV)/.core
@@ -33,6 +33,10 @@ ifeq ($(UCN_INSTALL_BROWSER),1)
 	} > /dev/null || echo "Chromium could not be installed: the tests of the web page in a browser are skipped"
 endif
 
+# The documentation as a site, in build/site; index.html opens it from the disk, with its search.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # The stamps make a second run quick: pip runs again only when the dependencies changed.
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,7 +47,7 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(INSTALL) --editable '.[dev,train,export,hub,kornia,ray,reconstruct,serve]'
+	$(INSTALL) --editable '.[dev,train,docs,export,hub,kornia,ray,reconstruct,serve]'
 	touch $@
 
 clean:

@@ -1,7 +1,7 @@
 """What mkdocs does besides: pages link to files of the repository, and the site shows those as pages, too.
 
-And an entry `FOLDER/*` of the navigation stands for all pages of a folder that have no entry of their own, so that a
-new model card or table needs none.
+And an entry `FOLDER/*` of the navigation stands for all pages of a folder that have no entry of their own, so
+that a new model card or table needs none.
 """
 
 import json
@@ -72,7 +72,9 @@ def _expand(entry: Any, named: set[str]) -> Any:
     expanded: list[Any] = []
     for part in entry:
         if isinstance(part, str) and part.endswith("/*"):
-            pages = (path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").glob(f"{part}.md"))
+            pages = (
+                path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").glob(f"{part}.md")
+            )
             expanded += sorted(set(pages) - named)
         else:
             expanded.append(_expand(part, named))
@@ -83,7 +85,9 @@ def _find_sources(file: File) -> set[str]:
     """The files outside docs/ that a page links to, relative to the repository."""
     here = _place_in_repository(file.src_uri)
     targets = {_find_target(here, link) for link in _LINK.findall(file.content_string)}
-    outside = {target for target in targets if not target.startswith(("docs/", "..")) and (ROOT / target).is_file()}
+    outside = {
+        target for target in targets if not target.startswith(("docs/", "..")) and (ROOT / target).is_file()
+    }
     return outside - set(PROJECT_PAGES)
 
 

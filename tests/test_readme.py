@@ -1,94 +1,22 @@
 """The pages can be followed: their Python runs, their commands parse, their figures are filled in."""
 
 import re
-import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
+from docs_cases import BLOCKS, COMMANDS, INLINE, PAGES, ROOT, Command, name_of
 from ucn.cli.app import app
 
-ROOT = Path(__file__).parents[1]
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
 LANGUAGES = {"python", "bash", "console", "text", "csv", "bibtex", "yaml"}
-SHELLS = {"bash", "console"}
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page; `line` is that of its first line of content, from 1."""
-
-    page: Path
-    language: str
-    line: int
-    text: str
-
-
-def _read_blocks(page: Path) -> Iterator[Block]:
-    fence, language, start, content = "", "", 0, list[str]()
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
-        opening = re.match(r"\s*(```+)\s*(\S*)", line)
-        if not fence and opening:
-            fence, language, start, content = opening[1], opening[2], number + 1, []
-        elif fence and line.strip() == fence:
-            yield Block(page, language, start, "\n".join(content))
-            fence = ""
-        elif fence:
-            content.append(line)
-    assert not fence, f"{page}:{start - 1}: this block is never closed"
-
-
-BLOCKS = [block for page in PAGES for block in _read_blocks(page)]
-
-
-def _name(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def _read_commands() -> Iterator[tuple[str, list[str]]]:
-    """Where it stands, and the words of every command in the pages' shell blocks."""
-    for block in BLOCKS:
-        if block.language not in SHELLS:
-            continue
-        prompts = [line for line in block.text.splitlines() if line.startswith("$ ")]
-        lines = [line[2:] for line in prompts] or block.text.replace("\\\n", " ").splitlines()
-        for line in lines:
-            lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
-            lexer.whitespace_split = True
-            words: list[str] = []
-            for word in [*lexer, ";"]:
-                if word[0] not in "|&;<>":
-                    words.append(word)
-                elif words:
-                    yield f"{_name(block.page)}:{block.line}: {line}", _without_variables(words)
-                    words = []
-
-
-def _without_variables(words: list[str]) -> list[str]:
-    while words and re.match(r"[A-Z_]+=", words[0]):
-        words = words[1:]
-    return words
-
-
-COMMANDS = list(_read_commands())
-INLINE = [
-    (f"{_name(page)}: `{code}`", code.split())
-    for page in PAGES
-    for code in re.findall(r"`((?:make|ucn) [^`\n]+)`", page.read_text(encoding="utf-8"))
-]
-
-
-def _params(commands: list[tuple[str, list[str]]], program: str) -> list[Any]:
+def _params(commands: list[Command], program: str) -> list[Any]:
     """The commands that call one program, once each."""
-    chosen = {" ".join(words): (where, words) for where, words in commands if words[:1] == [program]}
-    return [pytest.param(*command, id=text) for text, command in chosen.items()]
+    chosen = {" ".join(command.words): command for command in commands if command.words[0] == program}
+    return [pytest.param(command.where, list(command.words), id=text) for text, command in chosen.items()]
 
 
 def _find_command(where: str, words: list[str]) -> tuple[Any, list[str]]:
@@ -106,7 +34,7 @@ def _find_command(where: str, words: list[str]) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if b.language == "python"}), ids=_name)
+@pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if b.language == "python"}), ids=name_of)
 def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}  # one reader, from top to bottom
@@ -117,7 +45,7 @@ def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=_name)
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=name_of)
 def test_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [str(script)])
@@ -151,19 +79,19 @@ def test_inline_command_names_a_verb_and_its_options(where: str, words: list[str
 
 
 def test_every_block_says_its_language() -> None:
-    odd = [f"{_name(b.page)}:{b.line}: '{b.language}'" for b in BLOCKS if b.language not in LANGUAGES]
+    odd = [f"{name_of(b.page)}:{b.line}: '{b.language}'" for b in BLOCKS if b.language not in LANGUAGES]
     assert not odd
 
 
 def test_readme_shows_python_and_both_commands() -> None:
     readme = ROOT / "README.md"
     assert any(b.page == readme and b.language == "python" for b in BLOCKS)
-    shown = [words for where, words in COMMANDS if where.startswith("README.md")]
-    assert ["make", "demo"] in shown
-    assert ["make", "test"] in shown
+    shown = [command.words for command in COMMANDS if command.where.startswith("README.md")]
+    assert ("make", "demo") in shown
+    assert ("make", "test") in shown
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_figure_is_missing(page: Path) -> None:
     missing = re.findall(r"@@\w*@@", page.read_text(encoding="utf-8"))
     assert not missing

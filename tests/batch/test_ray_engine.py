@@ -17,6 +17,7 @@ from batch_cases import SETTINGS, make_method, write_images
 from ucn.batch.extraction import extract_folder
 from ucn.batch.ray_engine import RayEngine, ShardWorker, load_ray
 from ucn.errors import ConfigError
+from ucn.types import Features, ImageLike
 
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,11 +44,18 @@ def test_finished_shard_is_not_made_again(tmp_path: Path) -> None:
 
 
 class _PidExtractor(batch_cases.DiaryExtractor):
-    """Also notes which process it is in."""
+    """Also notes which process it is in, and waits for a second one, which may start late."""
 
     def __init__(self, diary: Path, delay: float) -> None:
         super().__init__(diary, delay)
-        (diary.parent / f"pid-{os.getpid()}").touch()
+        self._folder = diary.parent
+        (self._folder / f"pid-{os.getpid()}").touch()
+
+    def extract(self, image: ImageLike) -> Features:
+        end = time.monotonic() + 60
+        while len(list(self._folder.glob("pid-*"))) < 2 and time.monotonic() < end:
+            time.sleep(0.02)
+        return super().extract(image)
 
 
 @pytest.fixture(scope="module")

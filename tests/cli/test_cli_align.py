@@ -21,6 +21,21 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["align", *map(str, arguments)])
 
 
+class TiltMatcher:
+    """Its matches are those of a camera that is tilted a little, which the matrix's last row says."""
+
+    def __init__(self) -> None:
+        self.config = MatchConfig()
+        self.weights = SimpleNamespace(name="tilt", sha256="ab" * 32)
+
+    def match(self, image0: Any, image1: Any, *, progress: Any) -> Matches:
+        rng = np.random.default_rng(0)
+        points0 = rng.uniform(0, 60, (40, 2)).astype(np.float32)
+        points1 = points0 / (1 + points0 @ np.array([[1.5e-5], [-2.5e-5]], np.float32))
+        ones = np.ones(40, np.float32)
+        return Matches(points0, points1.astype(np.float32), ones, ones > 0, 1.0, (64, 80), (64, 80))
+
+
 class LostMatcher:
     """Its matches have nothing in common."""
 
@@ -85,6 +100,15 @@ class TestShift:
         assert result.exit_code == 1
         assert "must end in" in result.stderr
         assert list(out.iterdir()) == []
+
+
+def test_small_entries_are_printed_with_all_their_digits(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_matcher, "load_matcher", lambda *_: TiltMatcher())
+    printed = [float(cell) for cell in run(*pair).stdout.splitlines()[2].split()]
+    np.testing.assert_allclose(printed, json.loads(run(*pair, "--json").stdout)["H_0to1"][2], rtol=1e-6)
+    assert printed[0] == pytest.approx(1.5e-5, rel=0.1)
 
 
 class TestNoHomography:

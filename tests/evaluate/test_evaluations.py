@@ -11,7 +11,6 @@ from ucn.errors import ConfigError
 from ucn.evaluate.benchmarks import BENCHMARKS
 from ucn.evaluate.evaluations import EVALUATIONS, Request, find_evaluation
 from ucn.evaluate.methods import MethodFiles
-from ucn.evaluate.outputs import SHEET
 from ucn.evaluate.run import RunSettings
 
 # What the project set out to measure by points; other kinds are beside them.
@@ -42,7 +41,7 @@ def test_a_request_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         tmp_path / "data",
         RunSettings(tmp_path / "cache", limit=2),
         methods=["daisy", "xfeat"],
-        sheet_pairs=1 if find_evaluation(name).has_sheet else 0,
+        sheet_pairs=1 if find_evaluation(name).pictures else 0,
         on_skip=skipped.__setitem__,
         progress=lambda done, total: seen.append((done, total)),
     )
@@ -51,7 +50,7 @@ def test_a_request_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(skipped) == ["xfeat"]
     assert seen[-1] == (2, 2)
     assert [plot.suffix for plot in outcome.report.plots] == list(find_evaluation(name).plots)
-    assert list(outcome.pictures) == ([SHEET] if find_evaluation(name).has_sheet else [])
+    assert tuple(outcome.pictures) == find_evaluation(name).pictures
 
 
 def test_what_the_data_rules_out_is_said(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def make_scores(
 def make_run(benchmark: str = "hpatches", methods: tuple[Method, ...] = ()) -> PointsRun:
     methods = methods or (make_method("good"), make_method("bad"))
     chosen = find_benchmark(benchmark)
-    pair = PairPrediction(Entry(Motorcycle(), 0, "", "", ""), np.zeros((40, 2), np.float32), math.nan, (), ())
+    points = np.zeros((40, 2), np.float32)
+    pair = PairPrediction(Entry(Motorcycle(), 0, "", "", ""), points, points, math.nan, (), ())
     return PointsRun(
         benchmark=chosen,
         command="ucn evaluate hpatches --data DIR",

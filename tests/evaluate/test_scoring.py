@@ -31,7 +31,7 @@ def make_pair(
     found = truth + np.stack([misses, np.zeros(len(misses))], axis=-1).astype(np.float32)
     entry = Entry(Motorcycle(), 0, group + category, group, category, "scale" if value else "", value)
     seconds: FloatArray = np.array([1.0, 2.0, 0.5], np.float32)
-    return PairPrediction(entry, truth, length, (found, found + 100), (seconds, seconds * 0))
+    return PairPrediction(entry, truth, truth, length, (found, found + 100), (seconds, seconds * 0))
 
 
 def score(benchmark_name: str, *pairs: PairPrediction, module: ModuleType = scoring) -> Scores:

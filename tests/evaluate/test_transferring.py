@@ -65,8 +65,8 @@ def bind(folder: Path, cache: Path, extractor: ColourExtractor | None = None) ->
     assert not loaded.skipped
     assert loaded.methods[0].key["made up"] == "nn-transfer"
     assert len(loaded.methods[0].key["training"]) == 64
-    transfer = loaded.methods[0].transfer
-    assert transfer is not None
+    transfer = loaded.methods[0].answerer
+    assert isinstance(transfer, PartTransfer)
     return transfer
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,7 +11,6 @@ import pytest
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from playwright.sync_api import Browser
     from starlette.testclient import TestClient
 
     from ucn.serve.engine import Engine
@@ -45,25 +42,6 @@ def client(app: FastAPI) -> TestClient:
     from starlette.testclient import TestClient
 
     return TestClient(app, base_url="http://127.0.0.1:8000")
-
-
-def _find_chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    return os.environ.get("UCN_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium; tests that need it are skipped where there is none."""
-    from playwright.sync_api import sync_playwright
-
-    path = _find_chromium()
-    if path is None:
-        pytest.skip("there is no Chromium; UCN_INSTALL_BROWSER=1 make test installs one")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--disable-dev-shm-usage"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

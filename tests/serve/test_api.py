@@ -76,6 +76,8 @@ def test_motorcycle_points_are_found_with_similarities(client: TestClient) -> No
     found = np.asarray([[row["x1"], row["y1"]] for row in answer["matches"]], np.float32)
     errors = disparity_errors(np.asarray(points, np.float32), found, example_pair().disparity)
     assert np.sum(errors <= 4) >= np.sum(np.isfinite(errors)) - 1
+    assert all(row[name] == round(row[name], 3) for row in answer["matches"] for name in ("x1", "y1"))
+    assert all(row["score"] == round(row["score"], 4) for row in answer["matches"])
     assert answer["pair_score"] > 0.5
     packed = answer["similarities"]
     values = np.frombuffer(base64.b64decode(packed["values"]), np.uint8)
@@ -139,6 +141,8 @@ def test_other_weights(client: TestClient) -> None:
         ({"points": [[1, -1]]}, 422, "greater than or equal to -0.5"),
         ({"points": [[1, 2, 3]]}, 422, "body.points"),
         ({"points": "all"}, 422, "body.points"),
+        ({"points": [["1", 2]]}, 422, "body.points.0.0: Input should be a valid number"),
+        ({"points": [[1, True]]}, 422, "body.points.0.1: Input should be a valid number"),
         ({"points": [[1, 2]] * 501}, 422, "at most 500 items"),
         ({"points": [[1, 2]], "similarities_of": 1}, 422, "below the number of points, 1, got 1"),
         ({"similarities_of": 0}, 422, "needs points"),

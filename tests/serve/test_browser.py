@@ -217,6 +217,35 @@ def test_two_files_can_be_dropped_at_once(browser: Browser, url: str) -> None:
         expect(page.locator("#status")).to_have_text(re.compile("^Ready"), timeout=SLOW_MS)
 
 
+def test_of_two_files_one_that_is_refused_changes_nothing(browser: Browser, url: str, tmp_path: Path) -> None:
+    from playwright.sync_api import expect
+
+    (tmp_path / "good.png").write_bytes(make_image(120, 100, 1))
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    context = browser.new_context()
+    page = context.new_page()  # not through `visit`, which fails where the server refuses something
+    page.goto(url)
+    expect(page.locator("#status")).to_have_text(re.compile("^Ready"), timeout=SLOW_MS)
+    titles = [page.locator(f"#name{side}").text_content() for side in (0, 1)]
+    page.evaluate("document.getElementById('file0').multiple = true")
+    page.locator("#file0").set_input_files([tmp_path / "good.png", tmp_path / "bad.png"])
+    expect(page.get_by_role("alert")).to_contain_text("cannot read the image", timeout=QUICK_MS)
+    assert [page.locator(f"#name{side}").text_content() for side in (0, 1)] == titles
+    assert page.locator("#sample").input_value() == "0"
+    context.close()
+
+
+def test_a_file_that_misses_the_images_does_not_replace_the_page(browser: Browser, url: str) -> None:
+    with visit(browser, url) as page:
+        for kind in ("dragover", "drop"):
+            is_stopped = page.evaluate(
+                """kind => !document.querySelector("header").dispatchEvent(
+                    new DragEvent(kind, { bubbles: true, cancelable: true }))""",
+                kind,
+            )
+            assert is_stopped
+
+
 def test_images_are_forgotten_when_the_page_is_left(
     browser: Browser, url: str, engine: Engine, tmp_path: Path
 ) -> None:

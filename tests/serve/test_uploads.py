@@ -92,6 +92,20 @@ def test_memory_is_bounded() -> None:
     assert uploads.held_bytes == 8 * 2**20
 
 
+def test_an_image_that_is_refused_costs_no_other_one() -> None:
+    forgotten = list[str]()
+    uploads = Uploads(Limits(memory_bytes=16 * 2**20, max_images=2), forgotten.append)
+    session = uploads.open_session()
+    for name in "ab":
+        uploads.add(session, _image(name, 4 * 2**20))
+    with pytest.raises(FullError, match="try a smaller file"):
+        uploads.add(session, _image("c", 5 * 2**20))
+    assert forgotten == []
+    uploads.add(session, _image("d", 4 * 2**20))  # in the place of the oldest
+    assert forgotten == ["a"]
+    assert uploads.held_bytes == 8 * 2**20
+
+
 def test_closing_forgets_at_once_and_only_once() -> None:
     forgotten = list[str]()
     uploads = Uploads(Limits(), forgotten.append)

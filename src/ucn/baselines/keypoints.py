@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.baselines.classical import DenseDaisy, DenseKaze
 from ucn.baselines.extractor import GreyArray, make_unit, read_pixels, to_grey
 from ucn.knn import mutual_nearest, nearest
 from ucn.types import FloatArray, ImageLike
@@ -81,16 +80,23 @@ class SiftKeypoints:
         return cv2.SIFT.create(nfeatures=self.max_count, enable_precise_upscale=True)
 
 
+class PointDescriber(Protocol):
+    """Describes given points of an image; `DenseDaisy`, `DenseKaze` and `DenseSurf` do."""
+
+    def describe_at(self, grey: GreyArray, points: FloatArray) -> FloatArray:
+        """Descriptors (K, D) at points (K, 2)."""
+
+
 @dataclass(frozen=True)
 class GridDescriptorsAtKeypoints:
-    """DAISY or KAZE, upright and of one size as on the grid, at SIFT's keypoints.
+    """DAISY, KAZE or SURF of one size as on the grid, at SIFT's keypoints.
 
     Attributes:
         descriptor: which, with its settings.
         detector: of the keypoints.
     """
 
-    descriptor: DenseDaisy | DenseKaze
+    descriptor: PointDescriber
     detector: SiftKeypoints = SiftKeypoints()
 
     def extract(self, image: ImageLike) -> Keypoints:

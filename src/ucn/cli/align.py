@@ -184,7 +184,7 @@ def _print(summary: dict[str, Any], seconds: dict[str, float], written: list[Pat
     if summary["failure"]:
         lines["homography"] = f"not found: {summary['failure']}"
     else:
-        rows = ["  ".join(f"{value:12.6f}" for value in row) for row in summary["H_0to1"]]
+        rows = ["  ".join(f"{value:14.7g}" for value in row) for row in summary["H_0to1"]]
         lines |= {"H_0to1": rows[0], " ": rows[1], "  ": rows[2]}
     estimator = summary["estimator"]
     lines |= {

@@ -99,6 +99,15 @@ def run(
             metavar="N", min=0, help="Also draw N pairs: query, truth, each method. Shows images of the data."
         ),
     ] = 0,
+    class_masks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            readable=False,
+            help="Masks SEQUENCE/FRAME.png of classes, for kitti-raw-points.",
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Processes that share the methods of the CPU.")
     ] = 1,
@@ -114,7 +123,7 @@ def run(
     from ucn.errors import ConfigError
     from ucn.evaluate.evaluations import Request, find_evaluation
     from ucn.evaluate.methods import MethodFiles
-    from ucn.evaluate.outputs import SHEET, check_outputs, list_outputs, write_outputs
+    from ucn.evaluate.outputs import check_outputs, list_outputs, write_outputs
     from ucn.evaluate.run import RunSettings
     from ucn.predict import choose_device
 
@@ -122,9 +131,11 @@ def run(
     if data is None and evaluation.needs_folder:
         raise ConfigError(f"{name} needs its data: give the folder with --data DIR")
     names = None if methods is None else [part.strip() for part in methods.split(",") if part.strip()]
-    if sheet and not evaluation.has_sheet:
+    if sheet and not evaluation.pictures:
         raise ConfigError(f"{name} has no sheet of matches; leave --sheet out")
-    pictures = (SHEET,) if sheet else ()
+    if class_masks is not None and not evaluation.has_classes:
+        raise ConfigError(f"{name} does not tell classes of things; leave --class-masks out")
+    pictures = evaluation.pictures if sheet else ()
     check_outputs(list_outputs(output, name, evaluation.plots, pictures), overwrite)
     settings = RunSettings(
         cache=cache or output / "predictions",
@@ -148,6 +159,7 @@ def run(
                 "--no-refinement": not refinement,
                 "--max-side": max_side,
                 "--sheet": sheet or None,
+                "--class-masks": class_masks,
                 "--jobs": jobs if jobs > 1 else None,
                 "--device": device,
                 "-o": output,
@@ -163,6 +175,7 @@ def run(
             methods=names,
             files=MethodFiles(weights_files or (), trunk, xfeat, siamese),
             sheet_pairs=sheet,
+            class_masks=class_masks,
             on_skip=None if json else _say_skipped,
             progress=bar,
         )

@@ -11,16 +11,19 @@ from pathlib import Path
 from ucn.errors import ConfigError
 from ucn.evaluate.benchmarks import BENCHMARKS, Benchmark
 from ucn.evaluate.camera_motion import MOTION_BENCHMARKS, MotionBenchmark
+from ucn.evaluate.driving import DRIVING_BENCHMARKS, run_driving
+from ucn.evaluate.driving_report import PLOTS, build_driving_report
 from ucn.evaluate.matches_report import TITLE as MATCHES_TITLE
 from ucn.evaluate.matches_report import run_matches
 from ucn.evaluate.methods import LoadedMethods, MethodFiles, load_methods
 from ucn.evaluate.motion_methods import load_motion_methods
-from ucn.evaluate.outputs import SHEET
+from ucn.evaluate.outputs import QUERIES, SHEET
 from ucn.evaluate.pair_score_report import TITLE as PAIR_SCORE_TITLE
 from ucn.evaluate.pair_score_report import run_pair_score
 from ucn.evaluate.points_report import build_report
 from ucn.evaluate.pose_report import run_camera_motion
 from ucn.evaluate.predictions import Progress
+from ucn.evaluate.query_pictures import draw_queries
 from ucn.evaluate.reconstruction_report import TITLE as RECONSTRUCTION_TITLE
 from ucn.evaluate.reconstruction_report import load_reconstruction_methods, run_reconstruction
 from ucn.evaluate.report import Report
@@ -38,6 +41,7 @@ class Request:
         methods: names of methods; None means all.
         files: that methods need beside the package.
         sheet_pairs: how many pairs a sheet of matches shows; 0 makes none.
+        class_masks: folder of masks that tell classes of things; None where there is none.
         on_skip: called with name and reason of each method that is left out, before the work begins where
             that is known then.
         progress: called with (pairs done, all pairs).
@@ -48,6 +52,7 @@ class Request:
     methods: Sequence[str] | None = None
     files: MethodFiles = field(default_factory=MethodFiles)
     sheet_pairs: int = 0
+    class_masks: Path | None = None
     on_skip: Callable[[str, str], None] | None = None
     progress: Progress | None = None
 
@@ -75,7 +80,8 @@ class Evaluation:
         run: does it.
         needs_folder: whether the user must give a folder of data.
         plots: suffixes of the figures that its report has.
-        has_sheet: whether it can draw a sheet of matches.
+        pictures: endings of the pictures of the data that it can draw.
+        has_classes: whether it takes masks of classes.
     """
 
     name: str
@@ -83,7 +89,8 @@ class Evaluation:
     run: Callable[[Request], Outcome]
     needs_folder: bool = True
     plots: tuple[str, ...] = ("",)
-    has_sheet: bool = False
+    pictures: tuple[str, ...] = ()
+    has_classes: bool = False
 
 
 def _load(request: Request) -> LoadedMethods:
@@ -128,6 +135,20 @@ def _run_points(benchmark: Benchmark, request: Request) -> Outcome:
     return Outcome(build_report(run), pictures)
 
 
+def _run_driving(benchmark: Benchmark, request: Request) -> Outcome:
+    loaded = _load(request)
+    run = run_driving(
+        benchmark, request.folder, loaded, request.settings, request.class_masks, request.progress
+    )
+    pictures = {}
+    if request.sheet_pairs:
+        pictures = {
+            SHEET: draw_sheet(run.dense, request.sheet_pairs),
+            QUERIES: draw_queries(run.dense, request.sheet_pairs),
+        }
+    return Outcome(build_driving_report(run), pictures)
+
+
 _LIST = (
     *(
         Evaluation(
@@ -135,9 +156,20 @@ _LIST = (
             benchmark.title,
             partial(_run_points, benchmark),
             benchmark.needs_folder,
-            has_sheet=True,
+            pictures=(SHEET,),
         )
         for benchmark in BENCHMARKS.values()
+    ),
+    *(
+        Evaluation(
+            benchmark.name,
+            benchmark.title,
+            partial(_run_driving, benchmark),
+            plots=PLOTS,
+            pictures=(SHEET, QUERIES),
+            has_classes=True,
+        )
+        for benchmark in DRIVING_BENCHMARKS.values()
     ),
     Evaluation("hpatches-matches", MATCHES_TITLE, _run_matches),
     Evaluation("pair-score", PAIR_SCORE_TITLE, _run_pair_score),

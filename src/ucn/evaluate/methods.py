@@ -7,21 +7,19 @@ import hashlib
 import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cv2
 import torch
 
-from ucn.baselines import DenseDaisy, DenseHog, DenseKaze, DenseSift, Extractor, UntrainedTrunk, XFeat
+from ucn.baselines import DenseDaisy, DenseHog, DenseKaze, DenseSift, UntrainedTrunk, XFeat
 from ucn.baselines import disk as disk_network
 from ucn.baselines import surf as mahotas_surf
 from ucn.baselines.flow import (
     DeepMatching,
     DeepPixels,
-    NearestNeighbours,
-    PairMatcher,
     PixelSift,
     SiftFlow,
     SpatialPyramid,
@@ -31,81 +29,15 @@ from ucn.baselines.transfer import SQUARES
 from ucn.baselines.xfeat import find_obstacle
 from ucn.config import MatchConfig
 from ucn.errors import ConfigError, WeightsError
+from ucn.evaluate.method_types import LoadedMethods as LoadedMethods
+from ucn.evaluate.method_types import Method as Method
+from ucn.evaluate.method_types import MethodFiles as MethodFiles
+from ucn.evaluate.method_types import MethodInfo as MethodInfo
 from ucn.predict import Matcher
 from ucn.weights import list_weights
 
-if TYPE_CHECKING:
-    from ucn.evaluate.transferring import PartTransfer
-
 _TRUNK_FILE = "googlenet/bvlc_googlenet_conv1_to_inception_4a.npz"
 _XFEAT_FILE = "peers/xfeat_vga.onnx"
-
-
-@dataclass(frozen=True, eq=False)
-class MethodInfo:
-    """What a report says of a method.
-
-    Attributes:
-        name: its row in tables.
-        title: what it is, with its settings.
-        key: everything its answers depend on, as plain JSON values.
-    """
-
-    name: str
-    title: str
-    key: dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Method(MethodInfo):
-    """A method that is measured.
-
-    Attributes:
-        extractor: describes images.
-        matcher: turns the descriptions of two images into answers.
-        is_transfer: it copies parts of training images instead, which `transferring` gives it.
-        transfer: does that, once it has them.
-    """
-
-    extractor: Extractor
-    matcher: PairMatcher = field(default_factory=NearestNeighbours)
-    is_transfer: bool = False
-    transfer: PartTransfer | None = None
-
-    @property
-    def is_nearest(self) -> bool:
-        """Whether it answers by nearest neighbours of its descriptions, as most do."""
-        return isinstance(self.matcher, NearestNeighbours) and not self.is_transfer
-
-
-@dataclass(frozen=True)
-class MethodFiles:
-    """Files that methods need beside the package.
-
-    Attributes:
-        weights: files of `ucn train`; each is a method, named after its file.
-        trunk: GoogLeNet's ImageNet weights; None looks in the folder that ``UCN_DATA`` names.
-        xfeat: XFeat's ONNX file; None looks there too.
-        siamese: a Siamese network; None takes the package's.
-    """
-
-    weights: Sequence[Path] = ()
-    trunk: Path | None = None
-    xfeat: Path | None = None
-    siamese: Path | None = None
-
-
-@dataclass(frozen=True)
-class LoadedMethods:
-    """What can be measured, and why something cannot.
-
-    Attributes:
-        methods: in the order asked for.
-        skipped: reasons by name.
-    """
-
-    methods: list[Method] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
 
 
 class _AbsentError(Exception):
@@ -333,7 +265,7 @@ OPTIMISERS: dict[str, Optimiser] = {
 """Systems that optimise, by name."""
 
 _TRANSFER, _SIAMESE = "nn-transfer", "siamese"
-# One looks at whole objects; distances between the other's patch descriptors mean nothing without its decision.
+# One looks at whole objects; descriptors of the other's patches mean nothing without its decision layers.
 _WITHOUT_FEATURES = (_TRANSFER, _SIAMESE)
 
 

@@ -16,6 +16,8 @@ from ucn.evaluate.report import Report, to_dict, write_csv, write_latex, write_m
 
 SHEET = "-sheet.jpg"
 """How the file of qualitative matches ends."""
+QUERIES = "-queries.jpg"
+"""How the file of query points and answers in like colours ends."""
 
 _TEXTS = (".json", ".csv", ".md", ".tex")
 _PACKAGES = (

@@ -19,10 +19,9 @@ from ucn.evaluate.aligning import OnceAligned
 from ucn.evaluate.benchmarks import Benchmark, Entry
 from ucn.evaluate.cache import Record, RecordStore, digest_data
 from ucn.evaluate.describing import Describer, digest_image
-from ucn.evaluate.methods import Method
+from ucn.evaluate.method_types import Answerer, Method
 from ucn.evaluate.preparation import Prepared, Rectangle
 from ucn.evaluate.processes import share_work
-from ucn.evaluate.transferring import PartTransfer
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
 from ucn.types import Features, FloatArray
 
@@ -47,6 +46,7 @@ class PairPrediction:
 
     Attributes:
         entry: which pair.
+        points0: (N, 2) the points that were asked, in pixels as methods saw image 0.
         points1: (N, 2) true points in image 1, in pixels as methods saw it.
         length: L of PCK@alpha; NaN where limits are pixels.
         found: (N, 2) by each variant, in the order of `Predictions.variants`; NaN where nothing was found.
@@ -54,6 +54,7 @@ class PairPrediction:
     """
 
     entry: Entry
+    points0: FloatArray
     points1: FloatArray
     length: float
     found: tuple[FloatArray, ...]
@@ -232,8 +233,8 @@ class _Worker:
         images = [(image, digest_image(image)) for image in (shown.image0, shown.image1)]
         aligners = {variant.method.name: OnceAligned(variant.method.matcher) for variant in variants}
         for variant in variants:
-            if variant.method.transfer is not None:
-                found[variant] = _transfer(variant.method.transfer, entry, prepared)
+            if variant.method.answerer is not None:
+                found[variant] = _ask(variant.method.answerer, entry, prepared)
                 continue
             describer = self._describers[variant.method.name]
             features = [describer.describe(image, digest) for image, digest in images]
@@ -255,11 +256,11 @@ def _record(points1: Tensor, seconds: tuple[float, float, float]) -> Record:
     return {"points1": answers, "seconds": np.array(seconds, np.float32)}
 
 
-def _transfer(transfer: PartTransfer, entry: Entry, prepared: Prepared) -> Record:
-    """Parts copied from a training image; image 1 alone is described."""
+def _ask(answerer: Answerer, entry: Entry, prepared: Prepared) -> Record:
+    """What a method answers that does without dense features."""
     before = time.perf_counter()
-    points1 = transfer.find(entry, prepared)
-    return _record(points1, (time.perf_counter() - before, 1.0, 0.0))
+    points1 = answerer.find(entry, prepared)
+    return _record(points1, (time.perf_counter() - before, float(answerer.images), 0.0))
 
 
 def show_pair(benchmark: Benchmark, entry: Entry, seed: int) -> Prepared:
@@ -330,6 +331,7 @@ def _collect(
         pairs.append(
             PairPrediction(
                 entry=entries[number],
+                points0=query["points0"],
                 points1=query["points1"],
                 length=float(query["length"]),
                 found=tuple(record["points1"] for record in found),

@@ -54,7 +54,7 @@ def draw_sheet(run: PointsRun, pairs: int) -> bytes:
     limit = f"{run.benchmark.main_limit:g}"
     within = f"{limit} px" if run.benchmark.unit == "px" else f"alpha {limit}"
     caption = f"{run.benchmark.name}: filled within {within} of the truth, hollow farther away, cross: none"
-    return _encode(_compose(names, rows, caption))
+    return encode_sheet(compose_sheet(names, rows, caption))
 
 
 def _draw_row(run: PointsRun, pair: PairPrediction, shown: Sequence[int]) -> list[Picture]:
@@ -94,7 +94,7 @@ def _draw_panel(image: Tensor, content: Rectangle, marks: _Marks) -> Picture:
     return reduce(canvas)
 
 
-def _compose(names: Sequence[str], rows: Sequence[Sequence[Picture]], caption: str) -> PIL.Image.Image:
+def compose_sheet(names: Sequence[str], rows: Sequence[Sequence[Picture]], caption: str) -> PIL.Image.Image:
     """Pictures in rows and columns, names above, words below."""
     widths = [max(row[column].shape[1] for row in rows) for column in range(len(names))]
     heights = [max(panel.shape[0] for panel in row) for row in rows]
@@ -114,7 +114,8 @@ def _compose(names: Sequence[str], rows: Sequence[Sequence[Picture]], caption: s
     return sheet
 
 
-def _encode(sheet: PIL.Image.Image) -> bytes:
+def encode_sheet(sheet: PIL.Image.Image) -> bytes:
+    """A sheet as JPEG."""
     content = io.BytesIO()
     sheet.save(content, "JPEG", quality=90)
     return content.getvalue()

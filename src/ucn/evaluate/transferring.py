@@ -48,11 +48,13 @@ class PartTransfer:
         extractor: describes objects.
         gallery: the training images.
         boxes: (left, top, right, bottom) of test images by name; those without are objects as they are.
+        images: that it describes of a pair: image 0 is not looked at.
     """
 
     extractor: Extractor
     gallery: PartGallery
     boxes: Mapping[str, Box]
+    images: int = 1
 
     @torch.no_grad()
     def find(self, entry: Entry, prepared: Prepared) -> Tensor:
@@ -136,7 +138,7 @@ def _bind(
     key = {**method.key, **settings, "training": _digest_training(training)}
     store = RecordStore(cache / benchmark, "training", key)
     gallery = _build_gallery(method.extractor, training, store, bool(options), progress)
-    return replace(method, key=key, transfer=PartTransfer(method.extractor, gallery, boxes))
+    return replace(method, key=key, answerer=PartTransfer(method.extractor, gallery, boxes))
 
 
 def _digest_training(data: KeypointData) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ucn.acceleration import use_fused
 from ucn.knn.exclusion import Outside
 from ucn.knn.torch_search import search_exactly
 
@@ -76,8 +77,29 @@ def nearest(
         queries, database = queries[None], database[None]
         if outside is not None:
             outside = replace(outside, centres=outside.centres[None], positions=outside.positions[None])
-    distances, indices = search_exactly(queries, database, k, outside, memory_bytes)
+    places = () if outside is None else (outside.centres, outside.positions)
+    found = None
+    if use_fused(queries, *places):
+        found = _search_fused(queries, database, k, outside, memory_bytes)
+    if found is None:
+        _check_values(queries, database)
+        found = search_exactly(queries, database, k, outside, memory_bytes)
+    distances, indices = found
     return Neighbours(distances, indices) if is_batched else Neighbours(distances[0], indices[0])
+
+
+def _search_fused(
+    queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
+) -> tuple[Tensor, Tensor] | None:
+    """Distances and indices (B, N, k) by the fused GPU search; None where it cannot answer."""
+    from ucn.knn.triton_search import can_search, search_fused  # only where Triton is there
+
+    if not can_search(queries, database, k, outside, memory_bytes):
+        return None
+    found = search_fused(queries.detach(), database.detach(), k, outside)
+    # What is not finite shows here, so that values need not be read once more; so do those float16 cannot span.
+    is_valid = bool(found.extremes.amax() < torch.inf)
+    return (found.distances, found.indices) if is_valid else None
 
 
 def mutual_nearest(
@@ -126,6 +148,9 @@ def _check_descriptors(queries: Tensor, database: Tensor) -> None:
         raise ValueError(
             f"queries and database must share a device, got {queries.device} and {database.device}"
         )
+
+
+def _check_values(queries: Tensor, database: Tensor) -> None:
     for name, values in (("queries", queries), ("database", database)):
         if values.numel() == 0:
             continue

@@ -111,9 +111,10 @@ def prepare(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _is_far(centre_x: tl.tensor, centre_y: tl.tensor, x: tl.tensor, y: tl.tensor, radius_squared: tl.tensor) -> tl.tensor:
-    """Whether places lie farther than the radius; written so that all programs round it alike."""
+    """Whether places lie farther than the radius, or nowhere; written so that all programs round it alike."""
     across, down = centre_x - x, centre_y - y
-    return tl.fma(across, across, down * down) > radius_squared
+    is_near = tl.fma(across, across, down * down) <= radius_squared
+    return is_near == 0
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -277,8 +278,8 @@ def _find_threshold(
     lost = tl.sqrt(tl.sum(rounding * rounding, axis=0))
     largest, largest_lost = tl.load(totals), tl.load(totals + 1)
     # What float16 changed, by Cauchy and Schwarz; what sums of D products in float32 can lose on tensor cores,
-    # which cut digits off; the bits of the bin's number, and the penalty's own rounding.
-    bound = lost * largest + (length + lost) * largest_lost
+    # which cut digits off; the bits of the bin's number (where scores are zero, too), and the penalty's rounding.
+    bound = lost * largest + (length + lost) * largest_lost + 1e-30
     scale = length * largest + 0.5 * largest * largest
     bound += (D + 8) * 2.4e-7 * length * largest + 3.2e-5 * scale
     # K rows have scores of `kth` at least, so a row of the K nearest cannot stand more than two bounds behind.

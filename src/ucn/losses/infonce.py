@@ -10,11 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ucn.acceleration import use_fused
 from ucn.geometry.coords import cell_centres
 from ucn.knn.exclusion import squared_distances, squared_distances_bytes
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
 from ucn.losses.pairs import OneWay, check_direction, prepare_pair, sample_pair
 from ucn.types import Direction, FeatureMap
+
+_MAX_FUSED_DIM = 256
+"""Longest descriptors whose tiles fit a GPU's registers."""
 
 
 def infonce_loss(
@@ -112,6 +116,17 @@ class _RivalLogSumExp(torch.autograd.Function):
         memory_bytes: int,
     ) -> Tensor:
         """Maps queries (B, N, D) and cells (B, D, M) to (B, N)."""
+        ctx.radius, ctx.memory_bytes, ctx.is_fused = (
+            radius,
+            memory_bytes,
+            _can_fuse(queries, cells, positions),
+        )
+        if ctx.is_fused:
+            from ucn.losses.triton_infonce import sum_rivals
+
+            result = sum_rivals(queries, cells, centres, positions, radius)
+            ctx.save_for_backward(queries, cells, centres, positions, result)
+            return result
         result = queries.new_empty(queries.shape[:2])
         with torch.autocast(queries.device.type, enabled=False):
             for items, rows in _chunks(queries, cells, centres, positions, memory_bytes):
@@ -122,7 +137,6 @@ class _RivalLogSumExp(torch.autograd.Function):
                 result[items, rows] = summed.log_().add_(largest[..., 0])
                 del logits  # before the next chunk is made
         ctx.save_for_backward(queries, cells, centres, positions, result)
-        ctx.radius, ctx.memory_bytes = radius, memory_bytes
         return result
 
     @staticmethod
@@ -130,6 +144,11 @@ class _RivalLogSumExp(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Sends the softmax weights of the cells back to queries and cells."""
         queries, cells, centres, positions, result = ctx.saved_tensors
+        if ctx.is_fused:
+            from ucn.losses.triton_infonce import send_back
+
+            sent = send_back(queries, cells, centres, positions, ctx.radius, result, gradient)
+            return *sent, None, None, None, None
         query_gradient = torch.empty_like(queries)
         cell_gradient = torch.zeros_like(cells, memory_format=torch.contiguous_format)
         has_rivals = result > -torch.inf
@@ -143,6 +162,17 @@ class _RivalLogSumExp(torch.autograd.Function):
                 cell_gradient[items].baddbmm_(queries[items, rows].mT, weights)
                 del logits, weights  # before the next chunk is made
         return query_gradient, cell_gradient, None, None, None, None
+
+
+def _can_fuse(queries: Tensor, cells: Tensor, positions: Tensor) -> bool:
+    """Whether the GPU programs of `triton_infonce` may be used; products are of TF32 there."""
+    is_allowed = torch.get_float32_matmul_precision() != "highest" and queries.dtype == torch.float32
+    return (
+        is_allowed
+        and queries.shape[2] <= _MAX_FUSED_DIM
+        and positions.ndim == 2
+        and use_fused(queries, cells)
+    )
 
 
 def _chunks(

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ucn.acceleration import use_fused
 from ucn.geometry.sampling import sample_image
 from ucn.nn.normalise import l2_normalise
 
@@ -69,12 +70,35 @@ def transform_and_convolve(x: Tensor, theta: Tensor, weight: Tensor, bias: Tenso
     Returns:
         (B, C', h, w).
     """
+    if _can_fuse(x, theta, weight):
+        return _fuse(x, theta, weight, bias)
     kernel = weight.shape[-1]
     batch, _, h, w = theta.shape
     positions = _window_positions(theta, kernel)  # (B, h, k, w, k, 2)
     positions = positions.reshape(batch, h * kernel, w * kernel, 2)
     windows = sample_image(x, positions, "zeros")  # (B, C, h * k, w * k)
     return F.conv2d(windows, weight, bias, stride=kernel)
+
+
+def _can_fuse(x: Tensor, theta: Tensor, weight: Tensor) -> bool:
+    """Whether the fused GPU programs take such inputs; their gradients are summed in no fixed order."""
+    if not use_fused(x, theta, weight) or torch.are_deterministic_algorithms_enabled():
+        return False
+    types = (torch.float16, torch.bfloat16, torch.float32)
+    is_one_type = x.dtype == weight.dtype or torch.is_autocast_enabled("cuda")
+    return is_one_type and all(tensor.dtype in types for tensor in (x, theta, weight))
+
+
+def _fuse(x: Tensor, theta: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    from ucn.nn.triton_transformer import transform_and_convolve_fused  # only where Triton is there
+
+    # Autocast does not know the operator, and would have made the convolution one of its type.
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    bias = None if bias is None else bias.to(dtype)
+    allow_tf32 = torch.backends.cudnn.allow_tf32
+    return transform_and_convolve_fused(
+        x.to(dtype), theta.float(), weight.to(dtype), bias, MAX_REACH_CELLS, allow_tf32
+    )  # type: ignore[no-any-return]
 
 
 def _window_positions(theta: Tensor, kernel: int) -> Tensor:

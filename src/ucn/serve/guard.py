@@ -80,7 +80,7 @@ class Guard:
                 f"this server does not answer for that host name; start it with --allow-host {_show(host)}",
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _find_place(origin) != host.lower():
             return 403, "requests from other web sites are refused"
         is_api = str(scope["path"]).startswith("/api/")
         if is_api and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
@@ -128,9 +128,16 @@ def _say_too_long(limit: int) -> str:
     return f"the request is too long: at most {size} are taken; reduce the image or send fewer points"
 
 
+def _find_place(origin: str) -> str | None:
+    """Host and port of an origin; None where it is no address, as of a host in a bracket that never ends."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
 def _show(host: str) -> str:
     """A host name as a message may repeat it."""
     name = host.rsplit(":", 1)[0]
-    return "".join(letter for letter in name if letter.isascii() and (letter.isalnum() or letter in "-."))[
-        :100
-    ]
+    kept = "".join(letter for letter in name if letter.isascii() and (letter.isalnum() or letter in "-."))
+    return kept[:100] or "NAME"

@@ -12,7 +12,8 @@ from ucn.serve.limits import MAX_POINTS
 from ucn.serve.samples import PAIRS
 from ucn.types import Matches, SimilarityMap
 
-Coordinate = Annotated[float, Field(allow_inf_nan=False, ge=-0.5, le=1e6)]
+# Strict: neither "3" nor true is a number.
+Coordinate = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-0.5, le=1e6)]
 _IMAGE = Field(
     min_length=1, max_length=64, description="Name of an upload or of a sample.", examples=[PAIRS[0].image0]
 )
@@ -123,10 +124,11 @@ class Answer(_Schema):
         cls, weights: str, matches: Matches, similarities: SimilarityMap | None, milliseconds: float
     ) -> Self:
         """The answer as plain values, coordinates to a thousandth of a pixel."""
+        # In float64, since a float32 that was rounded has a long tail of digits as JSON.
         rows = zip(
-            matches.points0.round(3).tolist(),
-            matches.points1.round(3).tolist(),
-            matches.scores.round(4).tolist(),
+            matches.points0.astype(np.float64).round(3).tolist(),
+            matches.points1.astype(np.float64).round(3).tolist(),
+            matches.scores.astype(np.float64).round(4).tolist(),
             matches.is_mutual.tolist(),
             strict=True,
         )

@@ -87,15 +87,17 @@ class Uploads:
         """
         with self._lock:
             session = self._find_session(session_name)
-            while len(session.images) >= self._limits.max_images:
-                _, oldest = session.images.popitem(last=False)
-                self._drop([oldest.name])
-            budget = self._limits.memory_bytes // 2
-            if self.held_bytes + image.held_bytes > budget:
+            count = max(0, len(session.images) + 1 - self._limits.max_images)
+            oldest = list(session.images.values())[:count]
+            budget, freed = self._limits.memory_bytes // 2, sum(old.held_bytes for old in oldest)
+            if self.held_bytes - freed + image.held_bytes > budget:
                 raise FullError(
                     f"the server holds images of {self.held_bytes / MEBIBYTE:.0f} of {budget / MEBIBYTE:.0f} "
                     "MiB already; try a smaller file, or again later"
                 )
+            for old in oldest:
+                del session.images[old.name]
+            self._drop(old.name for old in oldest)
             session.images[image.name] = image
 
     def find(self, name: str) -> HeldImage:

@@ -109,12 +109,14 @@ export async function showActiveHeat() {
   }
 }
 
+function hasRoom() {
+  if (state.points.length < state.status.max_points) return true;
+  complain(new Error(`At most ${state.status.max_points} points; remove some first.`));
+  return false;
+}
+
 export async function addPoint(x, y) {
-  if (!state.sizes[0] || !state.sizes[1]) return;
-  if (state.points.length >= state.status.max_points) {
-    complain(new Error(`At most ${state.status.max_points} points; remove some first.`));
-    return;
-  }
+  if (!state.sizes[0] || !state.sizes[1] || !hasRoom()) return;
   const generation = state.generation;
   try {
     const answer = await ask(question([[x, y]], 0));
@@ -133,6 +135,7 @@ export async function addPoint(x, y) {
 
 // A stroke is sent as one question when it ends.
 export async function addStroke(points) {
+  if (!hasRoom()) return;
   const room = state.status.max_points - state.points.length;
   const generation = state.generation;
   try {
@@ -246,18 +249,20 @@ export async function takeFiles(files, side) {
   if (chosen.length === 0) return;
   const sides = chosen.length === 2 ? [0, 1] : [side];
   get("problem").hidden = true;
-  get("credit").textContent = "";
-  get("sample").value = "";
   try {
-    for (const [index, place] of sides.entries()) {
-      const file = chosen[index];
+    const images = [];
+    for (const file of chosen) {
       if (file.size > state.status.max_upload_bytes) {
         const limit = (state.status.max_upload_bytes / 2 ** 20).toFixed(0);
         throw new Error(`${file.name} is too large: at most ${limit} MiB are taken; reduce it first.`);
       }
       say(`Sending ${file.name} …`);
-      showImage(place, await sendImage(file), file.name);
+      images.push(await sendImage(file));
     }
+    // Only now, so that where one is refused the pair and its points stay as they were.
+    images.forEach((image, index) => showImage(sides[index], image, chosen[index].name));
+    get("credit").textContent = "";
+    get("sample").value = "";
     await restart([]);
   } catch (error) {
     say("The image was not taken.");

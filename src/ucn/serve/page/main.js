@@ -74,6 +74,8 @@ function listenToKeys() {
 }
 
 function listenToFiles() {
+  // A file that misses both images would replace the page.
+  for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
   for (const panel of document.querySelectorAll(".panel")) {
     const side = Number(panel.dataset.side);
     get(`file${side}`).addEventListener("change", (event) => {

@@ -1,0 +1,63 @@
+"""Whether fused GPU programs may run here: a CUDA device, Triton and the compiler it needs, not switched off."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+_LOGGER = logging.getLogger(__name__)
+
+# The programs multiply in types that tensor cores have since this generation (Ampere).
+_LEAST_CAPABILITY = (8, 0)
+
+_is_on = True
+_is_ready: bool | None = None
+
+
+@contextmanager
+def without_fused() -> Iterator[None]:
+    """Runs the plain path inside, to compare with it; for one thread at a time."""
+    global _is_on
+    before, _is_on = _is_on, False
+    try:
+        yield
+    finally:
+        _is_on = before
+
+
+def use_fused(*tensors: Tensor) -> bool:
+    """Whether fused programs may take these tensors; where not, plain torch does the same work."""
+    return _is_on and all(tensor.is_cuda for tensor in tensors) and _check_ready()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _check_ready() -> bool:
+    """Whether Triton works on this machine; asked once."""
+    global _is_ready
+    if _is_ready is None:
+        reason = _find_obstacle()
+        _is_ready = reason is None
+        if reason is not None:
+            _LOGGER.info("plain torch takes the place of fused GPU programs: %s", reason)
+    return _is_ready
+
+
+def _find_obstacle() -> str | None:
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return "there is no CUDA device"
+    if torch.cuda.get_device_capability() < _LEAST_CAPABILITY:
+        return f"{torch.cuda.get_device_name()} is older than compute capability 8.0"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    try:
+        from triton.runtime import driver
+
+        driver.active.get_current_target()
+    except Exception as error:  # Triton needs a C compiler, and says so in many ways
+        return f"triton does not work here: {error}"
+    return None

@@ -1,0 +1,96 @@
+"""What a method is to an evaluation: its name and key, what describes images, and what answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from ucn.baselines import Extractor
+from ucn.baselines.flow import NearestNeighbours, PairMatcher
+
+if TYPE_CHECKING:
+    from ucn.evaluate.entries import Entry
+    from ucn.evaluate.preparation import Prepared
+
+
+class Answerer(Protocol):
+    """Answers a pair by itself, without dense features."""
+
+    @property
+    def images(self) -> int:
+        """How many images of a pair it describes."""
+
+    def find(self, entry: Entry, prepared: Prepared) -> Tensor:
+        """Where the points of a pair lie in its image 1, in pixels as it is shown: (N, 2)."""
+
+
+@dataclass(frozen=True, eq=False)
+class MethodInfo:
+    """What a report says of a method.
+
+    Attributes:
+        name: its row in tables.
+        title: what it is, with its settings.
+        key: everything its answers depend on, as plain JSON values.
+    """
+
+    name: str
+    title: str
+    key: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Method(MethodInfo):
+    """A method that is measured.
+
+    Attributes:
+        extractor: describes images.
+        matcher: turns the descriptions of two images into answers.
+        is_transfer: it copies parts of training images instead, which `transferring` gives it.
+        answerer: answers in place of both; of a method that copies parts, once it has them.
+    """
+
+    extractor: Extractor
+    matcher: PairMatcher = field(default_factory=NearestNeighbours)
+    is_transfer: bool = False
+    answerer: Answerer | None = None
+
+    @property
+    def is_nearest(self) -> bool:
+        """Whether it answers by nearest neighbours of its descriptions, as most do."""
+        is_other = self.is_transfer or self.answerer is not None
+        return isinstance(self.matcher, NearestNeighbours) and not is_other
+
+
+@dataclass(frozen=True)
+class MethodFiles:
+    """Files that methods need beside the package.
+
+    Attributes:
+        weights: files of `ucn train`; each is a method, named after its file.
+        trunk: GoogLeNet's ImageNet weights; None looks in the folder that ``UCN_DATA`` names.
+        xfeat: XFeat's ONNX file; None looks there too.
+        siamese: a Siamese network; None takes the package's.
+    """
+
+    weights: Sequence[Path] = ()
+    trunk: Path | None = None
+    xfeat: Path | None = None
+    siamese: Path | None = None
+
+
+@dataclass(frozen=True)
+class LoadedMethods:
+    """What can be measured, and why something cannot.
+
+    Attributes:
+        methods: in the order asked for.
+        skipped: reasons by name.
+    """
+
+    methods: list[Method] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)

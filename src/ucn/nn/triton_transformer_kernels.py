@@ -1,0 +1,297 @@
+"""GPU programs of the fused convolutional spatial transformer, in Triton; `triton_transformer` launches them.
+
+Maps lie as (B, h, w, C), so that a reading of all channels is one stretch of memory. Each program takes some
+locations and makes the readings of one tap and some channels at a time, in registers; they go into a matrix
+product at once, and the k² times larger map of readings is never written.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _load_theta(theta: tl.tensor, places: tl.tensor, is_place: tl.tensor, h: tl.tensor, w: tl.tensor) -> tl.tensor:
+    """Column, row, first place of the image, and the matrix of each location."""
+    size = h * w
+    item = places // size
+    inside = places % size
+    start = theta + item.to(tl.int64) * 4 * size + inside
+    t11 = tl.load(start, mask=is_place, other=0.0)
+    t12 = tl.load(start + size, mask=is_place, other=0.0)
+    t21 = tl.load(start + 2 * size, mask=is_place, other=0.0)
+    t22 = tl.load(start + 3 * size, mask=is_place, other=0.0)
+    return inside % w, inside // w, item * size, t11, t12, t21, t22
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _limit(offset: tl.tensor, REACH: tl.constexpr) -> tl.tensor:
+    return tl.minimum(tl.maximum(offset, -REACH), REACH)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _find_corners(x: tl.tensor, y: tl.tensor, is_place: tl.tensor, h: tl.tensor, w: tl.tensor) -> tl.tensor:
+    """The cell at the upper left of each point, how far the point is from it, and which corners are on the map."""
+    left, upper = tl.floor(x), tl.floor(y)
+    column, row = left.to(tl.int32), upper.to(tl.int32)
+    is_left = (column >= 0) & (column < w) & is_place
+    is_right = (column >= -1) & (column < w - 1) & is_place
+    is_upper = (row >= 0) & (row < h)
+    is_lower = (row >= -1) & (row < h - 1)
+    corners = is_left & is_upper, is_right & is_upper, is_left & is_lower, is_right & is_lower
+    return row * w + column, x - left, y - upper, corners[0], corners[1], corners[2], corners[3]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _read(maps: tl.tensor, cells: tl.tensor, channels: tl.tensor, is_on_map: tl.tensor, C: tl.tensor) -> tl.tensor:
+    offsets = cells.to(tl.int64)[:, None] * C + channels[None, :]
+    is_value = is_on_map[:, None] & (channels < C)[None, :]
+    return tl.load(maps + offsets, mask=is_value, other=0.0).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _interpolate(
+    maps: tl.tensor,
+    x: tl.tensor,
+    y: tl.tensor,
+    first: tl.tensor,
+    channels: tl.tensor,
+    is_place: tl.tensor,
+    h: tl.tensor,
+    w: tl.tensor,
+    C: tl.tensor,
+) -> tl.tensor:
+    """Bilinear readings (places, channels) in float32; outside the map counts as zero."""
+    cell, right, lower, is_00, is_01, is_10, is_11 = _find_corners(x, y, is_place, h, w)
+    cell += first
+    total = ((1 - right) * (1 - lower))[:, None] * _read(maps, cell, channels, is_00, C)
+    total += (right * (1 - lower))[:, None] * _read(maps, cell + 1, channels, is_01, C)
+    total += ((1 - right) * lower)[:, None] * _read(maps, cell + w, channels, is_10, C)
+    total += (right * lower)[:, None] * _read(maps, cell + w + 1, channels, is_11, C)
+    return total
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def forward(
+    maps: tl.tensor,
+    theta: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    output: tl.tensor,
+    total: tl.tensor,
+    h: tl.tensor,
+    w: tl.tensor,
+    C: tl.tensor,
+    C_OUT: tl.tensor,
+    KERNEL: tl.constexpr,
+    REACH: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PLACES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+) -> None:
+    """Outputs (places, C_OUT) for maps (places, C) and weights (taps, C, C_OUT)."""
+    places = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
+    outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    is_place, is_output = places < total, outputs < C_OUT
+    column, row, first, t11, t12, t21, t22 = _load_theta(theta, places, is_place, h, w)
+    accumulator = tl.zeros([PLACES, OUTPUTS], tl.float32)
+    for tap in range(KERNEL * KERNEL):
+        across, down = tap % KERNEL - KERNEL // 2, tap // KERNEL - KERNEL // 2
+        x = column + _limit(t11 * across + t12 * down, REACH)
+        y = row + _limit(t21 * across + t22 * down, REACH)
+        for start in range(0, C, CHANNELS):
+            channels = start + tl.arange(0, CHANNELS)
+            readings = _interpolate(maps, x, y, first, channels, is_place, h, w, C)
+            factors = tl.load(
+                weight + (tap * C + channels)[:, None] * C_OUT + outputs[None, :],
+                mask=(channels < C)[:, None] & is_output[None, :],
+                other=0.0,
+            )
+            if UPCAST:
+                factors = factors.to(tl.float32)
+            accumulator = tl.dot(readings.to(factors.dtype), factors, accumulator, input_precision=PRECISION)
+    if HAS_BIAS:
+        accumulator += tl.load(bias + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
+    offsets = places.to(tl.int64)[:, None] * C_OUT + outputs[None, :]
+    tl.store(
+        output + offsets, accumulator.to(output.dtype.element_ty), mask=is_place[:, None] & is_output[None, :]
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _differentiate_readings(
+    gradient: tl.tensor,
+    weight: tl.tensor,
+    tap: tl.tensor,
+    places: tl.tensor,
+    channels: tl.tensor,
+    is_place: tl.tensor,
+    C: tl.tensor,
+    C_OUT: tl.tensor,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PLACES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+) -> tl.tensor:
+    """Gradient (places, channels) of the readings of one tap."""
+    result = tl.zeros([PLACES, CHANNELS], tl.float32)
+    for start in range(0, C_OUT, OUTPUTS):
+        outputs = start + tl.arange(0, OUTPUTS)
+        is_output = outputs < C_OUT
+        upstream = tl.load(
+            gradient + places.to(tl.int64)[:, None] * C_OUT + outputs[None, :],
+            mask=is_place[:, None] & is_output[None, :],
+            other=0.0,
+        )
+        factors = tl.load(
+            weight + (tap * C + channels)[None, :] * C_OUT + outputs[:, None],
+            mask=(channels < C)[None, :] & is_output[:, None],
+            other=0.0,
+        )
+        if UPCAST:
+            upstream, factors = upstream.to(tl.float32), factors.to(tl.float32)
+        result = tl.dot(upstream, factors, result, input_precision=PRECISION)
+    return result
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _spread(
+    target: tl.tensor,
+    cells: tl.tensor,
+    channels: tl.tensor,
+    is_on_map: tl.tensor,
+    share: tl.tensor,
+    values: tl.tensor,
+    C: tl.tensor,
+) -> None:
+    """Adds a corner's share of the values to the map's gradient."""
+    offsets = cells.to(tl.int64)[:, None] * C + channels[None, :]
+    is_value = is_on_map[:, None] & (channels < C)[None, :]
+    tl.atomic_add(target + offsets, share[:, None] * values, mask=is_value, sem="relaxed")
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def backward_maps(
+    gradient: tl.tensor,
+    maps: tl.tensor,
+    theta: tl.tensor,
+    weight: tl.tensor,
+    map_gradient: tl.tensor,
+    theta_gradient: tl.tensor,
+    total: tl.tensor,
+    h: tl.tensor,
+    w: tl.tensor,
+    C: tl.tensor,
+    C_OUT: tl.tensor,
+    KERNEL: tl.constexpr,
+    REACH: tl.constexpr,
+    NEEDS_MAPS: tl.constexpr,
+    NEEDS_THETA: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PLACES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+) -> None:
+    """Gradients of maps (float32, added to) and of matrices."""
+    places = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
+    is_place = places < total
+    column, row, first, t11, t12, t21, t22 = _load_theta(theta, places, is_place, h, w)
+    g11 = tl.zeros([PLACES], tl.float32)
+    g12 = tl.zeros([PLACES], tl.float32)
+    g21 = tl.zeros([PLACES], tl.float32)
+    g22 = tl.zeros([PLACES], tl.float32)
+    for tap in range(KERNEL * KERNEL):
+        across, down = tap % KERNEL - KERNEL // 2, tap // KERNEL - KERNEL // 2
+        offset_x, offset_y = t11 * across + t12 * down, t21 * across + t22 * down
+        x, y = column + _limit(offset_x, REACH), row + _limit(offset_y, REACH)
+        cell, right, lower, is_00, is_01, is_10, is_11 = _find_corners(x, y, is_place, h, w)
+        cell += first
+        along_x = tl.zeros([PLACES], tl.float32)
+        along_y = tl.zeros([PLACES], tl.float32)
+        for start in range(0, C, CHANNELS):
+            channels = start + tl.arange(0, CHANNELS)
+            wanted = _differentiate_readings(
+                gradient, weight, tap, places, channels, is_place, C, C_OUT,
+                PRECISION, UPCAST, PLACES, CHANNELS, OUTPUTS,
+            )  # fmt: skip
+            if NEEDS_MAPS:
+                _spread(map_gradient, cell, channels, is_00, (1 - right) * (1 - lower), wanted, C)
+                _spread(map_gradient, cell + 1, channels, is_01, right * (1 - lower), wanted, C)
+                _spread(map_gradient, cell + w, channels, is_10, (1 - right) * lower, wanted, C)
+                _spread(map_gradient, cell + w + 1, channels, is_11, right * lower, wanted, C)
+            if NEEDS_THETA:
+                v00, v01 = _read(maps, cell, channels, is_00, C), _read(maps, cell + 1, channels, is_01, C)
+                v10 = _read(maps, cell + w, channels, is_10, C)
+                v11 = _read(maps, cell + w + 1, channels, is_11, C)
+                slope_x = (1 - lower)[:, None] * (v01 - v00) + lower[:, None] * (v11 - v10)
+                slope_y = (1 - right)[:, None] * (v10 - v00) + right[:, None] * (v11 - v01)
+                along_x += tl.sum(wanted * slope_x, axis=1)
+                along_y += tl.sum(wanted * slope_y, axis=1)
+        if NEEDS_THETA:
+            along_x = tl.where(tl.abs(offset_x) <= REACH, along_x, 0.0)
+            along_y = tl.where(tl.abs(offset_y) <= REACH, along_y, 0.0)
+            g11 += along_x * across
+            g12 += along_x * down
+            g21 += along_y * across
+            g22 += along_y * down
+    if NEEDS_THETA:
+        size = h * w
+        start_of_theta = theta_gradient + (places // size).to(tl.int64) * 4 * size + places % size
+        tl.store(start_of_theta, g11, mask=is_place)
+        tl.store(start_of_theta + size, g12, mask=is_place)
+        tl.store(start_of_theta + 2 * size, g21, mask=is_place)
+        tl.store(start_of_theta + 3 * size, g22, mask=is_place)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def backward_weight(
+    gradient: tl.tensor,
+    maps: tl.tensor,
+    theta: tl.tensor,
+    weight_gradient: tl.tensor,
+    total: tl.tensor,
+    steps: tl.tensor,
+    h: tl.tensor,
+    w: tl.tensor,
+    C: tl.tensor,
+    C_OUT: tl.tensor,
+    KERNEL: tl.constexpr,
+    REACH: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PLACES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+) -> None:
+    """Gradient of the weights (taps, C, C_OUT) in float32, added to, over a stretch of `steps` * PLACES places."""
+    tap = tl.program_id(1)
+    output_blocks = tl.cdiv(C_OUT, OUTPUTS)
+    channels = (tl.program_id(2) // output_blocks) * CHANNELS + tl.arange(0, CHANNELS)
+    outputs = (tl.program_id(2) % output_blocks) * OUTPUTS + tl.arange(0, OUTPUTS)
+    across, down = tap % KERNEL - KERNEL // 2, tap // KERNEL - KERNEL // 2
+    accumulator = tl.zeros([CHANNELS, OUTPUTS], tl.float32)
+    for step in range(steps):
+        places = (tl.program_id(0) * steps + step) * PLACES + tl.arange(0, PLACES)
+        is_place = places < total
+        column, row, first, t11, t12, t21, t22 = _load_theta(theta, places, is_place, h, w)
+        x = column + _limit(t11 * across + t12 * down, REACH)
+        y = row + _limit(t21 * across + t22 * down, REACH)
+        readings = _interpolate(maps, x, y, first, channels, is_place, h, w, C)
+        upstream = tl.load(
+            gradient + places.to(tl.int64)[:, None] * C_OUT + outputs[None, :],
+            mask=is_place[:, None] & (outputs < C_OUT)[None, :],
+            other=0.0,
+        )
+        if UPCAST:
+            upstream = upstream.to(tl.float32)
+        readings = tl.trans(readings.to(upstream.dtype))
+        accumulator = tl.dot(readings, upstream, accumulator, input_precision=PRECISION)
+    offsets = (tap * C + channels)[:, None] * C_OUT + outputs[None, :]
+    is_weight = (channels < C)[:, None] & (outputs < C_OUT)[None, :]
+    tl.atomic_add(weight_gradient + offsets, accumulator, mask=is_weight, sem="relaxed")

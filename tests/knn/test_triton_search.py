@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from interpreter import run_interpreted
+from ucn.acceleration import use_fused, without_fused
+
+
+def test_fused_search_in_the_interpreter() -> None:
+    run_interpreted(Path(__file__).with_name("fused_search_cases.py"))
+
+
+def test_plain_torch_takes_tensors_of_a_processor() -> None:
+    assert not use_fused(torch.zeros(1))
+
+
+def test_fused_programs_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ucn.acceleration._is_ready", True)
+    assert use_fused()
+    with without_fused():
+        assert not use_fused()
+    assert use_fused()
+
+
+def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ucn import acceleration
+
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert acceleration._find_obstacle() == "there is no CUDA device"
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an old one")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert acceleration._find_obstacle() == "an old one is older than compute capability 8.0"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert acceleration._find_obstacle() == "triton is not installed"
