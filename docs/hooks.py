@@ -1,7 +1,7 @@
 """What mkdocs does besides: pages link to files of the repository, and the site shows those as pages, too.
 
-And an entry `FOLDER/*` of the navigation stands for all pages of a folder that have no entry of their own, so
-that a new model card or table needs none.
+An entry `FOLDER/*` of the navigation stands for all pages of a folder that have no entry of their own, and
+the index of a folder ends with those that it does not link: a new model card or table needs neither.
 """
 
 import json
@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 # These are pages in their own right, at the top of the site.
 PROJECT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
+INDICES = ("models/index.md", "results/index.md")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".cff": "yaml", ".csv": "text"}
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)\s#]+)")
 
@@ -51,7 +52,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
             return link[0]  # inside the site already, or no link at all
         return f"]({posixpath.relpath(_place_on_site(target), posixpath.dirname(uri) or '.')}"
 
-    return _LINK.sub(replace, markdown)
+    return _LINK.sub(replace, markdown) + (_list_others(uri, markdown) if uri in INDICES else "")
 
 
 def _list_pages(entry: Any) -> Iterator[str]:
@@ -79,6 +80,13 @@ def _expand(entry: Any, named: set[str]) -> Any:
         else:
             expanded.append(_expand(part, named))
     return expanded
+
+
+def _list_others(uri: str, markdown: str) -> str:
+    """Links to the pages of a folder that its index does not link itself."""
+    names = {path.stem for path in (ROOT / "docs" / uri).parent.glob("*.md")} - {"index"}
+    others = sorted(name for name in names if f"]({name}.md)" not in markdown)
+    return "".join(["\n\nFurther:\n\n" if others else "", *(f"- [{name}]({name}.md)\n" for name in others)])
 
 
 def _find_sources(file: File) -> set[str]:

@@ -28,7 +28,8 @@ def main() -> None:
     network, path0, path1, output = sys.argv[1:]
     session = onnxruntime.InferenceSession(network, providers=["CPUExecutionProvider"])
     facts = session.get_modelmeta().custom_metadata_map
-    (image0, scale0), (image1, scale1) = (read_image(path, int(facts["max_side"])) for path in (path0, path1))
+    sides = int(facts["min_side"]), int(facts["max_side"])
+    (image0, scale0), (image1, scale1) = (read_image(path, *sides) for path in (path0, path1))
     if facts["kind"] == "pair":
         points0, points1, scores, is_mutual = session.run(None, {"image0": image0, "image1": image1})
         keep = is_mutual & (scores >= 0.5)
@@ -43,12 +44,19 @@ def main() -> None:
     print(f"{len(rows)} matches in {output}; weights {facts['weights']}, licence: {facts['licence']}")
 
 
-def read_image(path: str, max_side: int) -> tuple[Array, Array]:
-    """An image as (1, 3, H, W) RGB in [0, 1] at a longest side, and what its points are multiplied by."""
+def read_image(path: str, min_side: int, max_side: int) -> tuple[Array, Array]:
+    """An image as (1, 3, H, W) RGB in [0, 1] at a longest side, and what its points are multiplied by.
+
+    A long thin one is reduced less, so that its shorter side stays long enough for the network.
+    """
     with PIL.Image.open(path) as file:
         image = PIL.ImageOps.exif_transpose(file).convert("RGB")
     width, height = image.size
-    factor = min(1.0, max_side / max(width, height))
+    if min(width, height) < min_side:
+        sys.exit(
+            f"{path} must have at least {min_side} pixels a side, got {width} × {height}; enlarge it first"
+        )
+    factor = min(1.0, max(max_side / max(width, height), min_side / min(width, height)))
     image = image.resize((round(width * factor), round(height * factor)), PIL.Image.Resampling.BILINEAR)
     pixels = np.asarray(image, np.float32).transpose(2, 0, 1)[None] / 255
     return np.ascontiguousarray(pixels), np.array([width / image.width, height / image.height])

@@ -1,6 +1,9 @@
 """A tiny benchmark: pictures whose colours tell where a pixel is, and a method that reads them."""
 
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,3 +69,13 @@ class BlankExtractor:
 def make_method(name: str = "colour", extractor: object = None) -> Method:
     """A method of a made-up key."""
     return Method(name, f"the method {name}", {"made up": name}, extractor or ColourExtractor())  # type: ignore[arg-type]
+
+
+def share_with_copies(
+    work: Callable[[Any], Any], tasks: Sequence[Any], jobs: int
+) -> Iterator[tuple[Any, Any]]:
+    """What `share_work` does with several processes, within one: each has a copy of the work, by pickle."""
+    copies = [pickle.loads(pickle.dumps(work)) for _ in range(jobs)]
+    for number, task in enumerate(tasks):
+        copied = pickle.loads(pickle.dumps(task))
+        yield task, pickle.loads(pickle.dumps(copies[number % jobs](copied)))

@@ -1,7 +1,7 @@
 """Runs test files in a process of their own, in which Triton interprets its programs on the CPU.
 
-Triton decides that when it is first imported, which in this process others may have done. Such files are named
-`*_cases.py`; on a machine with a CUDA device, pytest runs them there when it is given their names.
+Triton decides that when it is first imported, which in this process others may have done. Such files are
+named `*_cases.py`; on a machine with a CUDA device, pytest runs them there when it is given their names.
 """
 
 import importlib.util

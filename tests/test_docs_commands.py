@@ -1,11 +1,12 @@
 """Commands of the pages do what the pages say: each is run, on small inputs of the names that it uses.
 
-What cannot be run in seconds, or without a network or data, stands in `NOT_RUN`, with the reason and, where there is one, the
-test that runs the same thing in another way.
+What cannot be run in seconds, or without a network or data, stands in `NOT_RUN`, with the reason and, where
+there is one, the test that runs the same thing in another way.
 """
 
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -33,19 +34,24 @@ NOT_RUN = {
     r"ucn extract .*--engine ray.*": "tests/batch/test_ray_engine.py runs a cluster of two workers",
     r"ucn evaluate .*": "minutes, and data sets; tests/evaluate and tests/cli/test_cli_evaluate.py run it",
     r"ucn train (?!recipes/own).*": "hours, and data sets; tests/cli/test_cli_train.py trains",
+    r"ucn train .*(--resume|steps=3000)": "tests/cli/test_cli_train.py resumes; here all runs are cut short",
+    r"ucn train .*(colmap|video)=.*": "as with own=my_pairs; `ucn data` reads their pairs here",
 }
 DATA_SETS = {"DIR": "cub", "CUB_200_2011": "cub"}
 """What pages call the folder of a data set, and which of the sample data that is."""
 
 OUTPUTS = {"-o", "--draw", "--overlay", "--blink", "--matrix", "--matches"}
-SHORT_TRAINING = ("steps=1", "batch=2", "validate_every=1", "synthetic.side=64", "synthetic.points=50")
+# What is added to commands that would take long; of an option that is given twice, the last one holds.
+CUT_SHORT = {
+    "train": "--set steps=1 --set batch=2 --set synthetic.side=64 --set synthetic.points=50",
+    "convert": "--limit 20",
+}
 SIZE_HW = (150, 200)
 
 
 def _reason(command: Command) -> str:
-    return next(
-        (reason for form, reason in NOT_RUN.items() if re.fullmatch(form, " ".join(command.words))), ""
-    )
+    text = " ".join(command.words)
+    return next((reason for form, reason in NOT_RUN.items() if re.fullmatch(form, text)), "")
 
 
 RUN = {" ".join(command.words): command for command in COMMANDS if not _reason(command)}
@@ -73,12 +79,13 @@ def _write_clips(folder: Path) -> None:
     frames = [pixels[150:270, 200 + 2 * t : 360 + 2 * t] for t in range(13)]
     (folder / "frames").mkdir()
     (folder / "my_clips").mkdir()
-    writer = cv2.VideoWriter(str(folder / "clip.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 10, (160, 120))
-    for number, frame in enumerate(frames):
-        writer.write(np.ascontiguousarray(frame[..., ::-1]))
+    for path, count in ((folder / "clip.mp4", 7), (folder / "my_clips" / "clip.mp4", 13)):
+        writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 10, (160, 120))
+        for frame in frames[:count]:
+            writer.write(np.ascontiguousarray(frame[..., ::-1]))
+        writer.release()
+    for number, frame in enumerate(frames[:4]):
         PIL.Image.fromarray(frame).save(folder / "frames" / f"{number:02}.png")
-    writer.release()
-    shutil.copy(folder / "clip.mp4", folder / "my_clips" / "clip.mp4")
 
 
 def _invoke(arguments: list[str]) -> str:
@@ -117,7 +124,7 @@ def scene(inputs: Path) -> Path:
 
 def _take_inputs(words: tuple[str, ...], inputs: Path, here: Path) -> None:
     """Copies what a command reads to where it runs; what it writes must not be there yet."""
-    for before, word in zip(words, words[1:], strict=False):
+    for before, word in pairwise(words):
         name = word.split("=")[-1].split("/")[0]
         source = inputs / name
         if before == "-o" or not name or not source.exists() or (here / name).exists():
@@ -147,11 +154,11 @@ def test_command_runs(
         words = [str(data / DATA_SETS[word]) if word in DATA_SETS else word for word in words]
     _take_inputs(command.words, inputs, tmp_path)
     monkeypatch.chdir(tmp_path)
-    short = [part for setting in SHORT_TRAINING for part in ("--set", setting)] if words[1] == "train" else []
-    printed = _invoke([*words[1:], *short])
+    verb = words[2] if words[1] == "data" else words[1]
+    printed = _invoke([*words[1:], *CUT_SHORT.get(verb, "").split()])
     for line in command.printed.splitlines():
         assert line in printed, f"{command.where}: the page says that it prints '{line}'"
-    for option, path in zip(words, words[1:], strict=False):
+    for option, path in pairwise(words):
         if option in OUTPUTS:
             written = tmp_path / path
             assert any(written.iterdir()) if written.is_dir() else written.stat().st_size > 0, path

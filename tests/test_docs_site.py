@@ -62,6 +62,24 @@ class _Page(HTMLParser):
             self.links.append(values["href"])
         self.names |= {values[name] for name in ("id", "name") if name in values}
 
+    @property
+    def strange(self) -> list[str]:
+        """What comes from another place than the site."""
+        parts = [urlsplit(url) for url in self.fetched]
+        return [part.geturl() for part in parts if part.netloc or part.scheme not in ("", "data")]
+
+
+def test_what_comes_from_elsewhere_is_seen() -> None:
+    page = _Page()
+    page.feed(
+        '<link rel="stylesheet" href="//cdn.example/a.css"><script src="https://example.org/b.js"></script>'
+        '<img src="c.png" srcset="d.png 1x, http://example.org/e.png 2x"><a id="here" href="https://f.example">'
+    )
+    expected = ["//cdn.example/a.css", "https://example.org/b.js", "http://example.org/e.png"]
+    assert page.strange == expected  # a link is not fetched
+    assert page.links == ["https://f.example"]
+    assert page.names == {"here"}
+
 
 @dataclass(frozen=True)
 class _Build:
@@ -122,11 +140,15 @@ def test_every_document_is_a_page(site: Path, pages: dict[str, _Page]) -> None:
     assert not list(site.rglob("*.py"))  # what helps to build the site is no part of it
 
 
+@pytest.mark.parametrize("folder", ["models", "results"])
+def test_index_of_folder_links_every_page(pages: dict[str, _Page], folder: str) -> None:
+    names = {path.stem for path in (ROOT / "docs" / folder).glob("*.md")} - {"index"}
+    assert {f"{name}.html" for name in names} <= set(pages[f"{folder}/index.html"].links)
+
+
 def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[str, _Page]) -> None:
     for name, page in pages.items():
-        parts = [urlsplit(url) for url in page.fetched]
-        strange = [part.geturl() for part in parts if part.netloc or part.scheme not in ("", "data")]
-        assert not strange, f"{name} loads {strange}"
+        assert not page.strange, f"{name} loads {page.strange}"
     for sheet in site.rglob("*.css"):
         text = sheet.read_text(encoding="utf-8")
         strange = re.findall(r"(?:@import\s*|url\()\s*['\"]?((?:https?:)?//[^'\")]+)", text)

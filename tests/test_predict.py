@@ -13,7 +13,7 @@ from torch import Tensor
 from ucn.config import Calibration, MatchConfig, ModelConfig
 from ucn.errors import ImageReadError, PointsError
 from ucn.nn import build_model
-from ucn.predict import Matcher, choose_device
+from ucn.predict import Matcher
 from ucn.weights import LoadedWeights, WeightsInfo
 
 
@@ -291,17 +291,6 @@ def test_progress_names_each_stage(image: Tensor) -> None:
     phrases: list[str] = []
     _matcher().match(image, image, progress=phrases.append)
     assert phrases == ["encoding image 0", "encoding image 1", "matching"]
-
-
-def test_devices() -> None:
-    assert choose_device("cpu").type == "cpu"
-    with pytest.raises(ValueError, match="must be cpu, cuda, cuda:N or mps, got 'gpu'"):
-        choose_device("gpu")
-    with pytest.raises(ValueError, match="must be cpu, cuda, cuda:N or mps, got 'meta'"):
-        choose_device("meta")
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="finds no CUDA"):
-            choose_device("cuda")
 
 
 def _shift(image: Tensor, x: float) -> Tensor:

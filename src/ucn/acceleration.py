@@ -1,4 +1,4 @@
-"""Whether fused GPU programs may run here: a CUDA device, Triton and the compiler it needs, not switched off."""
+"""Whether fused GPU programs may run: a CUDA device, Triton and the compiler it needs, not switched off."""
 
 from __future__ import annotations
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ucn.config import MatchConfig
 from ucn.data.io import MaskLike, to_mask, to_tensor
 from ucn.data.points import check_points
+from ucn.devices import choose_device
 from ucn.errors import ImageReadError
 from ucn.geometry.alignment import align_matches, show_same_surface
 from ucn.geometry.coords import cell_centres, cells_to_pixels, pixels_to_cells, resize_points, resize_scale
 from ucn.keypoints import detect_corners, grid_points
 from ucn.matching import CheckedMatches, match_and_check, similarity_map, spread_over_pixels
 from ucn.nn import MIN_SIDE, CorrespondenceNetwork
-from ucn.nn.tiling import encode_in_tiles
+from ucn.nn.tiling import encode_in_tiles, reduce_image
 from ucn.scoring import score_matches, score_pair
 from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, PairGuide, SimilarityMap
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
@@ -212,7 +212,7 @@ class Matcher:
             )
         if progress is not None:
             progress(f"encoding {name}")
-        pixels = _limit_side(pixels.to(self.device), self.config.max_side)
+        pixels = reduce_image(pixels.to(self.device), self.config.max_side)
 
         def report_tile(tile: str) -> None:
             if progress is not None:
@@ -332,46 +332,6 @@ class Matcher:
             keep &= (best <= self.config.ratio * rival).cpu().numpy()
         order = np.flatnonzero(keep)
         return matches.select(order[np.argsort(-matches.scores[order], kind="stable")])
-
-
-def choose_device(name: str | None) -> torch.device:
-    """The named device, or CUDA where there is one, or the CPU.
-
-    Raises:
-        ValueError: the name is not a device's, or this machine has no such device.
-    """
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device must be cpu, cuda, cuda:N or mps, got '{name}'") from error
-    available: dict[str, Callable[[], bool]] = {
-        "cpu": lambda: True,
-        "cuda": lambda: (device.index or 0) < torch.cuda.device_count(),
-        "mps": torch.backends.mps.is_available,
-    }
-    if device.type not in available:
-        raise ValueError(f"--device must be cpu, cuda, cuda:N or mps, got '{name}'")
-    if not available[device.type]():
-        raise ValueError(
-            f"--device {name}: this torch finds no {device.type.upper()} device there; use --device cpu"
-        )
-    return device
-
-
-def _limit_side(pixels: Tensor, max_side: int | None) -> Tensor:
-    """Reduces (3, H, W) to a longest side, though never below the network's shortest."""
-    height, width = pixels.shape[-2:]
-    if max_side is None or max(height, width) <= max_side:
-        return pixels
-    scale = max(max_side / max(height, width), MIN_SIDE / min(height, width))
-    if scale >= 1:
-        return pixels
-    size = (round(height * scale), round(width * scale))
-    return F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)[0].clamp(
-        0, 1
-    )
 
 
 def _to_caller(points: Tensor, features: Features) -> Tensor:

@@ -2,10 +2,9 @@ from pathlib import Path
 
 import PIL.Image
 import pytest
-import torch
 
 from batch_cases import write_images
-from ucn.batch.images import digest_images, list_images, read_reduced, reduce_image
+from ucn.batch.images import digest_images, list_images, read_reduced
 from ucn.errors import DataError, ImageReadError
 
 
@@ -35,19 +34,6 @@ def test_digest_changes_with_the_folder(tmp_path: Path) -> None:
     with (tmp_path / names[0]).open("ab") as file:
         file.write(b"\0")
     assert digest_images(tmp_path, names) != before
-
-
-@pytest.mark.parametrize(
-    ("hw", "side", "expected"),
-    [
-        ((80, 100), 50, (40, 50)),
-        ((60, 100), None, (60, 100)),
-        ((60, 100), 200, (60, 100)),
-        ((33, 400), 64, (32, 388)),
-    ],
-)
-def test_reduced_size(hw: tuple[int, int], side: int | None, expected: tuple[int, int]) -> None:
-    assert tuple(reduce_image(torch.rand(3, *hw), side).shape[-2:]) == expected
 
 
 def test_size_of_the_file_is_kept(tmp_path: Path) -> None:

@@ -86,7 +86,9 @@ class TestShift:
         assert again.exit_code == 1
         assert "exists" in again.stderr
 
-    @pytest.mark.parametrize("options", [("--threshold", "0"), ("--min-inliers", "3"), ("--seed", "-1")])
+    @pytest.mark.parametrize(
+        "options", [("--threshold", "0"), ("--threshold", "inf"), ("--min-inliers", "3"), ("--seed", "-1")]
+    )
     def test_wrong_usage(self, pair: tuple[str, str], options: tuple[str, ...]) -> None:
         assert run(*pair, *options).exit_code == 2
 

@@ -94,7 +94,7 @@ def test_clip_grid_and_limits(tmp_path: Path, out: Path) -> None:
     options = ("--grid", "30", "--max-frames", "3", "--no-video")
     result = run(tmp_path / "c.avi", *options, "-o", out)
     assert result.exit_code == 0, result.output
-    assert "frames      3" in result.stdout
+    assert "frames      3, there are more: see --max-frames" in result.stdout
     assert [path.name for path in out.iterdir()] == ["tracks.csv"]
     rows = np.loadtxt(out / "tracks.csv", delimiter=",", skiprows=1)
     assert len(rows) == 3 * len(rows[rows[:, 0] == 0])
@@ -103,6 +103,26 @@ def test_clip_grid_and_limits(tmp_path: Path, out: Path) -> None:
     capture = cv2.VideoCapture(str(out / "v" / "tracks.mp4"))
     assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(10)
     capture.release()
+
+
+@pytest.mark.parametrize(("limit", "is_cut"), [("5", True), ("6", False), ("7", False)])
+def test_it_is_said_where_frames_are_left_out(frames: Path, out: Path, limit: str, is_cut: bool) -> None:
+    result = run(frames, "--grid", "30", "--max-frames", limit, "--no-video", "-o", out, "--json")
+    assert json.loads(result.stdout)["is_cut"] is is_cut
+
+
+def test_inputs_are_not_replaced(frames: Path, points: Path, out: Path) -> None:
+    (out / "tracks.mp4").write_bytes(b"a clip")
+    (out / "tracks.csv").write_text("x,y\n1,2\n")
+    for arguments in (
+        (out / "tracks.mp4", "--points", points),
+        (frames, "--points", out / "tracks.csv"),
+    ):
+        result = run(*arguments, "-o", out, "--overwrite")
+        assert result.exit_code == 1
+        assert "it is an input; give another name" in result.stderr
+    assert (out / "tracks.mp4").read_bytes() == b"a clip"
+    assert (out / "tracks.csv").read_text() == "x,y\n1,2\n"
 
 
 def test_existing_outputs_are_kept(frames: Path, points: Path, out: Path) -> None:

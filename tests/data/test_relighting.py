@@ -202,9 +202,7 @@ def nothing_but(monkeypatch: pytest.MonkeyPatch, **amounts: float | list[float])
     """Makes `relight` do these changes alone, to every image."""
 
     def draw(batch: int, strength: float, generator: torch.Generator) -> dict[str, Tensor]:
-        names = ("light", "shadow", "shadow_level", "shadow_edge", "relief", "relief_angle", "exposure")
-        names += ("tint", "haze", "haze_level", "glow", "glow_size", "reversal", "reversal_phase")
-        drawn = {name: torch.zeros(batch, 1, 1, 1) for name in (*names, "restored", "noise", "tone", "blur")}
+        drawn = {name: torch.zeros(batch, 1, 1, 1) for name in relighting._RANGES}
         drawn["glow_place"] = torch.zeros(batch, 2, 1, 1)
         for name, amount in amounts.items():
             drawn[name] = torch.tensor(amount).reshape(1, -1, 1, 1).expand(batch, -1, 1, 1)

@@ -55,6 +55,31 @@ def test_a_folder_of_another_key_is_refused(tmp_path: Path) -> None:
         RecordStore(tmp_path, "m", KEY)
 
 
+def test_predictions_of_other_weights_are_refused_aloud_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = RecordStore(tmp_path, "m", {**KEY, "method": {"ucn": "0ld"}})
+    old.put(0, {"a": np.zeros(1)})
+    old.flush()
+    RecordStore(tmp_path, "other", {**KEY, "method": {"ucn": "0ld"}})
+    (tmp_path / "m-damaged").mkdir()
+    (tmp_path / "m-damaged" / "key.json").write_text("[1")
+    (tmp_path / "m-listed").mkdir()
+    (tmp_path / "m-listed" / "key.json").write_text("[1]")
+    (tmp_path / "m-file").write_text("")
+    assert not caplog.records
+    key = {**KEY, "method": {"ucn": "new"}}
+    new = RecordStore(tmp_path, "m", key)
+    assert 0 not in new
+    assert caplog.messages == [
+        f'predictions in {old.folder} are refused: they are of {{"ucn": "0ld"}}, asked for is '
+        f'{{"ucn": "new"}} (key {digest_key(key)})'
+    ]
+    RecordStore(tmp_path, "m", key)
+    RecordStore(tmp_path, "m", {**key, "points": 4})
+    assert len(caplog.messages) == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"x" * 100])
 def test_damaged_files_say_what_to_do(tmp_path: Path, content: bytes) -> None:
     store = RecordStore(tmp_path, "m", KEY)

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typer.testing import CliRunner
 
+from evaluation_cases import share_with_copies
 from ucn.baselines.keypoints import KeypointMatches
 from ucn.cli.app import app
 from ucn.errors import ConfigError, DataError
+from ucn.evaluate import camera_motion
 from ucn.evaluate.camera_motion import (
     MOTION_BENCHMARKS,
     MotionPair,
@@ -134,6 +136,30 @@ def match_all(
     entries = BENCHMARK.open(drive)
     variants = [MotionVariant(method, False) for method in methods]
     return match_frames(BENCHMARK, entries, range(len(entries)), variants, cache), variants
+
+
+def test_processes_can_share_the_frames(drive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(camera_motion, "share_work", share_with_copies)
+    entries = BENCHMARK.open(drive)
+    variants = [MotionVariant(load_motion_methods(["daisy"]).methods[0], False)]
+    seen: list[tuple[int, int]] = []
+    alone, shared = (
+        match_frames(
+            BENCHMARK,
+            entries,
+            range(3),
+            variants,
+            tmp_path / str(jobs),
+            lambda done, total: seen.append((done, total)),
+            jobs,
+        )
+        for jobs in (1, 2)
+    )
+    assert seen == [(1, 3), (2, 3), (3, 3)] * 2
+    for own, other in zip(alone, shared, strict=True):
+        np.testing.assert_array_equal(own.t, other.t)
+        np.testing.assert_array_equal(own.matches[0].points0, other.matches[0].points0)
+        np.testing.assert_array_equal(own.matches[0].points1, other.matches[0].points1)
 
 
 class TestPairs:
@@ -261,7 +287,7 @@ class TestMethods:
     def test_names_are_checked(self) -> None:
         with pytest.raises(ConfigError, match=r"no method 'sfit' of camera motion; did you mean 'sift'\?"):
             load_motion_methods(["sfit"])
-        assert {"geometric", "sift", "sift-ratio", "daisy", "kaze"} <= set(list_motion_methods())
+        assert {"geometric", "sift", "sift-ratio", "daisy", "kaze", "surf"} <= set(list_motion_methods())
 
     def test_classical_methods_find_the_bands(self, drive: Path, tmp_path: Path) -> None:
         loaded = load_motion_methods(["sift", "sift-ratio", "daisy", "kaze"])

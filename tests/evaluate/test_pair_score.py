@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from evaluation_cases import BlankExtractor, make_method, write_ramp, write_sequence
+from evaluation_cases import BlankExtractor, make_method, share_with_copies, write_ramp, write_sequence
 from ucn.config import MatchConfig, ModelConfig
 from ucn.errors import DataError
+from ucn.evaluate import pair_score
 from ucn.evaluate.methods import LoadedMethods, Method
 from ucn.evaluate.pair_score import (
     ONE_SIZE,
@@ -121,7 +122,9 @@ def untrained(tmp_path: Path) -> Method:
     return Method("untrained", "an untrained network", {"ucn": matcher.weights.sha256}, matcher)
 
 
-def test_scores_are_kept(folder: Path, tmp_path: Path, untrained: Method) -> None:
+def test_scores_are_kept(
+    folder: Path, tmp_path: Path, untrained: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pairs = list_pairs(folder)
     chosen = choose_pairs(pairs, 2)
     matcher = untrained.extractor
@@ -131,6 +134,10 @@ def test_scores_are_kept(folder: Path, tmp_path: Path, untrained: Method) -> Non
     assert all(0 <= score <= 1 for score in first)
     direct = [matcher.match(pair.image0, pair.image1).pair_score for pair in map(pairs.__getitem__, chosen)]
     assert first == pytest.approx(direct, abs=1e-6)
+
+    monkeypatch.setattr(pair_score, "share_work", share_with_copies)
+    shared = score_pairs(pairs, chosen, {untrained: matcher}, tmp_path / "shared", jobs=2)["untrained"]
+    assert shared == pytest.approx(first, abs=1e-6)
 
     class Asleep:
         """Would fail if it were asked."""

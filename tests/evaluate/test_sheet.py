@@ -33,7 +33,7 @@ def test_rows_and_columns(run: PointsRun, monkeypatch: pytest.MonkeyPatch) -> No
         seen.append((names, [len(row) for row in rows], caption))
         return PIL.Image.fromarray(rows[0][0])
 
-    monkeypatch.setattr(sheet, "_compose", compose)
+    monkeypatch.setattr(sheet, "compose_sheet", compose)
     sheet.draw_sheet(run, 3)
     ((names, lengths, caption),) = seen
     assert names == ["query", "truth", "colour", "blank"]

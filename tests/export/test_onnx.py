@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,19 @@ class TestNothingIsKept:
             export_onnx(loaded, tmp_path / "n.onnx")
         assert list(tmp_path.iterdir()) == []
 
+    def test_where_the_way_back_is_told_wrongly(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def forward(graph: PairGraph, image0: torch.Tensor, image1: torch.Tensor) -> Any:
+            *found, is_mutual = original(graph, image0, image1)
+            return *found, ~is_mutual
+
+        original = PairGraph.forward
+        monkeypatch.setattr(PairGraph, "forward", forward)
+        with pytest.raises(OutputError, match=r"the same matches, got .* nothing was kept"):
+            export_onnx(random_weights(ModelConfig(dim=8)), tmp_path / "n.onnx", kind="pair", k=20)
+        assert list(tmp_path.iterdir()) == []
+
     @pytest.mark.parametrize(
         ("difference", "same"), [(2e-3, 1.0), (float("nan"), 1.0), (0.0, MIN_SAME_MATCHES - 1e-3)]
     )
@@ -249,6 +263,17 @@ class TestExample:
         errors = errors[np.isfinite(errors)]
         assert len(errors) > 50
         assert np.mean(errors <= 8) > 0.7
+
+    def test_reading_keeps_to_the_sides_that_the_file_names(self, tmp_path: Path) -> None:
+        read = runpy.run_path(str(EXAMPLE))["read_image"]
+        for size, expected in (((900, 40), (720, 32)), ((300, 150), (200, 100)), ((50, 40), (50, 40))):
+            PIL.Image.new("RGB", size).save(tmp_path / "a.png")
+            pixels, scale = read(str(tmp_path / "a.png"), 32, 200)
+            assert pixels.shape == (1, 3, expected[1], expected[0])
+            np.testing.assert_allclose(scale, np.divide(size, expected))
+        PIL.Image.new("RGB", (100, 31)).save(tmp_path / "a.png")
+        with pytest.raises(SystemExit, match="at least 32 pixels a side, got 100 × 31"):
+            read(str(tmp_path / "a.png"), 32, 200)
 
     def test_without_arguments_it_explains_itself(self) -> None:
         result = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=False)

@@ -107,10 +107,19 @@ class TestNotFound:
         points = make_points(50)
         assert estimate_homography(points, np.full((50, 2), 7.0)).H_0to1 is None
 
-    def test_one_line_does_not_determine_it(self) -> None:
+    @pytest.mark.parametrize("noise", [0.0, 1.0])
+    def test_one_line_does_not_determine_it(self, noise: float) -> None:
         line = np.column_stack([np.arange(40.0), 2 * np.arange(40.0)])
-        found = estimate_homography(line, line)  # any answer must at least be a legal one
-        assert found.failure or (found.H_0to1 is not None and np.isfinite(found.H_0to1).all())
+        line += np.random.default_rng(0).normal(0, noise, line.shape)
+        found = estimate_homography(line, line)
+        assert found.H_0to1 is None
+        assert found.failure == "the matches that agree lie on a line, which determines no homography"
+
+    def test_a_narrow_strip_does(self) -> None:
+        strip = make_points(60) * [1, 0.05]  # 24 pixels high
+        found = estimate_homography(strip, strip)
+        assert found.H_0to1 is not None
+        np.testing.assert_allclose(found.H_0to1, np.eye(3), atol=1e-6)
 
 
 def test_misses_by_hand() -> None:
@@ -128,6 +137,7 @@ def test_misses_by_hand() -> None:
         (np.zeros((3, 2)), np.zeros((4, 2)), {}, r"got \(3, 2\) and \(4, 2\)"),
         (np.zeros((3, 2)), np.zeros((3, 2)), {"threshold": 0}, "threshold must be above 0"),
         (np.zeros((3, 2)), np.zeros((3, 2)), {"min_inliers": 3}, "min_inliers must be at least 4"),
+        (np.zeros((3, 2)), np.zeros((3, 2)), {"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )
 def test_wrong_arguments(points0: Array, points1: Array, options: dict[str, Any], error: str) -> None:

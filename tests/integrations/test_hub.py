@@ -111,10 +111,13 @@ class TestRefused:
     def test_other_than_announced(
         self, hub: FakeHub, weights: Path, tmp_path: Path, lie: str, value: object
     ) -> None:
-        put(hub, weights)
+        commit = put(hub, weights)
         hub.lies[lie] = value
-        with pytest.raises(WeightsError, match="announced"):
-            pull(hub, tmp_path)
+        for revision in (None, commit):  # what was refused is not taken from the cache afterwards
+            with pytest.raises(WeightsError, match=r"announced.* try again"):
+                pull(hub, tmp_path, revision=revision)
+        hub.lies.clear()
+        assert pull(hub, tmp_path, revision=commit).weights.name == f"user/mine@{commit[:12]}"
 
     def test_unknown_repository_and_revision(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match="the hub has no user/mine, or it is private"):

@@ -102,10 +102,11 @@ def test_kornias_matcher_finds_a_shift() -> None:
         (torch.zeros(3, 48, 64), None, r"images must be \(B, 3, H, W\)"),
         (torch.zeros(1, 2, 48, 64), None, r"got \(1, 2, 48, 64\)"),
         (torch.zeros(1, 3, 20, 64), None, "at least 32 px"),
+        (torch.zeros(1, 3, 48, 64, dtype=torch.uint8), None, r"in \[0, 1\], got torch\.uint8"),
         (torch.zeros(1, 3, 48, 64), torch.ones(1, 48, 64), r"mask must be \(B, 1, H, W\)"),
     ],
 )
-def test_wrong_shapes(
+def test_wrong_input(
     feature: LocalFeature, images: torch.Tensor, mask: torch.Tensor | None, error: str
 ) -> None:
     with pytest.raises(ValueError, match=error):

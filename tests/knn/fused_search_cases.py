@@ -155,7 +155,11 @@ def test_items_of_a_batch_are_searched_apart() -> None:
     together = search_fused(queries, database, 2, Outside(centres, positions.expand(2, 40, 2), 6.0), SMALL)
     for b in range(2):
         alone = search_fused(
-            queries[b : b + 1], database[b : b + 1], 2, Outside(centres[b : b + 1], positions[None], 6.0), SMALL
+            queries[b : b + 1],
+            database[b : b + 1],
+            2,
+            Outside(centres[b : b + 1], positions[None], 6.0),
+            SMALL,
         )
         assert torch.equal(together.indices[b], alone.indices[0])
         assert torch.equal(together.distances[b], alone.distances[0])
@@ -166,7 +170,9 @@ def test_values_that_cannot_be_searched_show(bad: float) -> None:
     for place in (0, 1):
         sets = [draw_unit(3, 4), draw_unit(40, 4, seed=1)]
         sets[place][-1, 1] = bad
-        assert not bool(search_fused(sets[0][None], sets[1][None], 1, None, SMALL).extremes.amax() < torch.inf)
+        assert not bool(
+            search_fused(sets[0][None], sets[1][None], 1, None, SMALL).extremes.amax() < torch.inf
+        )
 
 
 def test_the_door_takes_the_fused_search(monkeypatch: pytest.MonkeyPatch) -> None:

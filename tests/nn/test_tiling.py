@@ -3,7 +3,7 @@ import torch
 
 from ucn.config import ModelConfig
 from ucn.nn import build_model
-from ucn.nn.tiling import encode_in_tiles
+from ucn.nn.tiling import encode_in_tiles, reduce_image
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,16 @@ def test_no_tile_is_a_sliver() -> None:
     with torch.no_grad():
         tiled = encode_in_tiles(model, torch.rand(1, 3, 40, 129), 64)
         assert tiled.features.shape == model.encode(torch.rand(1, 3, 40, 129)).features.shape
+
+
+@pytest.mark.parametrize(
+    ("hw", "side", "expected"),
+    [
+        ((80, 100), 50, (40, 50)),
+        ((60, 100), None, (60, 100)),
+        ((60, 100), 200, (60, 100)),
+        ((33, 400), 64, (32, 388)),
+    ],
+)
+def test_reduced_size(hw: tuple[int, int], side: int | None, expected: tuple[int, int]) -> None:
+    assert tuple(reduce_image(torch.rand(3, *hw), side).shape[-2:]) == expected

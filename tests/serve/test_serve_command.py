@@ -93,6 +93,24 @@ def test_wrong_options(arguments: list[str], words: str) -> None:
     assert words in result.stderr
 
 
+def test_unknown_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)  # a real question may wait for a name server
+    result = runner.invoke(app, ["serve", "--host", "nowhere.invalid", "--port", "0"])
+    assert result.exit_code == 1
+    assert "cannot listen on nowhere.invalid: it is no address; choose another with --host" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--max-upload", "--max-megapixels", "--memory"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_limits_are_finite(option: str, value: str) -> None:
+    result = runner.invoke(app, ["serve", "--port", "0", option, value])
+    assert result.exit_code == 2
+    assert f"{option} must be a finite number, got {value}" in result.stderr
+
+
 def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = runner.invoke(app, ["serve"])

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.data.headers import IMAGE_SUFFIXES
 from ucn.data.io import read_image
 from ucn.errors import DataError, ImageReadError
 from ucn.nn import MIN_SIDE
+from ucn.nn.tiling import reduce_image
 
 
 def list_images(folder: Path) -> tuple[str, ...]:
@@ -87,16 +87,3 @@ def read_reduced(path: Path, max_side: int | None) -> Reduced:
             path=path,
         )
     return Reduced(reduce_image(pixels, max_side), (height, width))
-
-
-def reduce_image(pixels: Tensor, max_side: int | None) -> Tensor:
-    """An image (3, H, W) reduced to a longest side, though never below what networks need; None keeps it."""
-    height, width = pixels.shape[-2:]
-    if max_side is None or max(height, width) <= max_side:
-        return pixels
-    scale = max(max_side / max(height, width), MIN_SIDE / min(height, width))
-    if scale >= 1:
-        return pixels
-    size = (round(height * scale), round(width * scale))
-    reduced = F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)
-    return reduced[0].clamp(0, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import platform
@@ -12,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+import ucn
+
 if TYPE_CHECKING:
     from ucn.predict import Matcher
 
 
 def find_version() -> str:
     """The installed version of ucn."""
-    try:
-        return importlib.metadata.version("ucn")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown (not installed)"
+    return ucn.__version__
 
 
 def describe_run(matcher: Matcher) -> dict[str, Any]:

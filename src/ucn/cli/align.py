@@ -77,8 +77,8 @@ def run(
     matches lie on. H_0to1 takes pixels (x, y, 1) of A to pixels of B. Where the matches do not determine one,
     the reason is printed, nothing is written, and the exit code is 1.
     """
-    if not threshold > 0:
-        raise typer.BadParameter(f"--threshold must be above 0 pixels, got {threshold:g}")
+    if not 0 < threshold < float("inf"):
+        raise typer.BadParameter(f"--threshold must be a number of pixels above 0, got {threshold:g}")
     config = build_config(max_side)
     outputs = [path for path in (output, overlay, blink, matrix) if path is not None]
     with Stages(is_quiet=json) as stages:

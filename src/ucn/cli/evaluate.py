@@ -63,6 +63,15 @@ def run(
             metavar="FILE", readable=False, help="Network for method siamese.", show_default="the package's"
         ),
     ] = None,
+    vgg: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="Torchvision's vgg16 for method vgg.",
+            show_default="vgg/*.safetensors in $UCN_DATA",
+        ),
+    ] = None,
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="DIR", readable=False, help="Folder for the results."),
@@ -120,12 +129,12 @@ def run(
 
     Predictions are kept, so that a run that was stopped goes on, and a second run only scores.
     """
+    from ucn.devices import choose_device
     from ucn.errors import ConfigError
     from ucn.evaluate.evaluations import Request, find_evaluation
     from ucn.evaluate.methods import MethodFiles
     from ucn.evaluate.outputs import check_outputs, list_outputs, write_outputs
     from ucn.evaluate.run import RunSettings
-    from ucn.predict import choose_device
 
     evaluation = find_evaluation(name)
     if data is None and evaluation.needs_folder:
@@ -154,6 +163,7 @@ def run(
                 "--trunk": trunk,
                 "--xfeat": xfeat,
                 "--siamese": siamese,
+                "--vgg": vgg,
                 "--limit": limit,
                 "--seed": seed or None,
                 "--no-refinement": not refinement,
@@ -173,7 +183,7 @@ def run(
             folder=data or Path(),
             settings=settings,
             methods=names,
-            files=MethodFiles(weights_files or (), trunk, xfeat, siamese),
+            files=MethodFiles(weights_files or (), trunk, xfeat, siamese, vgg),
             sheet_pairs=sheet,
             class_masks=class_masks,
             on_skip=None if json else _say_skipped,

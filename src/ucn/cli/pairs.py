@@ -62,9 +62,9 @@ def run(
     """Choose pairs of images, and match their keypoints: mutual nearest neighbours, in hloc's layout."""
     from ucn.batch.matching import match_pairs
     from ucn.batch.reconstruction import PairingSettings, choose_pairs
+    from ucn.devices import choose_device
     from ucn.errors import DataError
     from ucn.export.hloc import open_features, write_pairs
-    from ucn.predict import choose_device
 
     outputs = [path for path in (output, matches) if path is not None]
     check_outputs(outputs, (features,), overwrite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 from pathlib import Path
@@ -52,10 +53,10 @@ def run(
     from ucn.serve.limits import MEBIBYTE, Limits
 
     limits = Limits(
-        max_upload_bytes=round(max_upload * MEBIBYTE),
-        max_pixels=round(max_megapixels * 1e6),
+        max_upload_bytes=_count("--max-upload", max_upload, MEBIBYTE),
+        max_pixels=_count("--max-megapixels", max_megapixels, 1e6),
         max_sessions=max_sessions,
-        memory_bytes=round(memory * MEBIBYTE),
+        memory_bytes=_count("--memory", memory, MEBIBYTE),
         idle_seconds=60.0 * idle,
     )
     engine, default_weights = _build_engine(limits, weights, device)
@@ -76,10 +77,17 @@ def run(
         _serve(app, listener)
 
 
+def _count(option: str, value: float, unit: float) -> int:
+    """So many units as a whole number of bytes or pixels."""
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{option} must be a finite number, got {value:g}")
+    return round(value * unit)
+
+
 def _build_engine(limits: Limits, weights: str, device: str | None) -> tuple[Engine, str]:
     """What encodes and matches, and the name under which it knows the weights that were asked for."""
+    from ucn.devices import choose_device
     from ucn.errors import UcnError
-    from ucn.predict import choose_device
     from ucn.weights import list_weights, load_weights
 
     try:
@@ -103,10 +111,13 @@ def _listen(host: str, port: int) -> socket.socket:
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        socket.getaddrinfo(host, port, family)  # what `create_server` raises does not tell this from the rest
         listener = socket.create_server((host, port), family=family)
         # Connections inherit it; without it, an answer's second part waits 40 ms for word of the first.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
+    except socket.gaierror as error:
+        raise UcnError(f"cannot listen on {host}: it is no address; choose another with --host") from error
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
         raise UcnError(

@@ -97,7 +97,7 @@ def run(
         raise typer.BadParameter(f"--fps must be above 0 and at most 1000, got {fps:g}")
     names = (_TABLE, _VIDEO) if use_video else (_TABLE,)
     outputs = [output / name for name in names]
-    check_folder(output, names, overwrite)
+    check_folder(output, names, overwrite, (video, points))
     from ucn.tracking import open_frames, write_tracks
 
     frames = open_frames(video, max_frames)
@@ -112,13 +112,14 @@ def run(
         **describe_run(matcher),
         "video": str(video),
         **_summarise(tracks, min_score),
+        "is_cut": _is_cut(frames, count),
         "outputs": [str(path) for path in outputs],
     }
     if json:
         print_json(facts)
         return
     lines = {
-        "frames": f"{facts['frames']:,}",
+        "frames": f"{facts['frames']:,}{', there are more: see --max-frames' if facts['is_cut'] else ''}",
         "points": f"{facts['points']:,}",
         "seen": f"{say_share(facts['seen_share'])} of all points in all frames",
         "at the end": f"{facts['seen_at_end']:,} of {facts['points']:,} seen",
@@ -188,6 +189,13 @@ def _track(
                 file.add(painter.paint(shown[0], tracked))
             bar(len(tracks), count)
     return tracks
+
+
+def _is_cut(frames: Frames, count: int) -> bool:
+    """Whether there are more frames than were followed through."""
+    from ucn.data.sets.video_frames import Clip
+
+    return frames.is_cut if isinstance(frames, Clip) else len(frames) > count
 
 
 def _summarise(tracks: list[TrackedFrame], min_score: float) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def run(
     """Train a network on pairs made from photographs, on data sets, or on both."""
     from ucn.data.io import check_output
     from ucn.data.points import check_suffix
-    from ucn.predict import choose_device
+    from ucn.devices import choose_device
     from ucn.train.distributed import join_team
     from ucn.train.log import check_board
     from ucn.train.overfit import repeat_first_batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,13 @@ from ucn.errors import DataError, OutputError
 Record = dict[str, NDArray[Any]]
 """Named arrays that belong to a pair."""
 
+_log = logging.getLogger(__name__)
+
 _BLOCK = 64  # pairs of a file
 _FLUSH_SECONDS = 20.0
 _MAX_FILE_BYTES = 2**30
 _KEY_FILE = "key.json"
+_METHOD = "method"  # the part of a key that names weights and settings
 
 
 def digest_key(key: Mapping[str, Any]) -> str:
@@ -82,6 +86,7 @@ class RecordStore:
     def _check_key(self, key: Mapping[str, Any]) -> None:
         path, wanted = self.folder / _KEY_FILE, _write_key(key)
         if not path.exists():
+            self._refuse_others(json.loads(wanted))
             write_bytes_atomically(path, wanted, overwrite=True)
             return
         found = path.read_bytes()
@@ -90,6 +95,22 @@ class RecordStore:
                 f"{self.folder} holds predictions of another key, {_shorten(found)}, "
                 f"expected {_shorten(wanted)}; delete the folder or give another --cache"
             )
+
+    def _refuse_others(self, key: dict[str, Any]) -> None:
+        """Says that records of the same name and question, but of other weights or settings, are not used."""
+        name = self.folder.name.rpartition("-")[0]
+        for folder in sorted(self.folder.parent.iterdir()):
+            if folder == self.folder or folder.name.rpartition("-")[0] != name:
+                continue
+            other = _read_key(folder / _KEY_FILE)
+            if {field for field in other | key if other.get(field) != key.get(field)} == {_METHOD}:
+                _log.warning(
+                    "predictions in %s are refused: they are of %s, asked for is %s (key %s)",
+                    folder,
+                    _shorten(json.dumps(other.get(_METHOD)).encode()),
+                    _shorten(json.dumps(key.get(_METHOD)).encode()),
+                    self.folder.name.rpartition("-")[2],
+                )
 
     def __contains__(self, index: int) -> bool:
         return index in self._block(index // _BLOCK)
@@ -143,6 +164,15 @@ def _read_block(path: Path) -> dict[int, Record]:
             f"{path} is damaged ({error}); delete it, and its pairs are predicted again"
         ) from error
     return block
+
+
+def _read_key(path: Path) -> dict[str, Any]:
+    """A key; empty where there is none, or what is there is no key."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _shorten(key: bytes) -> str:

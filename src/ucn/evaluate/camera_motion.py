@@ -28,6 +28,7 @@ from ucn.evaluate.cache import Record, RecordStore, digest_data
 from ucn.evaluate.entries import Entry, enter
 from ucn.evaluate.motion_methods import FrameMatcher, MotionMethod
 from ucn.evaluate.predictions import Progress
+from ucn.evaluate.processes import share_work
 from ucn.geometry.alignment import align_matches
 from ucn.types import FloatArray
 
@@ -120,6 +121,7 @@ def match_frames(
     variants: Sequence[MotionVariant],
     cache: Path,
     progress: Progress | None = None,
+    jobs: int = 1,
 ) -> list[MotionPair]:
     """Finds the matches that are not yet in the cache, and reads all of them from it.
 
@@ -130,6 +132,7 @@ def match_frames(
         variants: what is measured.
         cache: folder of predictions.
         progress: called after each pair.
+        jobs: processes that share the pairs; methods of another device than the CPU need 1.
 
     Raises:
         UcnError: a file of the data is wrong, or the cache cannot be used.
@@ -141,19 +144,27 @@ def match_frames(
     stores = {
         variant: RecordStore(folder, _name(variant), _key(key, benchmark, variant)) for variant in variants
     }
-    worker = _Worker(benchmark.max_matches)
+    ordered = list(stores.values())
+    tasks = []
+    for number in chosen:
+        missing = tuple(row for row, store in enumerate(ordered) if number not in store)
+        if missing or number not in truths:
+            tasks.append(_Task(number, missing, number not in truths))
+    done = len(chosen) - len(tasks)
+    if progress is not None and done:
+        progress(done, len(chosen))
+    work = _FrameWork(_Worker(benchmark.max_matches), entries, variants)
     try:
-        for done, number in enumerate(chosen, start=1):
-            entry = entries[number]
-            missing = [variant for variant, store in stores.items() if number not in store]
-            if number not in truths:
-                truths.put(number, _read_truth(entry))
-            for variant, record in worker.match(entry, missing).items():
-                stores[variant].put(number, record)
+        for task, (truth, found) in share_work(work, tasks, jobs):
+            if truth is not None:
+                truths.put(task.number, truth)
+            for row, record in found.items():
+                ordered[row].put(task.number, record)
+            done += 1
             if progress is not None:
                 progress(done, len(chosen))
     finally:
-        for store in (truths, *stores.values()):
+        for store in (truths, *ordered):
             store.flush()
     return [_collect(entries[number], number, truths, stores.values()) for number in chosen]
 
@@ -217,6 +228,30 @@ class _Worker:
             "found": np.array(len(points0), np.int64),
             "seconds": np.array(seconds, np.float64),
         }
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is missing of a pair: its number, those of variants, and whether its true motion is."""
+
+    number: int
+    missing: tuple[int, ...]
+    needs_truth: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _FrameWork:
+    """Does a task wherever it is copied to."""
+
+    worker: _Worker
+    entries: Sequence[Entry]
+    variants: Sequence[MotionVariant]
+
+    def __call__(self, task: _Task) -> tuple[Record | None, dict[int, Record]]:
+        entry = self.entries[task.number]
+        found = self.worker.match(entry, [self.variants[row] for row in task.missing])
+        truth = _read_truth(entry) if task.needs_truth else None
+        return truth, {row: found[self.variants[row]] for row in task.missing}
 
 
 class _Describer:

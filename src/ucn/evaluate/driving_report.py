@@ -94,7 +94,7 @@ def _describe(run: DrivingRun) -> list[str]:
     )
     lines.append("baseline: metres between the two cameras")
     if run.classes is not None:
-        without = f"; {run.unmasked} pairs have no mask and are left out" if run.unmasked else ""
+        without = f"; pairs without a mask, which are left out: {run.unmasked}" if run.unmasked else ""
         lines.append(f"classes: the user's mask of image 0 at the point (--class-masks){without}")
     return lines
 

@@ -75,12 +75,14 @@ class MethodFiles:
         trunk: GoogLeNet's ImageNet weights; None looks in the folder that ``UCN_DATA`` names.
         xfeat: XFeat's ONNX file; None looks there too.
         siamese: a Siamese network; None takes the package's.
+        vgg: VGG-16's weights; None looks in the folder that ``UCN_DATA`` names.
     """
 
     weights: Sequence[Path] = ()
     trunk: Path | None = None
     xfeat: Path | None = None
     siamese: Path | None = None
+    vgg: Path | None = None
 
 
 @dataclass(frozen=True)

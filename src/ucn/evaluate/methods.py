@@ -26,6 +26,7 @@ from ucn.baselines.flow import (
 )
 from ucn.baselines.siamese import SHIPPED, PatchDescriber, SiameseMatcher, load_siamese
 from ucn.baselines.transfer import SQUARES
+from ucn.baselines.vgg import VggConv4
 from ucn.baselines.xfeat import find_obstacle
 from ucn.config import MatchConfig
 from ucn.errors import ConfigError, WeightsError
@@ -37,6 +38,7 @@ from ucn.predict import Matcher
 from ucn.weights import list_weights
 
 _TRUNK_FILE = "googlenet/bvlc_googlenet_conv1_to_inception_4a.npz"
+_VGG_FILE = "vgg/vgg16.safetensors"
 _XFEAT_FILE = "peers/xfeat_vga.onnx"
 
 
@@ -72,7 +74,9 @@ def load_methods(
         WeightsError: a file is there, but damaged or of something else.
     """
     files = files or MethodFiles()
-    chosen = list(dict.fromkeys(_list_quick() if names is None else names))
+    # Nobody has VGG's weights by chance: who gives them wants them measured.
+    quick = (*_list_quick(), *(("vgg",) if files.vgg is not None else ()))
+    chosen = list(dict.fromkeys(quick if names is None else names))
     for name in chosen:
         _check_name(name, [path.stem for path in files.weights])
     loaded = LoadedMethods()
@@ -142,6 +146,12 @@ def _load_trunk(files: MethodFiles, device: str | torch.device) -> Method:
     path = _find(files.trunk, _TRUNK_FILE, "GoogLeNet's ImageNet weights", "--trunk")
     title = "GoogLeNet's inception_4a as trained on ImageNet, one cell per 4 px, 512 numbers"
     return Method("trunk", title, {"trunk": _hash(path)}, UntrainedTrunk(path, device))
+
+
+def _load_vgg(files: MethodFiles, device: str | torch.device) -> Method:
+    path = _find(files.vgg, _VGG_FILE, "torchvision's vgg16", "--vgg")
+    title = "VGG-16's conv4_3 as trained on ImageNet, one cell per 8 px, 512 numbers"
+    return Method("vgg", title, {"vgg": _hash(path)}, VggConv4(path, device))
 
 
 def _load_xfeat(files: MethodFiles, _device: str | torch.device) -> Method:
@@ -292,6 +302,7 @@ def _load_siamese(files: MethodFiles, device: str | torch.device) -> Method:
 _ON_REQUEST: dict[str, Callable[[MethodFiles, Any], Method]] = {
     _TRANSFER: _load_transfer,
     _SIAMESE: _load_siamese,
+    "vgg": _load_vgg,
     "pixel-sift": _classical(
         "pixel-sift",
         PixelSift(),

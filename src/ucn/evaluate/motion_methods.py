@@ -20,6 +20,8 @@ from ucn.baselines.keypoints import (
     SiftKeypoints,
     match_keypoints,
 )
+from ucn.baselines.surf import SurfKeypoints
+from ucn.baselines.surf import find_obstacle as find_surf_obstacle
 from ucn.config import MatchConfig
 from ucn.errors import ConfigError
 from ucn.evaluate.methods import MethodFiles, MethodInfo, load_methods
@@ -97,7 +99,7 @@ class KeypointMatcher:
         ratio: of Lowe's test; 1 switches it off.
     """
 
-    extractor: SiftKeypoints | GridDescriptorsAtKeypoints
+    extractor: SiftKeypoints | SurfKeypoints | GridDescriptorsAtKeypoints
     ratio: float = 1.0
 
     def describe(self, image: Tensor) -> Keypoints:
@@ -185,7 +187,9 @@ def load_motion_methods(
     for path in files.weights:
         loaded.methods.append(_load_weights(str(path), path.stem, device))
     for name in chosen:
-        if name in _CLASSICAL:
+        if name == "surf" and (obstacle := find_surf_obstacle()):
+            loaded.skipped[name] = obstacle
+        elif name in _CLASSICAL:
             loaded.methods.append(_CLASSICAL[name]())
         elif name in _PEERS:
             _load_peer(name, files, device, loaded)
@@ -258,6 +262,11 @@ _CLASSICAL: dict[str, Callable[[], MotionMethod]] = {
         "kaze",
         f"KAZE, 24 × 24 samples {DenseKaze.unit_pixels} px apart, upright, at {_WHERE}, matched as sift",
         KeypointMatcher(GridDescriptorsAtKeypoints(DenseKaze())),
+    ),
+    "surf": _classical(
+        "surf",
+        f"SURF at up to {SurfKeypoints.max_count:,} keypoints of its own, by mahotas, matched as sift",
+        KeypointMatcher(SurfKeypoints()),
     ),
 }
 _PEERS = ("trunk", "xfeat", "disk")

@@ -23,6 +23,7 @@ from ucn.evaluate.metrics import Shares
 from ucn.evaluate.pair_lists import CUB_PAIRS
 from ucn.evaluate.pair_metrics import Reliability, area_under_roc, brier_score, measure_reliability
 from ucn.evaluate.predictions import Progress
+from ucn.evaluate.processes import share_work
 from ucn.predict import Matcher
 from ucn.types import Features, PairSample
 
@@ -184,6 +185,7 @@ def score_pairs(
     matchers: Mapping[Method, Matcher],
     cache: Path,
     progress: Progress | None = None,
+    jobs: int = 1,
 ) -> dict[str, list[float]]:
     """The score of each chosen pair by each matcher, in order; those in the cache are not made again.
 
@@ -193,6 +195,7 @@ def score_pairs(
         matchers: with their default settings, for which their scores were calibrated.
         cache: folder of predictions.
         progress: called after each pair.
+        jobs: processes that share the pairs; matchers of another device than the CPU need 1.
     """
     names = [(f"{pair.group}/{pair.is_match}", (pair.image0, pair.image1)) for pair in pairs]
     key = {"version": VERSION, "data": digest_data(names)}
@@ -200,26 +203,55 @@ def score_pairs(
         method: RecordStore(cache / "pair-score", method.name, {**key, "method": method.key})
         for method in matchers
     }
-    kept: dict[Method, OrderedDict[_ImageKey, Features]] = {method: OrderedDict() for method in matchers}
+    tasks = []
+    for number in chosen:
+        missing = tuple(row for row, store in enumerate(stores.values()) if number not in store)
+        if missing:
+            tasks.append(_Task(number, pairs[number], missing))
+    done, ordered = len(chosen) - len(tasks), list(stores.values())
+    if progress is not None and done:
+        progress(done, len(chosen))
     try:
-        for done, number in enumerate(chosen, start=1):
-            pair = pairs[number]
-            for method, matcher in matchers.items():
-                if number not in stores[method]:
-                    features0 = _extract(matcher, (pair.image0, None), kept[method])
-                    side = max(features0.image_hw) if pair.use_one_size else None
-                    features1 = _extract(matcher, (pair.image1, side), kept[method])
-                    score = matcher.match_features(features0, features1).pair_score
-                    stores[method].put(number, {"score": np.array(score, np.float64)})
+        for task, found in share_work(_Scorer(list(matchers.values())), tasks, jobs):
+            for row, score in zip(task.missing, found, strict=True):
+                ordered[row].put(task.number, {"score": np.array(score, np.float64)})
+            done += 1
             if progress is not None:
                 progress(done, len(chosen))
     finally:
-        for store in stores.values():
+        for store in ordered:
             store.flush()
     return {
         method.name: [float(store.get(number)["score"]) for number in chosen]
         for method, store in stores.items()
     }
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A pair, and the numbers of the matchers whose scores are missing."""
+
+    number: int
+    pair: LabelledPair
+    missing: tuple[int, ...]
+
+
+class _Scorer:
+    """Scores a pair wherever it is copied to."""
+
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
+        self._matchers = matchers
+        self._kept: list[OrderedDict[_ImageKey, Features]] = [OrderedDict() for _ in matchers]
+
+    def __call__(self, task: _Task) -> list[float]:
+        return [self._score(task.pair, row) for row in task.missing]
+
+    def _score(self, pair: LabelledPair, row: int) -> float:
+        matcher, kept = self._matchers[row], self._kept[row]
+        features0 = _extract(matcher, (pair.image0, None), kept)
+        side = max(features0.image_hw) if pair.use_one_size else None
+        features1 = _extract(matcher, (pair.image1, side), kept)
+        return float(matcher.match_features(features0, features1).pair_score)
 
 
 def _extract(matcher: Matcher, key: _ImageKey, kept: OrderedDict[_ImageKey, Features]) -> Features:

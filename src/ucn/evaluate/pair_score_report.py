@@ -52,7 +52,8 @@ def run_pair_score(
     require_methods(usable)
     pairs = list_pairs(folder)
     chosen = choose_pairs(pairs, settings.limit)
-    scores = score_pairs(pairs, chosen, matchers, settings.cache, progress)
+    jobs = settings.jobs if settings.device == "cpu" else 1
+    scores = score_pairs(pairs, chosen, matchers, settings.cache, progress, jobs)
     asked = [pairs[row] for row in chosen]
     figures = [figure for name, own in scores.items() for figure in measure(name, asked, own)]
     return _build_report(usable, settings, asked, figures)

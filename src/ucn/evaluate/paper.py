@@ -173,7 +173,9 @@ _SYSTEMS = {
     "dsp": "DSP",
     "deepmatching": "DeepMatching",
     "nntransfer": "NN transfer",
-    "conv4flow": "conv4 flow",
+    # Long et al. took conv4 of AlexNet.
+    "vggsiftflow": "conv4 flow",
+    "trunksiftflow": "conv4 flow",
 }
 
 

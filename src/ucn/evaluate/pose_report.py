@@ -9,6 +9,7 @@ from pathlib import Path
 from ucn.data.checking import spread
 from ucn.errors import DataError
 from ucn.evaluate.camera_motion import MotionBenchmark, MotionPair, MotionVariant, match_frames
+from ucn.evaluate.driving import DRIVING_BENCHMARKS
 from ucn.evaluate.motion_methods import LoadedMotionMethods
 from ucn.evaluate.motion_scoring import (
     ALL,
@@ -83,7 +84,8 @@ def run_camera_motion(
             return None
         return lambda done, _: progress(offset + done, 2 * len(chosen))
 
-    pairs = match_frames(benchmark, entries, chosen, variants, settings.cache, count(0))
+    jobs = settings.jobs if settings.device == "cpu" else 1
+    pairs = match_frames(benchmark, entries, chosen, variants, settings.cache, count(0), jobs)
     scores = score_motions(
         pairs,
         variants,
@@ -108,7 +110,7 @@ def _build(run: _Run) -> Report:
         protocol=tuple(describe_protocol(run)),
         methods=tuple(run.loaded.methods),
         skipped=run.loaded.skipped,
-        notes=(*run.notes, *cite_paper(columns)),
+        notes=(*run.notes, *_point_on(run.benchmark.name), *cite_paper(columns)),
         rows=tuple(asdict(figure) for figure in run.scores.figures),
         values={
             "pairs": run.scores.pairs,
@@ -125,6 +127,14 @@ def _build(run: _Run) -> Report:
         versions=find_versions(),
         device=name_device(run.settings.device),
     )
+
+
+def _point_on(name: str) -> tuple[str, ...]:
+    """Where the same data is measured in another way."""
+    other = f"{name}-points"
+    if other not in DRIVING_BENCHMARKS:
+        return ()
+    return (f"how many points are found, by limit, camera baseline and class of thing: ucn evaluate {other}",)
 
 
 def describe_protocol(run: _Run) -> list[str]:

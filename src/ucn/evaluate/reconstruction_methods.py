@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ucn.baselines.extractor import Extractor
 from ucn.batch.extraction import Method
+from ucn.devices import choose_device
 from ucn.errors import ConfigError
 from ucn.evaluate.methods import Method as MeasuredMethod
 from ucn.evaluate.methods import MethodFiles, list_methods, load_methods
-from ucn.predict import choose_device
 from ucn.weights import list_weights, load_weights
 from ucn.weights.store import DEFAULT_MAX_SIDE
 

@@ -64,7 +64,7 @@ def check_network(content: bytes, loaded: LoadedWeights, _k: int = 0) -> Iterato
 
 def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity]:
     """Compares matches of the example pair with those of `match_and_check`; raises `OutputError`."""
-    session = open_session(content)
+    session, settings = open_session(content), MatchConfig()
     for size_hw in SIZES_HW:
         image0, image1 = _read_pair(size_hw)
         image1 = image1[..., 3:]  # views need not have one size
@@ -72,16 +72,17 @@ def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity
             points, strengths = strongest_corners(image0, k)
             corners = points[strengths > 0]
             map0, map1 = loaded.model.encode(image0), loaded.model.encode(image1)
-            radius = MatchConfig().elsewhere_radius
-            matches = match_and_check(map0, map1, corners, elsewhere_radius=radius)
+            matches = match_and_check(map0, map1, corners, elsewhere_radius=settings.elsewhere_radius)
             scores = score_matches(matches, loaded.calibration).numpy()
-        points0, points1, found_scores, _ = _run(session, image0, image1)
+        points0, points1, found_scores, is_mutual = _run(session, image0, image1)
         _check_shape(points0, (k, 2))
         found = {tuple(point): row for row, point in enumerate(points0.tolist())}
         rows = np.array([found.get(tuple(point), -1) for point in corners.tolist()], np.int64)
         misses = np.linalg.norm(points1[rows] - matches.points1.numpy(), axis=1)
         differences = np.abs(found_scores[rows] - scores)
-        is_same = (rows >= 0) & (misses <= _SAME_PIXELS) & (differences <= _SAME_SCORE)
+        beyond = matches.misses.numpy() - settings.mutual_tolerance
+        is_told = (is_mutual[rows] == (beyond <= 0)) | (np.abs(beyond) <= _SAME_PIXELS)
+        is_same = (rows >= 0) & (misses <= _SAME_PIXELS) & (differences <= _SAME_SCORE) & is_told
         largest = float(differences[is_same].max(initial=0))
         yield _judge(Parity(size_hw, largest, float(is_same.mean())), _SAME_SCORE)
 

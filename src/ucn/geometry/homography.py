@@ -55,8 +55,9 @@ def estimate_homography(
 ) -> HomographyEstimate:
     """Estimates the homography that most matches agree with, by poselib's LO-RANSAC and refinement.
 
-    That there is none is an outcome, not an error: too few matches, too few that agree, or a map that no
-    camera makes of the inliers' part of the image: one that mirrors it or stretches it a hundred times.
+    That there is none is an outcome, not an error: too few matches, too few that agree, all of these on one
+    line, or a map that no camera makes of the inliers' part of the image: one that mirrors it or stretches it
+    a hundred times.
 
     Args:
         points0: (N, 2) pixels of image 0.
@@ -66,7 +67,7 @@ def estimate_homography(
         seed: of the draws, at least 0.
 
     Raises:
-        ValueError: a shape, the threshold or `min_inliers` is wrong.
+        ValueError: a shape, the threshold, `min_inliers` or the seed is wrong.
         ImportError: poselib is not installed.
     """
     pixels0, pixels1 = (np.asarray(points, np.float64) for points in (points0, points1))
@@ -76,6 +77,8 @@ def estimate_homography(
         raise ValueError(f"threshold must be above 0 pixels, got {threshold}")
     if min_inliers < 4:
         raise ValueError(f"min_inliers must be at least 4, got {min_inliers}")
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
     rows = np.flatnonzero(np.isfinite(pixels0).all(axis=1) & np.isfinite(pixels1).all(axis=1))
     if len(rows) < min_inliers:
         return _fail(len(pixels0), f"{len(rows)} matches; at least {min_inliers} are needed")
@@ -86,7 +89,10 @@ def estimate_homography(
     is_inlier[rows] = measure_misses(H, pixels0[rows], pixels1[rows]) <= threshold
     if is_inlier.sum() < min_inliers:
         return _fail(len(pixels0), f"{is_inlier.sum()} matches agree; at least {min_inliers} are needed")
-    reason = _find_obstacle(H, pixels0[is_inlier])
+    if _measure_width(pixels1[is_inlier]) < threshold:
+        reason = "the matches that agree lie on a line, which determines no homography"
+    else:
+        reason = _find_obstacle(H, pixels0[is_inlier])
     return _fail(len(pixels0), reason) if reason else HomographyEstimate(H, is_inlier)
 
 
@@ -96,6 +102,11 @@ def measure_misses(H_0to1: Array, points0: Array, points1: Array) -> Array:
     is_ahead = moved[:, 2] > 0
     places = moved[:, :2] / np.where(is_ahead, moved[:, 2], 1.0)[:, None]
     return np.where(is_ahead, np.linalg.norm(places - points1, axis=1), np.inf)
+
+
+def _measure_width(points: Array) -> float:
+    """How far points (N, 2) typically lie from the line that fits them best."""
+    return float(np.linalg.svd(points - points.mean(axis=0), compute_uv=False)[-1] / np.sqrt(len(points)))
 
 
 def _fail(count: int, reason: str) -> HomographyEstimate:

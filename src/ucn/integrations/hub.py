@@ -223,15 +223,15 @@ def _find_file(about: Any, repository: str) -> tuple[str, int, str]:
 def _check_content(path: Path, repository: str, size: int, sha256: str) -> None:
     found = path.stat().st_size
     if found != size:
-        raise WeightsError(
-            f"{FILE_NAME} of {repository} has {found} bytes, {size} were announced; delete {path} and try "
-            "again"
-        )
-    if sha256 and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
-        raise WeightsError(
-            f"{FILE_NAME} of {repository} has another hash than announced, {sha256[:16]}…; delete {path} and "
-            "try again"
-        )
+        what = f"{found} bytes, {size} were announced"
+    elif sha256 and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        what = f"another hash than announced, {sha256[:16]}…"
+    else:
+        return
+    # In the cache it would be taken for good the next time that its commit is asked for.
+    for copy in (path.resolve(), path):  # the latter is a link to the former
+        copy.unlink(missing_ok=True)
+    raise WeightsError(f"{FILE_NAME} of {repository} has {what}; it was deleted, try again")
 
 
 def _read_licence(about: Any) -> str:

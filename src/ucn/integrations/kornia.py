@@ -67,10 +67,12 @@ class LocalFeature(nn.Module):
             `num_features`, strongest first; all of a slot without a corner is 0.
 
         Raises:
-            ValueError: a shape is wrong.
+            ValueError: a shape or the type of the images is wrong.
         """
         if images.ndim != 4 or images.shape[1] not in (1, 3):
             raise ValueError(f"images must be (B, 3, H, W) or (B, 1, H, W), got {tuple(images.shape)}")
+        if not images.is_floating_point():
+            raise ValueError(f"images must be floating-point numbers in [0, 1], got {images.dtype}")
         expected = (images.shape[0], 1, *images.shape[2:])
         if mask is not None and tuple(mask.shape) != expected:
             raise ValueError(f"mask must be (B, 1, H, W) = {expected}, got {tuple(mask.shape)}")

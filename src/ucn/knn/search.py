@@ -78,13 +78,13 @@ def nearest(
         if outside is not None:
             outside = replace(outside, centres=outside.centres[None], positions=outside.positions[None])
     places = () if outside is None else (outside.centres, outside.positions)
-    found = None
+    answer = None
     if use_fused(queries, *places):
-        found = _search_fused(queries, database, k, outside, memory_bytes)
-    if found is None:
+        answer = _search_fused(queries, database, k, outside, memory_bytes)
+    if answer is None:
         _check_values(queries, database)
-        found = search_exactly(queries, database, k, outside, memory_bytes)
-    distances, indices = found
+        answer = search_exactly(queries, database, k, outside, memory_bytes)
+    distances, indices = answer
     return Neighbours(distances, indices) if is_batched else Neighbours(distances[0], indices[0])
 
 
@@ -97,7 +97,7 @@ def _search_fused(
     if not can_search(queries, database, k, outside, memory_bytes):
         return None
     found = search_fused(queries.detach(), database.detach(), k, outside)
-    # What is not finite shows here, so that values need not be read once more; so do those float16 cannot span.
+    # What is not finite shows here, without reading all values once more; so do those float16 cannot span.
     is_valid = bool(found.extremes.amax() < torch.inf)
     return (found.distances, found.indices) if is_valid else None
 

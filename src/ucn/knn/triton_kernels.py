@@ -7,7 +7,6 @@ so that ranking costs an addition and a maximum a pair, and the matrix of scores
 
 from __future__ import annotations
 
-
 import triton
 import triton.language as tl
 
@@ -17,6 +16,12 @@ VALID = tl.constexpr(-1.0e38)
 NO_ROW = tl.constexpr(2**31 - 1)
 # As in the torch search: distances within a relative 1e-12 tie. Twice that for squares.
 TIE = tl.constexpr(2e-12)
+
+# Arguments that differ from call to call; Triton would compile anew for those that are 1 or multiples of 16.
+_SIZES = [
+    *("N", "M", "D", "padded", "blocks", "database_blocks", "splits", "tiles"),
+    *("query_stride_item", "stride_item", "position_stride_item"),
+]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -44,7 +49,7 @@ def _copy_rows(
     stride_value: tl.tensor,
     D_PAD: tl.constexpr,
 ) -> tl.tensor:
-    """Writes rows in float16 and the largest length and largest rounding among them; squared lengths come back."""
+    """Writes rows in float16 and their largest length and rounding; their squared lengths come back."""
     places = tl.arange(0, D_PAD)
     is_row = rows < count
     offsets = rows.to(tl.int64)[:, None] * stride_row + places.to(tl.int64)[None, :] * stride_value
@@ -61,7 +66,7 @@ def _copy_rows(
     return squared
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def prepare(
     queries: tl.tensor,
     database: tl.tensor,
@@ -84,7 +89,7 @@ def prepare(
     D_PAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Copies in float16, penalties of database rows (`LOWEST` past the last), and what rounding can have done."""
+    """Copies in float16, penalties of database rows (`LOWEST` past the last), and what was rounded away."""
     block, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
     database += item * stride_item
     scale = _find_scale(database, D, stride_value, D_PAD)
@@ -92,9 +97,7 @@ def prepare(
     if block < database_blocks:
         rows = block * BLOCK + tl.arange(0, BLOCK)
         copies += item * M * D_PAD
-        squared = _copy_rows(
-            database, copies, extremes, scale, rows, M, D, stride_row, stride_value, D_PAD
-        )
+        squared = _copy_rows(database, copies, extremes, scale, rows, M, D, stride_row, stride_value, D_PAD)
         tl.store(
             penalties + item * padded + rows, tl.where(rows < M, -0.5 * squared, LOWEST), mask=rows < padded
         )
@@ -110,7 +113,9 @@ def prepare(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _is_far(centre_x: tl.tensor, centre_y: tl.tensor, x: tl.tensor, y: tl.tensor, radius_squared: tl.tensor) -> tl.tensor:
+def _is_far(
+    centre_x: tl.tensor, centre_y: tl.tensor, x: tl.tensor, y: tl.tensor, radius_squared: tl.tensor
+) -> tl.tensor:
     """Whether places lie farther than the radius, or nowhere; written so that all programs round it alike."""
     across, down = centre_x - x, centre_y - y
     is_near = tl.fma(across, across, down * down) <= radius_squared
@@ -148,7 +153,7 @@ def _write_totals(extremes: tl.tensor, totals: tl.tensor, database_blocks: tl.te
     tl.store(totals + 1, tl.max(roundings, axis=0))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def rank(
     query_copies: tl.tensor,
     copies: tl.tensor,
@@ -173,7 +178,7 @@ def rank(
     HAS_OUTSIDE: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
-    """The best scores of `SLOTS` bins of a split for each query, a bin's number in the last bits of its score."""
+    """The best scores of `SLOTS` bins of a split, with the bin's number in the last bits of its score."""
     row_block, split, item = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     if (row_block == 0) & (split == 0):
         _write_totals(extremes + item * blocks * 2, totals + item * 2, database_blocks)
@@ -277,16 +282,44 @@ def _find_threshold(
     rounding = query - query_copy
     lost = tl.sqrt(tl.sum(rounding * rounding, axis=0))
     largest, largest_lost = tl.load(totals), tl.load(totals + 1)
-    # What float16 changed, by Cauchy and Schwarz; what sums of D products in float32 can lose on tensor cores,
-    # which cut digits off; the bits of the bin's number (where scores are zero, too), and the penalty's rounding.
+    # What float16 changed, by Cauchy and Schwarz; what sums of D products in float32 can lose on tensor
+    # cores, which cut digits off; the bits of the bin's number, also where scores are zero; the penalty's
+    # own rounding.
     bound = lost * largest + (length + lost) * largest_lost + 1e-30
     scale = length * largest + 0.5 * largest * largest
     bound += (D + 8) * 2.4e-7 * length * largest + 3.2e-5 * scale
-    # K rows have scores of `kth` at least, so a row of the K nearest cannot stand more than two bounds behind.
+    # K rows have scores of `kth` at least, so none of the K nearest stands more than two bounds behind.
     return tl.maximum(kth - 2.02 * bound, VALID)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _measure(
+    database: tl.tensor,
+    query_row: tl.tensor,
+    rows: tl.tensor,
+    is_near: tl.tensor,
+    D: tl.tensor,
+    stride_row: tl.tensor,
+    stride_value: tl.tensor,
+    query_stride_value: tl.tensor,
+    D_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+) -> tl.tensor:
+    """Squared distances in float64, a few values at a time: many at once leave room for few programs."""
+    squares = tl.zeros([ROWS], tl.float64)
+    CHUNK: tl.constexpr = 64 if D_PAD > 64 else D_PAD
+    starts = database + rows.to(tl.int64) * stride_row
+    for start in range(0, D_PAD, CHUNK):
+        depth = (start + tl.arange(0, CHUNK)).to(tl.int64)
+        query = tl.load(query_row + depth * query_stride_value, mask=depth < D, other=0.0)
+        is_value = is_near[:, None] & (depth < D)[None, :]
+        values = tl.load(starts[:, None] + depth[None, :] * stride_value, mask=is_value, other=0.0)
+        difference = tl.where(is_value, values.to(tl.float64) - query.to(tl.float64)[None, :], 0.0)
+        squares += tl.sum(difference * difference, axis=1)
+    return squares
+
+
+@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def settle(
     queries: tl.tensor,
     database: tl.tensor,
@@ -325,8 +358,8 @@ def settle(
 ) -> None:
     """The K nearest rows of one query, by differences in float64 among those that can be.
 
-    These are in the bins whose best score reaches the threshold. Where all bins that a split could name do, it
-    may have more of them, and is read whole.
+    These are in the bins whose best score reaches the threshold. Where all bins that a split could name do,
+    it may have more of them, and is read whole.
     """
     n, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
     place = item * N + n
@@ -379,11 +412,18 @@ def settle(
             count_near = tl.sum(is_near.to(tl.int32), axis=0)
             if count_near > 0:
                 count_measured += count_near
-                offsets = row_starts * stride_row + depth.to(tl.int64)[None, :] * stride_value
-                is_value = is_near[:, None] & (depth < D)[None, :]
-                values = tl.load(database + offsets, mask=is_value, other=0.0).to(tl.float64)
-                difference = tl.where(is_value, values - query.to(tl.float64)[None, :], 0.0)
-                squares = tl.sum(difference * difference, axis=1)
+                squares = _measure(
+                    database,
+                    query_row,
+                    rows,
+                    is_near,
+                    D,
+                    stride_row,
+                    stride_value,
+                    query_stride_value,
+                    D_PAD,
+                    ROWS,
+                )
                 squares = tl.where(is_near, squares, float("inf"))
                 top, top_rows = _insert(top, top_rows, squares, rows)
         best = tl.max(left, axis=0)
@@ -393,7 +433,12 @@ def settle(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _write_sorted(
-    top: tl.tensor, top_rows: tl.tensor, distances: tl.tensor, indices: tl.tensor, place: tl.tensor, K: tl.constexpr
+    top: tl.tensor,
+    top_rows: tl.tensor,
+    distances: tl.tensor,
+    indices: tl.tensor,
+    place: tl.tensor,
+    K: tl.constexpr,
 ) -> None:
     """Writes the best from near to far; ties stand by row, and their distances must not decrease."""
     before, _ = _take_first(top, top_rows)

@@ -1,9 +1,9 @@
 """Nearest neighbours on a CUDA device in three launches, without a matrix of distances.
 
-`prepare` makes float16 copies and measures what that rounded away; `rank` multiplies, keeping the best score of
-each bin of rows; `settle` takes the bins that can hold one of the k nearest, which follows from a strict bound
-of the rounding, and measures their rows in float64. However many rows are nearly as near, the answer is exact:
-only the time grows. Launches depend on shapes alone, so they can be captured in a CUDA graph.
+`prepare` makes float16 copies and measures what that rounded away; `rank` multiplies, keeping the best score
+of each bin of rows; `settle` takes the bins that can hold one of the k nearest, which follows from a strict
+bound of the rounding, and measures their rows in float64. However many rows are nearly as near, the answer is
+exact: only the time grows. Launches depend on shapes alone, so they can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class _Sizes:
     blocks: int
 
 
-def can_search(
-    queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
-) -> bool:
+def can_search(queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int) -> bool:
     """Whether `search_fused` takes such inputs (B, N, D) and (B, M, D); others are for the torch search."""
     (B, N, D), M = queries.shape, database.shape[1]
     if B * N * M == 0 or D > MAX_DIMENSION or k > MAX_NEIGHBOURS or B > 65535 or max(N, M) >= 2**30:
@@ -93,7 +91,9 @@ def can_search(
     if outside is not None and torch.float64 in (outside.centres.dtype, outside.positions.dtype):
         return False
     sizes = _plan(queries, database, k, choose_tuning(queries.device))
-    row_bytes = 2 * sizes.d_pad * (N + M) + 4 * sizes.padded + N * (4 * sizes.splits * sizes.slots + 12 * k + 4)
+    row_bytes = (
+        2 * sizes.d_pad * (N + M) + 4 * sizes.padded + N * (4 * sizes.splits * sizes.slots + 12 * k + 4)
+    )
     return sizes.splits <= 2048 and B * row_bytes <= memory_bytes
 
 
@@ -120,7 +120,7 @@ def search_fused(
     query_copies = torch.empty((B, N, sizes.d_pad), dtype=torch.float16, device=device)
     copies = torch.empty((B, M, sizes.d_pad), dtype=torch.float16, device=device)
     floats = torch.empty(B * (sizes.padded + 3), dtype=torch.float32, device=device)
-    penalties, scales, totals = floats.split([B * sizes.padded, B, 2 * B])
+    penalties, scales, totals = torch.split(floats, [B * sizes.padded, B, 2 * B])
     found = FusedNeighbours(
         torch.empty((B, N, k), dtype=torch.float32, device=device),
         torch.empty((B, N, k), dtype=torch.int64, device=device),
@@ -158,7 +158,8 @@ def choose_tuning(device: torch.device) -> Tuning:
     """A good cut for a device: less shared memory asks for smaller steps."""
     if device.type != "cuda":
         return Tuning()
-    shared = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    properties = torch.cuda.get_device_properties(device)
+    shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 1024))
     if shared >= 140 * 1024:
         return Tuning()
     if shared >= 72 * 1024:
@@ -198,7 +199,7 @@ def _choose_splits(row_blocks: int, steps: int, tuning: Tuning, device: torch.de
 
     def measure(splits: int) -> int:
         # Each program also reads its queries and picks its best bins, about the cost of three steps.
-        return triton.cdiv(row_blocks * splits, places) * (triton.cdiv(steps, splits) + 3)
+        return int(triton.cdiv(row_blocks * splits, places) * (triton.cdiv(steps, splits) + 3))
 
     most = max(least, min(steps, 2 * least + triton.cdiv(places, row_blocks)))
     return min(range(least, most + 1), key=measure)

@@ -101,12 +101,18 @@ class CorrespondenceNetwork(nn.Module):
         Raises:
             ValueError: the shape is wrong or a side is too short.
         """
-        if images.ndim != 4 or images.shape[1] != 3:
-            raise ValueError(f"images must be (B, 3, H, W), got {tuple(images.shape)}")
+        check_images(images)
         height, width = images.shape[-2:]
-        if min(height, width) < MIN_SIDE:
-            raise ValueError(f"images must be at least {MIN_SIDE} px a side, got {width}×{height} (w×h)")
         return FeatureMap(self(images), self.stride, self.offset, (height, width))
+
+
+def check_images(images: Tensor) -> None:
+    """Refuses with a ValueError what is not (B, 3, H, W) of at least 32 px a side."""
+    if images.ndim != 4 or images.shape[1] != 3:
+        raise ValueError(f"images must be (B, 3, H, W), got {tuple(images.shape)}")
+    height, width = images.shape[-2:]
+    if min(height, width) < MIN_SIDE:
+        raise ValueError(f"images must be at least {MIN_SIDE} px a side, got {width}×{height} (w×h)")
 
 
 def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> CorrespondenceNetwork:

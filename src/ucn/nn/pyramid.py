@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ucn.nn.constants import make_constant
+
 _TAPS = (1.0, 4.0, 6.0, 4.0, 1.0)
 """Burt and Adelson's kernel (The Laplacian pyramid as a compact image code, 1983), times 16."""
 
@@ -55,7 +57,7 @@ class CoarseLevel(nn.Module):
 def halve(images: Tensor) -> Tensor:
     """(B, C, H, W) to half the size, rounded up, smoothed first: pixel i lies on pixel 2i."""
     channels = int(images.shape[1])  # a plain number also where a graph is recorded
-    taps = images.new_tensor(_TAPS) / 16
+    taps = make_constant(_TAPS, images) / 16
     padded = F.pad(images, (2, 2, 2, 2), mode="replicate")
     rows = F.conv2d(padded, taps.view(1, 1, 1, 5).expand(channels, 1, 1, 5), stride=(1, 2), groups=channels)
     return F.conv2d(rows, taps.view(1, 1, 5, 1).expand(channels, 1, 5, 1), stride=(2, 1), groups=channels)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ucn.acceleration import use_fused
 from ucn.geometry.sampling import sample_image
+from ucn.nn.constants import make_constant
 from ucn.nn.normalise import l2_normalise
 
 _LOCALISER_CHANNELS = 32
@@ -47,7 +48,7 @@ class ConvolutionalSpatialTransformer(nn.Module):
 
     def predict_theta(self, x: Tensor) -> Tensor:
         """Matrices (B, 4, h, w) = (θ11, θ12, θ21, θ22) for a map (B, C, h, w)."""
-        identity = x.new_tensor([1.0, 0.0, 0.0, 1.0]).view(1, 4, 1, 1)
+        identity = make_constant((1.0, 0.0, 0.0, 1.0), x).view(1, 4, 1, 1)
         # The localiser sees unit variance: trunk activations reach hundreds, and one step of an optimiser
         # on such inputs would throw the windows off the map, where no gradient calls them back.
         localised = self.localiser(l2_normalise(x) * math.sqrt(x.shape[1]))
@@ -96,9 +97,10 @@ def _fuse(x: Tensor, theta: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
     bias = None if bias is None else bias.to(dtype)
     allow_tf32 = torch.backends.cudnn.allow_tf32
-    return transform_and_convolve_fused(
+    fused: Tensor = transform_and_convolve_fused(
         x.to(dtype), theta.float(), weight.to(dtype), bias, MAX_REACH_CELLS, allow_tf32
-    )  # type: ignore[no-any-return]
+    )
+    return fused
 
 
 def _window_positions(theta: Tensor, kernel: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Encoding images that are too large for one forward pass, in overlapping tiles that change nothing."""
+"""Images that are too large: reduced, or encoded in overlapping tiles that change nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.nn.model import CorrespondenceNetwork
+from ucn.nn.model import MIN_SIDE, CorrespondenceNetwork
 from ucn.types import FeatureMap
 
 _ALIGNMENT = 32  # a multiple of every stride, so that tiles fall on the cells of the whole image
@@ -22,6 +23,19 @@ class _Span:
     stop: int
     wide_start: int
     wide_stop: int
+
+
+def reduce_image(pixels: Tensor, max_side: int | None) -> Tensor:
+    """An image (3, H, W) reduced to a longest side, though never below what networks need; None keeps it."""
+    height, width = pixels.shape[-2:]
+    if max_side is None or max(height, width) <= max_side:
+        return pixels
+    scale = max(max_side / max(height, width), MIN_SIDE / min(height, width))
+    if scale >= 1:
+        return pixels
+    size = (round(height * scale), round(width * scale))
+    reduced = F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)
+    return reduced[0].clamp(0, 1)
 
 
 def encode_in_tiles(

@@ -7,6 +7,7 @@ those of `grid_sample` on a CUDA device are.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,12 +16,43 @@ from torch import Tensor
 
 from ucn.nn.triton_transformer_kernels import backward_maps, backward_weight, forward
 
+
+@dataclass(frozen=True)
+class Cut:
+    """How a launch is cut into programs.
+
+    Attributes:
+        places: locations per program, or per step of one.
+        channels: of the map, per step.
+        outputs: channels of the output, per program or step.
+        warps: of 32 threads each.
+    """
+
+    places: int
+    channels: int
+    outputs: int
+    warps: int
+
+
+FORWARD = Cut(64, 64, 128, 8)
+BACKWARD_MAPS = Cut(64, 32, 128, 4)
+BACKWARD_WEIGHT = Cut(64, 64, 128, 4)
+
 # Programs of `backward_weight` per multiprocessor, over all stretches of locations.
 _PROGRAMS = 4
 
 
-def _block(count: int, most: int) -> int:
-    return max(16, min(most, triton.next_power_of_2(count)))
+def _shrink(cut: Cut, total: int, C: int, C_out: int, x: Tensor) -> dict[str, int]:
+    """Sizes no larger than the work; float32 takes twice the registers and shared memory."""
+    wide = 2 if x.itemsize == 4 else 1
+    return {
+        "PLACES": max(16, min(cut.places, triton.next_power_of_2(total))),
+        "CHANNELS": max(16, min(cut.channels // wide, triton.next_power_of_2(C))),
+        "OUTPUTS": max(16, min(cut.outputs, triton.next_power_of_2(C_out))),
+        "num_warps": cut.warps,
+        # Loads ahead of time would go round the L1 cache, where neighbouring windows share their readings.
+        "num_stages": 1,
+    }
 
 
 def _settings(x: Tensor, allow_tf32: bool) -> dict[str, Any]:
@@ -59,18 +91,23 @@ def transform_and_convolve_fused(
     Returns:
         (B, C', h, w) in channels-last memory.
     """
+    return run_forward(x, theta, weight, bias, reach, allow_tf32, FORWARD)
+
+
+def run_forward(
+    x: Tensor, theta: Tensor, weight: Tensor, bias: Tensor | None, reach: int, allow_tf32: bool, cut: Cut
+) -> Tensor:
+    """As `transform_and_convolve_fused`, without gradients, cut into programs as given."""
     (B, C, h, w), (C_out, _, kernel, _) = x.shape, weight.shape
     output = x.new_empty((B, h, w, C_out))
     total = B * h * w
-    outputs = _block(C_out, 128)
-    places = 128 if total >= 128 else 16
     if total > 0:
+        sizes = _shrink(cut, total, C, C_out, x)
         with _on(x):
-            forward[(triton.cdiv(total, places), triton.cdiv(C_out, outputs))](
+            forward[(triton.cdiv(total, sizes["PLACES"]), triton.cdiv(C_out, sizes["OUTPUTS"]))](
                 _lay_out(x), theta.contiguous(), _lay_out_weight(weight), weight if bias is None else bias,
                 output, total, h, w, C, C_out, KERNEL=kernel, REACH=reach, HAS_BIAS=bias is not None,
-                **_settings(x, allow_tf32), PLACES=places, CHANNELS=_block(C, 64 if x.itemsize == 2 else 32),
-                OUTPUTS=outputs, num_warps=8, num_stages=2,
+                **_settings(x, allow_tf32), **sizes,
             )  # fmt: skip
     return output.permute(0, 3, 1, 2)
 
@@ -111,18 +148,16 @@ def transform_and_convolve_backward(
     weight_rows = weight.new_zeros((kernel**2, C, C_out) if needs_weight else (0, 0, 0), dtype=torch.float32)
     with _on(x):
         if total > 0 and (needs_x or needs_theta):
-            places = 64 if total >= 64 else 16
-            backward_maps[(triton.cdiv(total, places),)](
+            cut = _shrink(BACKWARD_MAPS, total, C, C_out, x)
+            backward_maps[(triton.cdiv(total, cut["PLACES"]),)](
                 gradient_rows, rows, theta, _lay_out_weight(weight), x_rows, theta_gradient, total, *sizes,
-                **shared, NEEDS_MAPS=needs_x, NEEDS_THETA=needs_theta, PLACES=places,
-                CHANNELS=_block(C, 64), OUTPUTS=_block(C_out, 128 if x.itemsize == 2 else 64),
-                num_warps=4, num_stages=2,
+                **shared, NEEDS_MAPS=needs_x, NEEDS_THETA=needs_theta, **cut,
             )  # fmt: skip
         if total > 0 and needs_weight:
             _add_weight_gradient(gradient_rows, rows, theta, weight_rows, total, sizes, shared)
     weight_gradient = weight_rows
     if needs_weight:
-        weight_gradient = weight_rows.unflatten(0, (kernel, kernel)).permute(3, 2, 0, 1).contiguous()
+        weight_gradient = weight_rows.view(kernel, kernel, C, C_out).permute(3, 2, 0, 1).contiguous()
     return x_rows.to(x.dtype).permute(0, 3, 1, 2), theta_gradient, weight_gradient.to(weight.dtype)
 
 
@@ -136,19 +171,18 @@ def _add_weight_gradient(
     shared: dict[str, Any],
 ) -> None:
     C, C_out = sizes[2:]
-    channels, outputs = _block(C, 64), _block(C_out, 128 if rows.itemsize == 2 else 64)
-    blocks = triton.cdiv(C, channels) * triton.cdiv(C_out, outputs)
+    cut = _shrink(BACKWARD_WEIGHT, total, C, C_out, rows)
+    places = cut["PLACES"]
+    blocks = triton.cdiv(C, cut["CHANNELS"]) * triton.cdiv(C_out, cut["OUTPUTS"])
     taps = shared["KERNEL"] ** 2
     processors = 1
     if rows.is_cuda:
         processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
-    places = 64 if total >= 64 else 16
     stretches = max(1, min(triton.cdiv(total, places), _PROGRAMS * processors // (taps * blocks)))
     steps = triton.cdiv(triton.cdiv(total, places), stretches)
     backward_weight[(triton.cdiv(total, places * steps), taps, blocks)](
-        gradient_rows, rows, theta, weight_rows, total, steps, *sizes, **shared,
-        PLACES=places, CHANNELS=channels, OUTPUTS=outputs, num_warps=4, num_stages=2,
-    )  # fmt: skip
+        gradient_rows, rows, theta, weight_rows, total, steps, *sizes, **shared, **cut
+    )
 
 
 @transform_and_convolve_backward.register_fake
@@ -191,6 +225,4 @@ def _differentiate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return (*gradients, bias, None, None)
 
 
-torch.library.register_autograd(
-    "ucn::transform_and_convolve", _differentiate, setup_context=_keep
-)
+torch.library.register_autograd("ucn::transform_and_convolve", _differentiate, setup_context=_keep)

@@ -10,9 +10,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# Arguments that differ from call to call; Triton would compile anew for those that are 1 or multiples of 16.
+_SIZES = ["total", "steps", "h", "w"]
+
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _load_theta(theta: tl.tensor, places: tl.tensor, is_place: tl.tensor, h: tl.tensor, w: tl.tensor) -> tl.tensor:
+def _load_theta(
+    theta: tl.tensor, places: tl.tensor, is_place: tl.tensor, h: tl.tensor, w: tl.tensor
+) -> tl.tensor:
     """Column, row, first place of the image, and the matrix of each location."""
     size = h * w
     item = places // size
@@ -32,7 +37,7 @@ def _limit(offset: tl.tensor, REACH: tl.constexpr) -> tl.tensor:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _find_corners(x: tl.tensor, y: tl.tensor, is_place: tl.tensor, h: tl.tensor, w: tl.tensor) -> tl.tensor:
-    """The cell at the upper left of each point, how far the point is from it, and which corners are on the map."""
+    """The cell at the upper left of each point, how far the point is from it, corners on the map."""
     left, upper = tl.floor(x), tl.floor(y)
     column, row = left.to(tl.int32), upper.to(tl.int32)
     is_left = (column >= 0) & (column < w) & is_place
@@ -44,10 +49,12 @@ def _find_corners(x: tl.tensor, y: tl.tensor, is_place: tl.tensor, h: tl.tensor,
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _read(maps: tl.tensor, cells: tl.tensor, channels: tl.tensor, is_on_map: tl.tensor, C: tl.tensor) -> tl.tensor:
-    offsets = cells.to(tl.int64)[:, None] * C + channels[None, :]
+def _read(
+    maps: tl.tensor, cells: tl.tensor, channels: tl.tensor, is_on_map: tl.tensor, C: tl.tensor
+) -> tl.tensor:
+    starts = maps + cells.to(tl.int64) * C
     is_value = is_on_map[:, None] & (channels < C)[None, :]
-    return tl.load(maps + offsets, mask=is_value, other=0.0).to(tl.float32)
+    return tl.load(starts[:, None] + channels[None, :], mask=is_value, other=0.0).to(tl.float32)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -72,7 +79,7 @@ def _interpolate(
     return total
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def forward(
     maps: tl.tensor,
     theta: tl.tensor,
@@ -170,12 +177,12 @@ def _spread(
     C: tl.tensor,
 ) -> None:
     """Adds a corner's share of the values to the map's gradient."""
-    offsets = cells.to(tl.int64)[:, None] * C + channels[None, :]
+    starts = target + cells.to(tl.int64) * C
     is_value = is_on_map[:, None] & (channels < C)[None, :]
-    tl.atomic_add(target + offsets, share[:, None] * values, mask=is_value, sem="relaxed")
+    tl.atomic_add(starts[:, None] + channels[None, :], share[:, None] * values, mask=is_value, sem="relaxed")
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def backward_maps(
     gradient: tl.tensor,
     maps: tl.tensor,
@@ -249,7 +256,7 @@ def backward_maps(
         tl.store(start_of_theta + 3 * size, g22, mask=is_place)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
 def backward_weight(
     gradient: tl.tensor,
     maps: tl.tensor,
@@ -269,7 +276,7 @@ def backward_weight(
     CHANNELS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ) -> None:
-    """Gradient of the weights (taps, C, C_OUT) in float32, added to, over a stretch of `steps` * PLACES places."""
+    """Gradient of the weights (taps, C, C_OUT) in float32, added to, over `steps` * PLACES places."""
     tap = tl.program_id(1)
     output_blocks = tl.cdiv(C_OUT, OUTPUTS)
     channels = (tl.program_id(2) // output_blocks) * CHANNELS + tl.arange(0, CHANNELS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import secrets
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
@@ -17,6 +16,7 @@ from fastapi.middleware import Middleware
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+import ucn
 from ucn.data.points import format_matches
 from ucn.errors import ImageReadError, PointsError, UcnError
 from ucn.serve.engine import Engine
@@ -153,7 +153,7 @@ def create_app(
         summary="Which point in one image is which point in another?",
         description="Send two images, then ask where points of one lie in the other. Points are (x, y) in "
         "pixels of the upright image; the centre of the top-left pixel is (0, 0).",
-        version=_find_version(),
+        version=ucn.__version__,
         docs_url=None,
         redoc_url=None,
         lifespan=lambda _: _live(desk),
@@ -335,7 +335,7 @@ def _describe(desk: Desk) -> Status:
         for pair in PAIRS
     ]
     return Status(
-        version=_find_version(),
+        version=ucn.__version__,
         weights=[
             WeightsChoice(
                 name=info.name, task=info.task, description=info.description, restrictions=info.restrictions
@@ -353,10 +353,3 @@ def _describe(desk: Desk) -> Status:
 def _describe_image(image: HeldImage) -> Image:
     height, width = image.image_hw
     return Image(image=image.name, width=width, height=height)
-
-
-def _find_version() -> str:
-    try:
-        return importlib.metadata.version("ucn")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

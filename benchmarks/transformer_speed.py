@@ -1,0 +1,197 @@
+"""The fused convolutional spatial transformer on a CUDA device: equal to the plain one first, then ratios.
+
+python benchmarks/transformer_speed.py [--images 8] [--channels 128] [--sweep]
+
+The grid is that of 640×480 images, 120 × 160 cells. Outputs and gradients are compared with the plain
+transformer in float64. `--sweep` times other ways to cut the forward pass. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from gpu_timing import (
+    DEVICE,
+    describe_machine,
+    measure_memory,
+    print_report,
+    require_cuda,
+    time_eager,
+    time_graphs,
+)
+from torch import Tensor
+
+from ucn.acceleration import without_fused
+from ucn.nn.spatial_transformer import MAX_REACH_CELLS, transform_and_convolve
+
+_GRID = (120, 160)
+# Relative to the largest value; products round their factors to 11 bits (tf32, float16) or 8 (bfloat16).
+_TOLERANCES = {"float32, ieee": 2e-6, "float32, tf32": 4e-3, "float16": 6e-3, "bfloat16": 3e-2}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=int, default=8)
+    parser.add_argument("--channels", type=int, default=128)
+    parser.add_argument(
+        "--sweep", action="store_true", help="time other ways to cut the work, and nothing else"
+    )
+    arguments = parser.parse_args()
+    require_cuda()
+    if arguments.sweep:
+        sweep(arguments.images, arguments.channels)
+        return
+    checks = run_checks()
+    report: dict[str, Any] = {"machine": describe_machine(), "checks": checks}
+    rows: list[tuple[str, ...]] = [
+        ("type", "pass", "plain ms", "compiled ms", "fused ms", "ratio", "plain MB", "fused MB", "ratio")
+    ]
+    for dtype in (torch.bfloat16, torch.float32):
+        found = measure(build(arguments.images, arguments.channels, *_GRID, 3, dtype))
+        report[str(dtype)] = found
+        for name, one in found.items():
+            cells = [str(dtype).removeprefix("torch."), name]
+            cells += [f"{one[key]:.3f}" for key in ("plain_ms", "compiled_ms", "fused_ms")]
+            cells.append(f"{one['plain_ms'] / one['fused_ms']:.2f}")
+            cells += [f"{one[key]:.0f}" for key in ("plain_mb", "fused_mb")]
+            cells.append(f"{one['plain_mb'] / one['fused_mb']:.2f}")
+            rows.append(tuple(cells))
+    wrong = [check for check in checks if not check["is_right"]]
+    rows.append(("checks", str(len(checks)), "all equal" if not wrong else f"WRONG: {wrong}", *[""] * 6))
+    print_report(f"transformer, {arguments.images} × {_GRID}, {arguments.channels} channels", rows, report)
+
+
+def draw(*shape: int, seed: int) -> Tensor:
+    generator = torch.Generator(device=DEVICE).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=DEVICE)
+
+
+def build(
+    B: int, C: int, h: int, w: int, kernel: int, dtype: torch.dtype, C_out: int | None = None
+) -> list[Tensor]:
+    """Map (channels-last), matrices away from the identity, weights and bias."""
+    theta = torch.eye(2, device=DEVICE).view(1, 4, 1, 1) + 0.2 * draw(B, 4, h, w, seed=1)
+    x = draw(B, C, h, w, seed=0).to(dtype, memory_format=torch.channels_last)
+    weight = draw(C_out or C, C, kernel, kernel, seed=2) / (C * kernel**2) ** 0.5
+    tensors = [x, theta, weight.to(dtype), draw(C_out or C, seed=3).to(dtype)]
+    return [tensor.requires_grad_() for tensor in tensors]
+
+
+def plain(*inputs: Tensor) -> Tensor:
+    with without_fused():
+        return transform_and_convolve(*inputs)
+
+
+def run_both(function: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    """Output and gradients, for a fixed random gradient."""
+    out = function(*inputs)
+    gradient = draw(*out.shape, seed=9).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad(out, inputs, gradient)]
+
+
+def run_checks() -> list[dict[str, Any]]:
+    """Outputs and gradients against float64, for odd sizes, types and one network-sized map."""
+    found = []
+    names = ("output", "map", "theta", "weight", "bias")
+    for B, C, C_out, h, w, kernel in (
+        (2, 37, 19, 13, 11, 3),
+        (1, 16, 48, 30, 41, 5),
+        (2, 128, 128, 40, 53, 3),
+    ):
+        for name, tolerance in _TOLERANCES.items():
+            dtype = getattr(torch, name.split(",")[0])
+            inputs = build(B, C, h, w, kernel, dtype, C_out)
+            with torch.backends.cudnn.flags(enabled=True, allow_tf32="ieee" not in name):
+                ours = run_both(transform_and_convolve, inputs)
+            theirs = run_both(plain, [tensor.detach().double().requires_grad_() for tensor in inputs])
+            errors = {
+                part: float((a.double() - b).abs().max() / b.abs().max())
+                for part, a, b in zip(names, ours, theirs, strict=True)
+            }
+            is_right = all(error <= tolerance for error in errors.values())
+            found.append({"sizes": [B, C, C_out, h, w, kernel], "type": name, "is_right": is_right, **errors})
+    return found
+
+
+def measure(inputs: list[Tensor]) -> dict[str, dict[str, float]]:
+    """Times and memory of both passes."""
+    detached = [tensor.detach() for tensor in inputs]
+    inner = torch.compile(transform_and_convolve, dynamic=False)
+
+    def compiled(*tensors: Tensor) -> Tensor:
+        with without_fused():
+            return inner(*tensors)
+
+    forward = {
+        "plain_ms": time_graphs([partial(plain, *detached)], passes=3),
+        "compiled_ms": time_eager(partial(compiled, *detached)),
+        "fused_ms": time_graphs([partial(transform_and_convolve, *detached)], passes=3),
+        "plain_mb": measure_memory(partial(plain, *detached)),
+        "fused_mb": measure_memory(partial(transform_and_convolve, *detached)),
+    }
+    training = {
+        "plain_ms": time_eager(partial(run_both, plain, inputs)),
+        "compiled_ms": time_eager(partial(run_both, compiled, inputs)),
+        "fused_ms": time_eager(partial(run_both, transform_and_convolve, inputs)),
+        "plain_mb": measure_memory(partial(run_both, plain, inputs)),
+        "fused_mb": measure_memory(partial(run_both, transform_and_convolve, inputs)),
+    }
+    return {"forward": forward, "forward and backward": training}
+
+
+def sweep(B: int, C: int) -> None:
+    """Times of other cuts of the forward and the backward pass."""
+    from ucn.nn import triton_transformer
+    from ucn.nn.triton_transformer import Cut, run_forward
+
+    inputs = build(B, C, *_GRID, 3, torch.bfloat16)
+    x, theta, weight, bias = (tensor.detach() for tensor in inputs)
+    rows, report = [("pass", "cut", "ms")], []
+
+    def note(name: str, cut: Cut, work: Callable[[], Any]) -> None:
+        try:
+            ms = time_eager(work)
+        except Exception as error:  # Triton raises its own kinds where registers or memory do not suffice
+            rows.append((name, str(cut), f"{type(error).__name__}: {str(error)[:60]}"))
+            return
+        rows.append((name, str(cut), f"{ms:.4f}"))
+        report.append({"pass": name, "cut": str(cut), "milliseconds": ms})
+
+    for cut in (
+        Cut(64, 64, 128, 8),
+        Cut(64, 64, 128, 4),
+        Cut(64, 32, 128, 4),
+        Cut(128, 32, 128, 8),
+        Cut(128, 64, 128, 8),
+        Cut(32, 64, 128, 4),
+        Cut(64, 128, 128, 8),
+    ):
+        note("forward", cut, partial(run_forward, x, theta, weight, bias, MAX_REACH_CELLS, True, cut))
+    rest = {
+        "BACKWARD_MAPS": triton_transformer.BACKWARD_MAPS,
+        "BACKWARD_WEIGHT": triton_transformer.BACKWARD_WEIGHT,
+    }
+    for name, cuts in {
+        "BACKWARD_MAPS": (Cut(64, 32, 128, 4), Cut(64, 64, 128, 8), Cut(32, 32, 128, 4), Cut(32, 64, 128, 4)),
+        "BACKWARD_WEIGHT": (
+            Cut(64, 64, 128, 4),
+            Cut(64, 128, 128, 8),
+            Cut(32, 64, 128, 4),
+            Cut(128, 64, 128, 8),
+        ),
+    }.items():
+        for cut in cuts:
+            setattr(triton_transformer, name, cut)
+            note(f"both passes, {name}", cut, partial(run_both, transform_and_convolve, inputs))
+        setattr(triton_transformer, name, rest[name])
+    print_report("ways to cut the transformer", rows, {"machine": describe_machine(), "sweep": report})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+from pathlib import Path
+
+from interpreter import run_interpreted
+
+
+def test_fused_transformer_in_the_interpreter() -> None:
+    run_interpreted(Path(__file__).with_name("fused_transformer_cases.py"))
