@@ -135,8 +135,9 @@ def test_scores_are_kept(
     direct = [matcher.match(pair.image0, pair.image1).pair_score for pair in map(pairs.__getitem__, chosen)]
     assert first == pytest.approx(direct, abs=1e-6)
 
-    monkeypatch.setattr(pair_score, "share_work", share_with_copies)
-    shared = score_pairs(pairs, chosen, {untrained: matcher}, tmp_path / "shared", jobs=2)["untrained"]
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_score, "share_work", share_with_copies)
+        shared = score_pairs(pairs, chosen, {untrained: matcher}, tmp_path / "shared", jobs=2)["untrained"]
     assert shared == pytest.approx(first, abs=1e-6)
 
     class Asleep:

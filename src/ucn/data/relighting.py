@@ -150,7 +150,7 @@ def _glow(images: Tensor, drawn: dict[str, Tensor]) -> Tensor:
     height, width = images.shape[-2:]
     y = (torch.arange(height, device=images.device).view(1, 1, -1, 1) + 0.5) / height
     x = (torch.arange(width, device=images.device).view(1, 1, 1, -1) + 0.5) / width
-    place_x, place_y = drawn["glow_place"].split(1, dim=1)
+    place_x, place_y = drawn["glow_place"][:, :1], drawn["glow_place"][:, 1:]
     squared = (x - place_x).square() + (y - place_y).square()
     return torch.exp(-0.5 * squared / drawn["glow_size"].exp().square())
 
