@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from ucn.data.pairs import DataFile
 from ucn.data.sets.posed import Array, PosedData
 from ucn.evaluate.benchmarks import Benchmark
 from ucn.evaluate.driving import DRIVING_BENCHMARKS
-from ucn.evaluate.entries import enter
+from ucn.evaluate.entries import Entry, enter
 from ucn.evaluate.scoring import ALL
 from ucn.types import PairSample
 
@@ -82,6 +83,8 @@ class Wall(PosedData):
 
 def make_benchmark(root: Path) -> Benchmark:
     """The benchmark of KITTI raw over the wall, with few points."""
-    wall = Wall(root)
-    benchmark = DRIVING_BENCHMARKS["kitti-raw-points"]
-    return replace(benchmark, points=60, open=lambda _: enter(wall, lambda _: ALL, lambda _: DRIVE))
+    return replace(DRIVING_BENCHMARKS["kitti-raw-points"], points=60, open=partial(_open, root))
+
+
+def _open(root: Path, _: Path) -> list[Entry]:
+    return enter(Wall(root), lambda _: ALL, lambda _: DRIVE)

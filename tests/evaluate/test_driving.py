@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from driving_cases import DRIVE, HW, STEP, make_benchmark
-from evaluation_cases import BlankExtractor, make_method
+from evaluation_cases import BlankExtractor, make_method, share_with_copies
 from ucn.cli.app import app
 from ucn.errors import DataError
+from ucn.evaluate import predictions
 from ucn.evaluate.driving import (
     DRIVING_BENCHMARKS,
     DrivingRun,
@@ -168,22 +169,35 @@ def test_progress_counts_both_kinds(folder: Path, run: DrivingRun) -> None:
     assert seen == sorted(seen)
 
 
+def test_processes_can_share_the_pairs(
+    folder: Path, run: DrivingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictions, "share_work", share_with_copies)
+    shared = run_driving(
+        make_benchmark(folder / "wall"), Path(), load_methods(["sift"]), RunSettings(tmp_path, jobs=2)
+    )
+    for own, other in ((run.dense, shared.dense), (run.keypoints, shared.keypoints)):
+        name = other.methods[0].name
+        figures = [figure for figure in own.scores.figures if figure.method == name]
+        assert figures == list(other.scores.figures)
+
+
 def test_wrong_masks(run: DrivingRun, tmp_path: Path) -> None:
-    predictions = run.dense.predictions
+    found = run.dense.predictions
     with pytest.raises(DataError, match=r"no folder .*absent: --class-masks expects"):
-        group_by_class(predictions, tmp_path / "absent")
+        group_by_class(found, tmp_path / "absent")
     with pytest.raises(
         DataError, match=rf"has no mask of any pair; expected files such as .*{DRIVE}.0+\.png"
     ):
-        group_by_class(predictions, tmp_path)
+        group_by_class(found, tmp_path)
     write_mask(tmp_path, 0, np.zeros((10, 20)))
     with pytest.raises(DataError, match=r"8-bit grey image of 160 × 80 .* got 20 × 10"):
-        group_by_class(predictions, tmp_path)
+        group_by_class(found, tmp_path)
     coloured = np.zeros((*HW, 3))
     coloured[..., 0] = 9
     write_mask(tmp_path, 0, coloured)
     with pytest.raises(DataError, match="8-bit grey image"):
-        group_by_class(predictions, tmp_path)
+        group_by_class(found, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["road", "x,road", "1,", "1,all", "1,road,2", "\xff"])

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.knn import Outside, nearest
-from ucn.knn.triton_search import FusedNeighbours, Tuning, can_search, search_fused
+from ucn.knn.triton_search import (
+    FusedNeighbours,
+    Tuning,
+    _choose_splits,
+    can_search,
+    choose_tuning,
+    search_fused,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Small enough for several splits and steps of few rows each.
@@ -211,3 +218,13 @@ def test_what_is_left_to_the_torch_search() -> None:
     assert not can_search(some, some, 1, double, 2**20)
     assert not can_search(some, some, 1, None, 100)
     assert not can_search(some, some[:, :0], 1, None, 2**20)
+
+
+def test_splits_cover_the_database_and_fill_the_device() -> None:
+    tuning = Tuning(tiles=24, resident=1)
+    for row_blocks in (1, 2, 24, 150):
+        for steps in (1, 2, 172, 1000):
+            splits = _choose_splits(row_blocks, steps, tuning, torch.device("cpu"))
+            assert 1 <= splits <= steps
+            assert -(-steps // splits) <= tuning.tiles
+    assert choose_tuning(torch.device("cpu")) == Tuning()

@@ -7,6 +7,7 @@ from interpreter import run_interpreted
 from ucn.acceleration import use_fused, without_fused
 
 
+@pytest.mark.slow
 def test_fused_search_in_the_interpreter() -> None:
     run_interpreted(Path(__file__).with_name("fused_search_cases.py"))
 

@@ -121,7 +121,11 @@ def test_no_images() -> None:
 
 def test_operators_are_what_torch_expects() -> None:
     leaves = build(1, 3, 2, 3, 4, 3, 0.2)
-    torch.library.opcheck(transform_and_convolve_fused, (*leaves, MAX_REACH_CELLS, False))
+    torch.library.opcheck(
+        transform_and_convolve_fused,
+        (*leaves, MAX_REACH_CELLS, False),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )
     x, theta, weight = (x.detach() for x in leaves[:3] if x is not None)
     arguments = (draw(1, 2, 3, 4, seed=5), x, theta, weight, MAX_REACH_CELLS, False)
     for needs in ((True, True, True), (False, True, False), (True, False, True)):

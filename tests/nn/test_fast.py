@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ucn.config import ModelConfig
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.nn.fast import FastEncoder
-from ucn.nn.folding import fold
+from ucn.nn.folding import QuarteredConvolution, fold
 
 CONFIGS = [
     ModelConfig(),
@@ -41,14 +41,25 @@ def _images(height: int = 41, width: int = 52) -> Tensor:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.head_norm}-{c.transformer}-{c.levels}")
+@pytest.mark.parametrize("for_tensor_cores", [False, True])
 @torch.no_grad()
-def test_folded_network_gives_the_same_descriptors(config: ModelConfig) -> None:
+def test_folded_network_gives_the_same_descriptors(config: ModelConfig, for_tensor_cores: bool) -> None:
     model = _lively(config)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    folded = fold(model, torch.float32)
+    folded = fold(model, torch.float32, for_tensor_cores=for_tensor_cores)
     torch.testing.assert_close(folded(_images()), model(_images()), rtol=0, atol=2e-5)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules()) or config.dim is None
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 7), (9, 6), (8, 8)])
+def test_first_convolution_over_squares_of_pixels(size: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    first = nn.Conv2d(3, 5, 7, stride=2, padding=3).double()
+    for parameter in first.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    images = torch.randn(2, 3, *size, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(QuarteredConvolution(first)(images), first(images))
 
 
 @torch.no_grad()

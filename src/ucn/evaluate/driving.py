@@ -107,21 +107,21 @@ def run_driving(
 
 
 def _ask_keypoints(benchmark: Benchmark) -> Benchmark:
-    def open_entries(folder: Path) -> list[Entry]:
-        entries = benchmark.open(folder)
-        asked: dict[int, KeypointQuestions] = {}
-        return [
-            replace(entry, data=asked.setdefault(id(entry.data), KeypointQuestions(entry.data)))
-            for entry in entries
-        ]
-
     return replace(
         benchmark,
         name=f"{benchmark.name}-keypoints",
         truth=f"keypoints of OpenCV's SIFT in image 0 at most {MAX_DISTANCE:g} px from one of the points "
         "above, whose displacement they share",
-        open=open_entries,
+        open=partial(_open_at_keypoints, benchmark.open),
     )
+
+
+def _open_at_keypoints(opener: Callable[[Path], list[Entry]], folder: Path) -> list[Entry]:
+    asked: dict[int, KeypointQuestions] = {}
+    return [
+        replace(entry, data=asked.setdefault(id(entry.data), KeypointQuestions(entry.data)))
+        for entry in opener(folder)
+    ]
 
 
 def measure_baselines(run: PointsRun, cache: Path) -> list[float]:

@@ -15,13 +15,16 @@ import triton
 from torch import Tensor
 
 from ucn.knn.exclusion import Outside
-from ucn.knn.triton_kernels import prepare, rank, settle
+from ucn.knn.triton_rank import prepare, rank
+from ucn.knn.triton_settle import settle
 
 MAX_DIMENSION = 512
 MAX_NEIGHBOURS = 8
 
-# Values that one program of `prepare` holds at a time, for its registers' sake.
+# Values that one program of `prepare` holds at a time, and bins that one of `settle` chooses from: as many as
+# its registers take.
 _PREPARE_VALUES = 8192
+_MOST_CANDIDATES = 4096
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ def can_search(queries: Tensor, database: Tensor, k: int, outside: Outside | Non
     row_bytes = (
         2 * sizes.d_pad * (N + M) + 4 * sizes.padded + N * (4 * sizes.splits * sizes.slots + 12 * k + 4)
     )
-    return sizes.splits <= 2048 and B * row_bytes <= memory_bytes
+    is_held = triton.next_power_of_2(sizes.splits) * sizes.slots <= _MOST_CANDIDATES
+    return is_held and B * row_bytes <= memory_bytes
 
 
 def search_fused(

@@ -61,7 +61,7 @@ class FastEncoder:
             raise ValueError(f"max_sizes must be at least 1, got {max_sizes}")
         is_cuda = next(model.parameters()).is_cuda
         self.dtype = dtype or (torch.bfloat16 if is_cuda else torch.float32)
-        self.network = fold(model, self.dtype)
+        self.network = fold(model, self.dtype, for_tensor_cores=is_cuda)
         self._run: Callable[[Tensor], Tensor] = self.network
         self._is_captured = is_cuda
         if is_cuda if use_compiler is None else use_compiler:

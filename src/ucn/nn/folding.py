@@ -47,8 +47,32 @@ class JoinedInception(nn.Module):
         return torch.cat([own, *(F.relu(branch) for branch in branches)], dim=1)
 
 
+class QuarteredConvolution(nn.Module):
+    """The 7×7 convolution of stride 2 over 3 colours, as one of 4×4 and stride 1 over squares of 2×2 pixels.
+
+    Tensor cores multiply blocks of 8 or 16 channels at a time, of which 3 colours would leave most empty. The
+    kernel gets a row and a column of zeros first, and the 12 channels of a square 4 of zeros behind them.
+    """
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        kernel = F.pad(convolution.weight, (1, 0, 1, 0))  # (C', 3, 8, 8)
+        squares = F.pixel_unshuffle(kernel, 2)  # (C', 12, 4, 4)
+        self.convolution = nn.Conv2d(16, convolution.out_channels, 4)
+        self.convolution.weight = nn.Parameter(F.pad(squares, (0, 0, 0, 0, 0, 4)), requires_grad=False)
+        self.convolution.bias = nn.Parameter(_bias(convolution), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) to (B, C', H / 2, W / 2), rounded up."""
+        height, width = x.shape[-2:]
+        padded = F.pad(x, (4, 2 + width % 2, 4, 2 + height % 2))
+        return self.convolution(F.pad(F.pixel_unshuffle(padded, 2), (0, 0, 0, 0, 0, 4)))  # type: ignore[no-any-return]
+
+
 @torch.no_grad()
-def fold(model: CorrespondenceNetwork, dtype: torch.dtype) -> CorrespondenceNetwork:
+def fold(
+    model: CorrespondenceNetwork, dtype: torch.dtype, *, for_tensor_cores: bool = False
+) -> CorrespondenceNetwork:
     """A copy that computes the same descriptors, for use without gradients, in channels-last memory.
 
     Batch norms go into the convolutions beside them. Weights get the given type, and so do activations, but
@@ -57,9 +81,12 @@ def fold(model: CorrespondenceNetwork, dtype: torch.dtype) -> CorrespondenceNetw
     Args:
         model: stays as it is.
         dtype: float32, bfloat16 or float16.
+        for_tensor_cores: give the first convolution the form that they are quick at; a processor is not.
     """
     folded = copy.deepcopy(model).eval()
     folded.requires_grad_(False)
+    if for_tensor_cores and folded.trunk.conv1.stride == (2, 2):
+        setattr(folded.trunk, "conv1", QuarteredConvolution(folded.trunk.conv1))  # noqa: B010
     for block in ("inception_3a", "inception_3b", "inception_4a"):
         setattr(folded.trunk, block, JoinedInception(getattr(folded.trunk, block)))
     _fold_head(folded)

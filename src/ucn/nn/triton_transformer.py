@@ -221,7 +221,7 @@ def _differentiate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad
     found = transform_and_convolve_backward(gradient, x, theta, weight, *ctx.options, *needs[:3])
     gradients = [each if is_needed else None for each, is_needed in zip(found, needs[:3], strict=True)]
-    bias = gradient.float().sum(dim=(0, 2, 3)).to(ctx.bias_type) if needs[3] else None
+    bias = gradient.sum(dim=(0, 2, 3), dtype=torch.float32).to(ctx.bias_type) if needs[3] else None
     return (*gradients, bias, None, None)
 
 

@@ -1,0 +1,238 @@
+"""The last GPU program of the fused search, in Triton: the nearest among the rows that can be."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ucn.knn.triton_rank import LOWEST, SIZES, is_far
+
+# Scores above this are of rows.
+VALID = tl.constexpr(-1.0e38)
+NO_ROW = tl.constexpr(2**31 - 1)
+# As in the torch search: distances within a relative 1e-12 tie. Twice that for squares.
+TIE = tl.constexpr(2e-12)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _take_first(distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
+    """The nearest and its row; of those that tie, the lowest row."""
+    smallest = tl.min(distances, axis=0)
+    row = tl.min(tl.where(distances <= smallest + smallest * TIE, rows, NO_ROW), axis=0)
+    return tl.max(tl.where(rows == row, distances, -float("inf")), axis=0), row
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _take_last(distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
+    """The farthest and its row; of those that tie, the highest row."""
+    largest = tl.max(distances, axis=0)
+    row = tl.max(tl.where(distances + distances * TIE >= largest, rows, -1), axis=0)
+    return largest, row
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _insert(top: tl.tensor, top_rows: tl.tensor, distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
+    """Replaces the farthest of the best found so far by nearer rows, as long as there are some."""
+    near, near_row = _take_first(distances, rows)
+    far, far_row = _take_last(top, top_rows)
+    while (near + near * TIE < far) | (
+        (near <= far + far * TIE) & (near_row < far_row) & (near < float("inf"))
+    ):
+        is_far_row = top_rows == far_row
+        top = tl.where(is_far_row, near, top)
+        top_rows = tl.where(is_far_row, near_row, top_rows)
+        distances = tl.where(rows == near_row, float("inf"), distances)
+        near, near_row = _take_first(distances, rows)
+        far, far_row = _take_last(top, top_rows)
+    return top, top_rows
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _find_threshold(
+    values: tl.tensor,
+    flat: tl.tensor,
+    query: tl.tensor,
+    query_copy: tl.tensor,
+    totals: tl.tensor,
+    D: tl.tensor,
+    K: tl.constexpr,
+) -> tl.tensor:
+    """The least score that one of the K nearest rows can have in the product that was computed."""
+    left = values
+    kth = tl.max(left, axis=0)
+    for _ in tl.static_range(K - 1):
+        place = tl.min(tl.where(left == kth, flat, NO_ROW), axis=0)
+        left = tl.where(flat == place, LOWEST, left)
+        kth = tl.max(left, axis=0)
+    length = tl.sqrt(tl.sum(query * query, axis=0))
+    rounding = query - query_copy
+    lost = tl.sqrt(tl.sum(rounding * rounding, axis=0))
+    largest, largest_lost = tl.load(totals), tl.load(totals + 1)
+    # What float16 changed, by Cauchy and Schwarz; what sums of D products in float32 can lose on tensor
+    # cores, which cut digits off; the bits of the bin's number, also where scores are zero; the penalty's
+    # own rounding.
+    bound = lost * largest + (length + lost) * largest_lost + 1e-30
+    scale = length * largest + 0.5 * largest * largest
+    bound += (D + 8) * 2.4e-7 * length * largest + 3.2e-5 * scale
+    # K rows have scores of `kth` at least, so none of the K nearest stands more than two bounds behind.
+    # Where values are not finite, nothing is; the caller sees that in the lengths.
+    return tl.where(bound < 1e37, tl.maximum(kth - 2.02 * bound, VALID), float("inf"))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _measure(
+    database: tl.tensor,
+    query_row: tl.tensor,
+    rows: tl.tensor,
+    is_near: tl.tensor,
+    D: tl.tensor,
+    stride_row: tl.tensor,
+    stride_value: tl.tensor,
+    query_stride_value: tl.tensor,
+    D_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+) -> tl.tensor:
+    """Squared distances in float64, a few values at a time: many at once leave room for few programs."""
+    squares = tl.zeros([ROWS], tl.float64)
+    CHUNK: tl.constexpr = 64 if D_PAD > 64 else D_PAD
+    starts = database + rows.to(tl.int64) * stride_row
+    for start in range(0, D_PAD, CHUNK):
+        depth = (start + tl.arange(0, CHUNK)).to(tl.int64)
+        query = tl.load(query_row + depth * query_stride_value, mask=depth < D, other=0.0)
+        is_value = is_near[:, None] & (depth < D)[None, :]
+        values = tl.load(starts[:, None] + depth[None, :] * stride_value, mask=is_value, other=0.0)
+        difference = tl.where(is_value, values.to(tl.float64) - query.to(tl.float64)[None, :], 0.0)
+        squares += tl.sum(difference * difference, axis=1)
+    return squares
+
+
+@triton.jit(do_not_specialize=SIZES)  # type: ignore[untyped-decorator]
+def settle(
+    queries: tl.tensor,
+    database: tl.tensor,
+    query_copies: tl.tensor,
+    copies: tl.tensor,
+    penalties: tl.tensor,
+    scales: tl.tensor,
+    totals: tl.tensor,
+    candidates: tl.tensor,
+    centres: tl.tensor,
+    positions: tl.tensor,
+    radius_squared: tl.tensor,
+    distances: tl.tensor,
+    indices: tl.tensor,
+    measured: tl.tensor,
+    N: tl.tensor,
+    M: tl.tensor,
+    D: tl.tensor,
+    splits: tl.tensor,
+    tiles: tl.tensor,
+    query_stride_item: tl.tensor,
+    query_stride_row: tl.tensor,
+    query_stride_value: tl.tensor,
+    stride_item: tl.tensor,
+    stride_row: tl.tensor,
+    stride_value: tl.tensor,
+    position_stride_item: tl.tensor,
+    D_PAD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    SPLITS_PAD: tl.constexpr,
+    K: tl.constexpr,
+    K_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    HAS_OUTSIDE: tl.constexpr,
+) -> None:
+    """The K nearest rows of one query, by differences in float64 among those that can be.
+
+    These are in the bins whose best score reaches the threshold. Where all bins that a split could name do,
+    it may have more of them, and is read whole.
+    """
+    n, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    place = item * N + n
+    depth = tl.arange(0, D_PAD)
+    query_row = queries + item * query_stride_item + n.to(tl.int64) * query_stride_row
+    query = tl.load(query_row + depth.to(tl.int64) * query_stride_value, mask=depth < D, other=0.0)
+    query_copy = tl.load(query_copies + place * D_PAD + depth).to(tl.float32)
+    database += item * stride_item
+    copies += item * M * D_PAD
+    penalties += item * splits * tiles * COLUMNS
+    centre_x, centre_y = 0.0, 0.0
+    if HAS_OUTSIDE:
+        centre_x, centre_y = tl.load(centres + place * 2), tl.load(centres + place * 2 + 1)
+        positions += item * position_stride_item
+    flat = tl.arange(0, SPLITS_PAD * SLOTS)
+    offered = tl.load(candidates + place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
+    scaled = query.to(tl.float32) * tl.load(scales + item)
+    threshold = _find_threshold(offered, flat, scaled, query_copy, totals + item * 2, D, K)
+    slots = tl.arange(0, K_PAD)
+    top = tl.where(slots < K, float("inf"), -float("inf")).to(tl.float64)
+    top_rows = NO_ROW - slots
+    count_measured = 0
+    left = offered
+    best = tl.max(left, axis=0)
+    while best >= threshold:
+        entry = tl.min(tl.where(left == best, flat, NO_ROW), axis=0)
+        split = entry // SLOTS
+        last = tl.max(tl.where(flat == split * SLOTS + SLOTS - 1, offered, LOWEST), axis=0)
+        is_overfull = last >= threshold
+        done = tl.where(is_overfull, split * SLOTS, entry)
+        done_end = tl.where(is_overfull, split * SLOTS + SLOTS, entry + 1)
+        left = tl.where((flat >= done) & (flat < done_end), LOWEST, left)
+        own_bin = best.to(tl.int32, bitcast=True) & (COLUMNS - 1)
+        first = split * tiles * COLUMNS + tl.where(is_overfull, 0, own_bin)
+        step = tl.where(is_overfull, 1, COLUMNS)
+        count = tl.where(is_overfull, tiles * COLUMNS, tiles)
+        for start in range(0, count, ROWS):
+            taken = start + tl.arange(0, ROWS)
+            rows = first + taken * step
+            is_near = (taken < count) & (rows < M)
+            row_starts = rows.to(tl.int64)[:, None]
+            copy = tl.load(copies + row_starts * D_PAD + depth[None, :], mask=is_near[:, None], other=0.0)
+            scores = tl.sum(copy.to(tl.float32) * query_copy[None, :], axis=1)
+            scores += tl.load(penalties + rows, mask=is_near, other=LOWEST)
+            is_near &= scores >= threshold
+            if HAS_OUTSIDE:
+                x = tl.load(positions + rows * 2, mask=is_near, other=0.0)
+                y = tl.load(positions + rows * 2 + 1, mask=is_near, other=0.0)
+                is_near &= is_far(centre_x, centre_y, x, y, radius_squared)
+            count_near = tl.sum(is_near.to(tl.int32), axis=0)
+            if count_near > 0:
+                count_measured += count_near
+                squares = _measure(
+                    database,
+                    query_row,
+                    rows,
+                    is_near,
+                    D,
+                    stride_row,
+                    stride_value,
+                    query_stride_value,
+                    D_PAD,
+                    ROWS,
+                )
+                squares = tl.where(is_near, squares, float("inf"))
+                top, top_rows = _insert(top, top_rows, squares, rows)
+        best = tl.max(left, axis=0)
+    tl.store(measured + place, count_measured)
+    _write_sorted(tl.where(slots < K, top, float("inf")), top_rows, distances, indices, place, K)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_sorted(
+    top: tl.tensor,
+    top_rows: tl.tensor,
+    distances: tl.tensor,
+    indices: tl.tensor,
+    place: tl.tensor,
+    K: tl.constexpr,
+) -> None:
+    """Writes the best from near to far; ties stand by row, and their distances must not decrease."""
+    before, _ = _take_first(top, top_rows)
+    for slot in tl.static_range(K):
+        squared, row = _take_first(top, top_rows)
+        is_row = squared < float("inf")
+        before = tl.maximum(before, squared)
+        tl.store(distances + place * K + slot, tl.sqrt(before).to(tl.float32))
+        tl.store(indices + place * K + slot, tl.where(is_row, row, -1).to(tl.int64))
+        top = tl.where(top_rows == row, float("inf"), top)
