@@ -152,8 +152,9 @@ def test_outside_by_hand() -> None:
     queries = torch.zeros(3, 1, device=DEVICE)
     found = check(queries, database, 1, Outside(centres, positions, 16.0))
     assert found.indices[0].tolist() == [[2], [0], [1]]
-    found = check(queries, database, 2, Outside(centres, positions, 100.0))
-    assert found.indices[0].tolist() == [[-1, -1]] * 3
+    for radius in (100, 1e30):
+        found = check(queries, database, 2, Outside(centres, positions, radius))
+        assert found.indices[0].tolist() == [[-1, -1]] * 3
 
 
 def test_items_of_a_batch_are_searched_apart() -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpu_compile import compile_for_gpu
 from interpreter import run_interpreted
 from ucn.acceleration import use_fused, without_fused
 
@@ -37,3 +38,21 @@ def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert acceleration._find_obstacle() == "triton is not installed"
+
+
+@pytest.mark.slow
+def test_programs_compile_for_a_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="it has wheels for Linux alone")
+    from ucn.knn.triton_rank import prepare, rank
+    from ucn.knn.triton_settle import settle
+
+    halves, floats = ("query_copies", "copies"), ("penalties", "extremes", "scales", "totals", "candidates")
+    types = dict.fromkeys(halves, "*fp16") | dict.fromkeys(floats, "*fp32")
+    types |= dict.fromkeys(("queries", "database", "centres", "positions", "distances"), "*fp32")
+    types |= {"indices": "*i64", "measured": "*i32", "radius_squared": "fp32"}
+    common = {"D_PAD": 128, "COLUMNS": 128, "SLOTS": 8, "HAS_OUTSIDE": True}
+    compile_for_gpu(prepare, types, {"D_PAD": 128, "BLOCK": 64}, tmp_path, 4)
+    ranking = {"ROWS": 128, "DEPTH": 128, "STAGES": 3}
+    assert compile_for_gpu(rank, types, common | ranking, tmp_path, 8) <= 227 * 1024
+    settling = {"SPLITS_PAD": 16, "K": 3, "K_PAD": 4, "ROWS": 8}
+    compile_for_gpu(settle, types, common | settling, tmp_path, 1)

@@ -216,4 +216,4 @@ def _read_outside(outside: Outside | None, unused: Tensor) -> tuple[Tensor, Tens
     centres, positions = outside.centres.float().contiguous(), outside.positions.float()
     if positions.stride()[1:] != (2, 1):
         positions = positions.contiguous()
-    return centres, positions, outside.radius**2
+    return centres, positions, min(float(outside.radius) ** 2, 3.0e38)  # what a float32 argument can be
