@@ -236,7 +236,7 @@ class PassCounter:
 
     def __init__(self, ucn_model: CorrespondenceNetwork, siamese: SiameseNetwork) -> None:
         self._counts = {"images": 0, "patches": 0, "pairs": 0}
-        self._watch("images", ucn_model.trunk.conv1)
+        self._watch("images", ucn_model)
         self._watch("patches", siamese.branch.trunk.conv1)
         self._watch("pairs", siamese.decision.last)
 
