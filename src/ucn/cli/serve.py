@@ -140,7 +140,7 @@ def _serve(app: FastAPI, listener: socket.socket) -> None:
         timeout_graceful_shutdown=3,
     )
     server = uvicorn.Server(config)
-    try:
+    # Ctrl-C is the ordinary way to stop it; where a shell runs it in the background, uvicorn alone hears it.
+    with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
-    except KeyboardInterrupt:  # the ordinary way to stop it
-        typer.echo("stopped", err=True)
+    typer.echo("stopped", err=True)
