@@ -92,7 +92,7 @@ def test_the_recipe_is_that_of_the_shipped_weights(
 ) -> None:
     monkeypatch.delenv("UCN_DATA", raising=False)
     synthetic = script.read_synthetic(script.RECIPE, 24, None)
-    assert synthetic.points == 24 and synthetic.side == 288 and synthetic.border == "other"
+    assert synthetic.points == 24 and synthetic.border == "other" and synthetic.relight > 0
     assert script.read_synthetic(script.RECIPE, 24, 96) == replace(synthetic, side=96)
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,6 +23,15 @@ def test_the_first_signal_is_remembered(number: signal.Signals) -> None:
         assert signal.getsignal(each) == handler
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """What Ctrl-C does in a terminal; shells start what runs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_the_second_interrupt_ends_at_once() -> None:
     with StopSignals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
