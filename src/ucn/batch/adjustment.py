@@ -125,7 +125,7 @@ def _adjust_once(
         moves = _solve(_join(list(measured.values())), len(moves))
     moved = [
         (points + moves[start : start + len(points)]).astype(np.float32)
-        for points, start in zip(keypoints, offsets, strict=False)
+        for points, start in zip(keypoints, offsets[:-1], strict=True)
     ]
     return moved, {pair: _keep(rows, measured.get(pair), moves) for pair, rows in matches.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -224,7 +225,7 @@ class TrainConfig(Config):
         require(self.momentum > 0 or not self.use_nesterov, rule, self.use_nesterov)
         factor, milestones = self.milestone_factor, self.milestones
         require(0 < factor <= 1, "milestone_factor must be in (0, 1]", factor)
-        is_rising = all(earlier < later for earlier, later in zip((0, *milestones), milestones, strict=False))
+        is_rising = all(earlier < later for earlier, later in itertools.pairwise((0, *milestones)))
         require(is_rising, "milestones must rise and be at least 1", milestones)
         is_used = self.schedule == "step"
         rule = "milestones must be given with schedule 'step', and only with it"

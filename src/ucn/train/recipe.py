@@ -130,7 +130,10 @@ def _fill_in_variables(text: str, key: str) -> str:
     filled = os.path.expandvars(text)
     unset = re.search(r"\$\{(\w+)\}", filled)
     if unset:
-        raise ConfigError(f"{key} is {text}, but the environment variable {unset[1]} is not set")
+        raise ConfigError(
+            f"{key} is {text}, but the environment variable {unset[1]} is not set; set it to the folder that "
+            "holds the data"
+        )
     return filled
 
 

@@ -94,7 +94,7 @@ def load_weights(name_or_path: str | Path) -> LoadedWeights:
     info = SHIPPED.get(str(name_or_path))
     path = shipped_path(info) if info else Path(name_or_path)
     content = _read_checked(path, str(name_or_path), info)
-    header, tensors = _parse(content, path)
+    header, tensors = parse_safetensors(content, path, FORMAT, "is a .safetensors file but not of ucn")
     model_config = _read_header(header, "model", ModelConfig.from_dict, path)
     calibration = _read_header(header, "calibration", Calibration.from_dict, path)
     training = _read_header(header, "training", _check_mapping, path)
@@ -145,16 +145,29 @@ def _sort_header(content: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[end:]
 
 
-def _parse(content: bytes, path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+def parse_safetensors(
+    content: bytes, path: Path, wanted: str, mistaken: str
+) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The header's words and the arrays of a file of ours.
+
+    Args:
+        content: of the file.
+        path: its name, for messages.
+        wanted: the format that its header must name.
+        mistaken: what is said of a file of another format.
+
+    Raises:
+        WeightsError: it cannot be read, or is of another format.
+    """
     try:
         tensors = safetensors.torch.load(content)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise WeightsError(f"{path} is not a readable .safetensors file: {error}") from error
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
-    if header.get("format") != FORMAT:
+    if header.get("format") != wanted:
         raise WeightsError(
-            f"{path} is a .safetensors file but not of ucn: expected format '{FORMAT}' in its header, "
+            f"{path} {mistaken}: expected format '{wanted}' in its header, "
             f"got {reprlib.repr(header.get('format'))}"
         )
     return header, tensors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from ucn.baselines.siamese.network import SiameseConfig, SiameseNetwork, build_siamese
 from ucn.data.io import write_bytes_atomically
 from ucn.errors import UcnError, WeightsError
+from ucn.weights.store import parse_safetensors
 
 FORMAT = "ucn-siamese-1"
 SHIPPED = Path(__file__).with_name("siamese.safetensors")
@@ -62,7 +62,7 @@ def load_siamese(path: Path) -> SiameseNetwork:
         content = path.read_bytes()
     except OSError as error:
         raise WeightsError(f"cannot read a Siamese network from {path}: {error.strerror or error}") from error
-    header, tensors = _parse(content, path)
+    header, tensors = parse_safetensors(content, path, FORMAT, "holds no Siamese network")
     try:
         config = SiameseConfig.from_dict(json.loads(header["model"]))
     except (KeyError, TypeError, ValueError, RecursionError, UcnError) as error:
@@ -71,21 +71,6 @@ def load_siamese(path: Path) -> SiameseNetwork:
     model = build_siamese(config)
     model.load_state_dict(tensors, strict=True)
     return model.eval()
-
-
-def _parse(content: bytes, path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    try:
-        tensors = safetensors.torch.load(content)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise WeightsError(f"{path} is not a readable .safetensors file: {error}") from error
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
-    if header.get("format") != FORMAT:
-        raise WeightsError(
-            f"{path} holds no Siamese network: expected format '{FORMAT}' in its header, "
-            f"got {reprlib.repr(header.get('format'))}"
-        )
-    return header, tensors
 
 
 def _check_tensors(config: SiameseConfig, tensors: dict[str, Tensor], path: Path) -> None:

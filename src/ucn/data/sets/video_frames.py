@@ -258,7 +258,7 @@ def _check_not_text(path: Path) -> None:
     except OSError as error:
         raise DataError(f"cannot read clip {path}: {(error.strerror or str(error)).lower()}") from error
     if b"\0" not in start:
-        raise DataError(f"{path} is no clip: it is empty or text")
+        raise DataError(f"{path} is no clip: it is empty or text; give a video file, or a folder of frames")
 
 
 def _check_size(width: int, height: int, path: Path) -> None:
