@@ -3,14 +3,16 @@
 python benchmarks/knn_speed.py [--queries 3000] [--rows 22000] [--dim 128] [--sweep] [--no-checks]
 
 Times are of captured CUDA graphs, conversion and exact ranking included, over inputs that do not stay in the
-cache. `--sweep` times other ways to cut the work. The last line is JSON.
+cache. `--sweep` times other ways to cut the work, and each of their launches. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +29,9 @@ from torch import Tensor
 
 from ucn.knn import Outside, nearest
 from ucn.knn.torch_search import search_exactly
+
+if TYPE_CHECKING:
+    from ucn.knn.triton_search import Tuning
 
 # Together several times as large as the L2 cache of an H200, 60 MB.
 _SETS = 12
@@ -220,13 +225,15 @@ def product_max(queries: Tensor, database: Tensor) -> Any:
     return (queries @ database.T).max(1)
 
 
-def time_kernels(queries: Tensor, database: Tensor) -> dict[str, float]:
-    """Milliseconds of each launch."""
-    from ucn.knn.triton_search import search_fused
+def time_kernels(queries: Tensor, database: Tensor, tuning: Tuning | None = None) -> dict[str, float]:
+    """Milliseconds of each launch, one after the other."""
+    from ucn.knn.triton_search import choose_tuning, search_fused
 
+    tuning = replace(tuning or choose_tuning(queries.device), use_chain=False)
+    search_fused(queries, database, 1, None, tuning)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(20):
-            search_fused(queries, database, 1)
+            search_fused(queries, database, 1, None, tuning)
         torch.cuda.synchronize()
     return {
         event.key: event.self_device_time_total / event.count / 1e3
@@ -235,36 +242,54 @@ def time_kernels(queries: Tensor, database: Tensor) -> dict[str, float]:
     }
 
 
+def list_tunings() -> list[dict[str, Any]]:
+    """What differs from the default in other ways to cut the work, the most telling first.
+
+    All but the first are timed one launch after the other, as their launches are, and so compiled once.
+    """
+    return [
+        {"use_chain": True},
+        {},
+        {"stages": 2},
+        {"settle_values": 1024},
+        {"rows": 64, "warps": 4, "stages": 2, "resident": 2},
+        {"fold": 4},
+        {"prepare_values": 4096},
+        {"columns": 64, "fold": 1, "stages": 4},
+        {"settle_values": 512},
+        {"prepare_warps": 8},
+        {"tiles": 12},
+    ]
+
+
 def sweep(N: int, M: int, D: int) -> None:
-    """Times of other cuts; those that do not fit on the device say so."""
+    """Times of other cuts and of their launches; those that do not fit on the device say so."""
     from ucn.knn.triton_search import Tuning, search_fused
 
-    tunings = [
-        Tuning(),
-        Tuning(stages=2),
-        Tuning(stages=4),
-        Tuning(tiles=16),
-        Tuning(tiles=48),
-        Tuning(columns=64, warps=4, stages=2, resident=3),
-        Tuning(columns=64, warps=4, stages=3, resident=2),
-        Tuning(rows=64, warps=4, stages=2, resident=2),
-        Tuning(rows=64, columns=256, stages=2),
-        Tuning(rows=256, columns=64),
-        Tuning(settle_values=2048),
-        Tuning(settle_values=2048, settle_warps=2),
-        Tuning(settle_values=512),
-    ]
     sets = [(draw_unit(1, N, D, seed=2 * i), draw_unit(1, M, D, seed=2 * i + 1)) for i in range(_SETS)]
-    rows, report = [("cut", "ms")], []
-    for tuning in tunings:
+    outside = draw_outside(N, M)
+    parts = (sets[0][0][0, start : start + 512] for start in range(0, N, 512))
+    expected = torch.cat([brute_force(part, sets[0][1][0], None).argmin(1) for part in parts])
+    outside_ms = time_graphs([partial(search_fused, q, b, 1, outside) for q, b in sets])
+    found_outside = compare(sets[0][0][0], sets[0][1][0], 1, outside)
+    print(f"{1e3 * outside_ms:.2f} µs outside 16 px: {found_outside}", flush=True)
+    print("µs:   all prepare   rank settle  equal  cut", flush=True)
+    report = []
+    for changes in list_tunings():
+        tuning = Tuning(**{"use_chain": False, **changes})
         try:
+            found = search_fused(*sets[0], 1, None, tuning)
+            equal = float((found.indices[0, :, 0] == expected).double().mean())
             ms = time_graphs([partial(search_fused, q, b, 1, None, tuning) for q, b in sets])
+            launches = time_kernels(*sets[0], tuning)
         except Exception as error:  # Triton raises its own kinds where shared memory does not suffice
-            rows.append((str(tuning), f"{type(error).__name__}: {str(error)[:60]}"))
+            print(f"{changes}: {type(error).__name__}: {str(error)[:90]}", flush=True)
             continue
-        rows.append((str(tuning), f"{ms:.4f}"))
-        report.append({"tuning": str(tuning), "milliseconds": ms})
-    print_report("ways to cut the search", rows, {"machine": describe_machine(), "sweep": report})
+        times = [ms, *(launches[name] for name in ("prepare", "rank", "settle"))]
+        columns = " ".join(f"{1e3 * part:7.2f}" for part in times)
+        print(f"{columns}  {equal:.4f}  {changes}", flush=True)
+        report.append({"tuning": changes, "milliseconds": ms, "launches": launches, "equal": equal})
+    print(json.dumps({"machine": describe_machine(), "sweep": report, "outside": outside_ms}))
 
 
 if __name__ == "__main__":

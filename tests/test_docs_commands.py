@@ -28,6 +28,7 @@ NOT_RUN = {
     r"curl .*": "tests/serve/test_api.py asks the same routes",
     r"ucn serve": "does not end; tests/serve runs it",
     r"ucn demo.*": "tests/cli/test_cli_end_to_end.py runs it",
+    r"ucn bench.*": "minutes; tests/cli/test_bench.py runs it on small inputs",
     r"ucn export .*": "tests/export/test_onnx.py runs it",
     r"python examples/.*": "tests/test_readme.py and tests/export/test_onnx.py run the examples",
     r"python (benchmarks|tests)/.*": "minutes; tests/test_benchmarks.py runs benchmarks on small data",

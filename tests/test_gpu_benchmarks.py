@@ -8,7 +8,7 @@ import torch
 
 from benchmark_scripts import load_script, run_script
 
-SCRIPTS = ["knn_speed", "transformer_speed", "forward_speed"]
+SCRIPTS = ["knn_speed", "transformer_sweep"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "ucn"
 
 # Later levels may import earlier ones; rooms of one level may not import each other, unless listed.
 LEVELS: list[set[str]] = [
-    {"errors", "types", "config", "devices", "acceleration"},
+    {"errors", "types", "config", "devices", "acceleration", "threads"},
     {"geometry"},
     {"knn"},
     {"nn", "losses", "matching", "data", "keypoints"},

@@ -377,3 +377,17 @@ def test_similarities_say_where_their_cells_lie_in_the_given_image(image: Tensor
     assert found.similarities.max() == pytest.approx(1.0, abs=1e-5)
     with pytest.raises(PointsError, match="lies outside the image"):
         matcher.similarities(features, features, (168.0, 3.0))
+
+
+@torch.no_grad()
+def test_engines_give_the_same_descriptors(image: Tensor) -> None:
+    found = {engine: Matcher(_loaded(), device="cpu", engine=engine) for engine in ("auto", "fast", "plain")}
+    maps = {name: matcher.extract(image).map for name, matcher in found.items()}
+    assert torch.equal(maps["auto"].features, maps["fast"].features)  # on a CPU
+    torch.testing.assert_close(maps["fast"].features, maps["plain"].features, rtol=0, atol=1e-5)
+    assert maps["fast"].stride == maps["plain"].stride
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(ValueError, match="engine must be one of auto, fast, plain, got 'onnx'"):
+        Matcher(_loaded(), device="cpu", engine="onnx")  # type: ignore[arg-type]

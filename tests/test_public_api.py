@@ -34,9 +34,10 @@ NAMES = {
 # To change a line here is to change the public interface: say so in CHANGELOG.md.
 SIGNATURES = {
     "Matcher": "(loaded: 'LoadedWeights', *, config: 'MatchConfig | None' = None,"
-    " device: 'str | None' = None) -> 'None'",
+    " device: 'str | None' = None, engine: 'Engine' = 'auto') -> 'None'",
     "Matcher.from_pretrained": "(name_or_path: 'str | Path' = 'geometric', *,"
-    " config: 'MatchConfig | None' = None, device: 'str | None' = None) -> 'Matcher'",
+    " config: 'MatchConfig | None' = None, device: 'str | None' = None, engine: 'Engine' = 'auto')"
+    " -> 'Matcher'",
     "Matcher.extract": "(self, image: 'ImageLike', *, progress: 'Report | None' = None) -> 'Features'",
     "Matcher.match": "(self, image0: 'ImageLike', image1: 'ImageLike', *,"
     " points: 'ArrayLike | Tensor | None' = None, mask0: 'MaskLike | None' = None,"

@@ -35,7 +35,6 @@ def use_fused(*tensors: Tensor) -> bool:
     return _is_on and all(tensor.is_cuda for tensor in tensors) and _check_ready()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _check_ready() -> bool:
     """Whether Triton works on this machine; asked once."""
     global _is_ready
@@ -45,6 +44,10 @@ def _check_ready() -> bool:
         if reason is not None:
             _LOGGER.info("plain torch takes the place of fused GPU programs: %s", reason)
     return _is_ready
+
+
+# What torch.compiler.assume_constant_result does; but that imports the compiler, for more than a second.
+_check_ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _find_obstacle() -> str | None:

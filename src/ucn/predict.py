@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -20,8 +21,9 @@ from ucn.geometry.alignment import align_matches, show_same_surface
 from ucn.geometry.coords import cell_centres, cells_to_pixels, pixels_to_cells, resize_points, resize_scale
 from ucn.keypoints import detect_corners, grid_points
 from ucn.matching import CheckedMatches, match_and_check, similarity_map, spread_over_pixels
-from ucn.nn import MIN_SIDE, CorrespondenceNetwork
-from ucn.nn.tiling import encode_in_tiles, reduce_image
+from ucn.nn import MIN_SIDE
+from ucn.nn.fast import FastEncoder
+from ucn.nn.tiling import Encoder, encode_in_tiles, reduce_image
 from ucn.scoring import score_matches, score_pair
 from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, PairGuide, SimilarityMap
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
@@ -30,6 +32,10 @@ _PAIR_CORNERS = 500  # as many as the pair score was calibrated on
 
 Report = Callable[[str], None]
 """Called with a short phrase at the beginning of each stage."""
+
+Engine = Literal["auto", "fast", "plain"]
+"""What encodes images: a `FastEncoder`, the network itself, or the first on a CPU and the second elsewhere.
+"""
 
 
 class Matcher:
@@ -42,17 +48,25 @@ class Matcher:
     """
 
     def __init__(
-        self, loaded: LoadedWeights, *, config: MatchConfig | None = None, device: str | None = None
+        self,
+        loaded: LoadedWeights,
+        *,
+        config: MatchConfig | None = None,
+        device: str | None = None,
+        engine: Engine = "auto",
     ) -> None:
+        if engine not in get_args(Engine):
+            raise ValueError(f"engine must be one of {', '.join(get_args(Engine))}, got '{engine}'")
         config = config or MatchConfig()
         self.config = replace(config, max_side=loaded.max_side) if config.max_side == 0 else config
         self.weights: WeightsInfo = loaded.info
         self.device = choose_device(device)
         self._calibration = loaded.calibration
         # torch's annotations do not know memory_format.
-        self._model: CorrespondenceNetwork = loaded.model.to(  # type: ignore[call-overload]
-            self.device, memory_format=torch.channels_last
-        ).eval()
+        model = loaded.model.to(self.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        # On a CUDA device the fast encoder compiles for seconds at each new size, and rounds to bfloat16.
+        is_fast = engine == "fast" or (engine == "auto" and self.device.type == "cpu")
+        self._encoder: Encoder = FastEncoder(model) if is_fast else model
 
     @classmethod
     def from_pretrained(
@@ -61,6 +75,7 @@ class Matcher:
         *,
         config: MatchConfig | None = None,
         device: str | None = None,
+        engine: Engine = "auto",
     ) -> Matcher:
         """Loads shipped weights by name, or a weights file by path.
 
@@ -68,12 +83,15 @@ class Matcher:
             name_or_path: such as "geometric", or a .safetensors file that `ucn train` wrote.
             config: how images are matched; the defaults when None.
             device: "cpu", "cuda", "cuda:1", "mps"; CUDA where there is one, else the CPU, when None.
+            engine: "auto" is fast on a CPU, with the same descriptors to rounding, and plain elsewhere.
+                "fast" on a CUDA device suits many images of few sizes: it compiles at each new size, for
+                seconds, and works in bfloat16.
 
         Raises:
             WeightsError: the name is unknown or the file is damaged.
-            ValueError: there is no such device.
+            ValueError: there is no such device or engine.
         """
-        return cls(load_weights(name_or_path), config=config, device=device)
+        return cls(load_weights(name_or_path), config=config, device=device, engine=engine)
 
     def extract(self, image: ImageLike, *, progress: Report | None = None) -> Features:
         """Encodes one image; the result can be matched with many others.
@@ -91,7 +109,7 @@ class Matcher:
     def encode(self, images: Tensor) -> FeatureMap:
         """Descriptors of images of one size (B, 3, H, W) in [0, 1], at that size, in one forward pass."""
         batch = images.to(self.device).contiguous(memory_format=torch.channels_last)
-        return encode_in_tiles(self._model, batch, self.config.tile_side)
+        return encode_in_tiles(self._encoder, batch, self.config.tile_side)
 
     def match(
         self,
@@ -219,7 +237,7 @@ class Matcher:
                 progress(f"encoding {name}, {tile}")
 
         batch = pixels[None].contiguous(memory_format=torch.channels_last)
-        feature_map = encode_in_tiles(self._model, batch, self.config.tile_side, report_tile)
+        feature_map = encode_in_tiles(self._encoder, batch, self.config.tile_side, report_tile)
         keypoints = self._detect(pixels)
         scale = resize_scale(feature_map.image_hw, image_hw)
         grey = (pixels.mean(dim=0) * 255).round().clamp(0, 255).to(torch.uint8)

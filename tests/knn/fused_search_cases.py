@@ -21,7 +21,7 @@ from ucn.knn.triton_search import (
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Small enough for several splits and steps of few rows each.
-SMALL = Tuning(rows=16, columns=32, depth=64, tiles=3, warps=4, stages=2, settle_values=512)
+SMALL = Tuning(rows=16, columns=32, fold=2, depth=64, tiles=3, warps=4, stages=2, settle_values=512)
 
 
 def brute_force(
@@ -143,6 +143,22 @@ def test_outside() -> None:
     # The query's own row and its surroundings are the nearest by far, and do not count.
     database = draw_unit(150, 12, seed=1)
     check(database[:3], database, 1, Outside(places[4:7], places[4:], 15.0))
+
+
+def test_outside_in_a_feature_map() -> None:
+    """Queries in any order, also nowhere; cells in order of height, so that most are passed over."""
+    cells = torch.arange(300, device=DEVICE)
+    positions = torch.stack([cells % 10, cells // 10], dim=-1) * 4.0
+    centres = torch.rand(40, 2, generator=torch.Generator().manual_seed(5)).to(DEVICE) * 120
+    centres[7] = torch.nan
+    centres[9, 1] = torch.nan
+    centres[11] = torch.tensor([4.0, torch.inf])
+    database = draw_unit(300, 12, seed=1)
+    nearest_cell = torch.cdist(centres.nan_to_num(0.0, 0.0), positions).argmin(dim=1)
+    for radius in (0.0, 8.0, 40.0):
+        check(database[nearest_cell], database, 1, Outside(centres, positions, radius))
+    some = slice(7, 8)
+    check(database[some], database, 2, Outside(centres[some], positions, 8.0))
 
 
 def test_outside_by_hand() -> None:

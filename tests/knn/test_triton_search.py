@@ -43,16 +43,19 @@ def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_programs_compile_for_a_gpu(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
-    from ucn.knn.triton_rank import prepare, rank
+    from ucn.knn.triton_prepare import prepare
+    from ucn.knn.triton_rank import rank
     from ucn.knn.triton_settle import settle
 
     halves, floats = ("query_copies", "copies"), ("penalties", "extremes", "scales", "totals", "candidates")
     types = dict.fromkeys(halves, "*fp16") | dict.fromkeys(floats, "*fp32")
-    types |= dict.fromkeys(("queries", "database", "centres", "positions", "distances"), "*fp32")
-    types |= {"indices": "*i64", "measured": "*i32", "radius_squared": "fp32"}
-    common = {"D_PAD": 128, "COLUMNS": 128, "SLOTS": 8, "HAS_OUTSIDE": True}
-    compile_for_gpu(prepare, types, {"D_PAD": 128, "BLOCK": 64}, tmp_path, 4)
-    ranking = {"ROWS": 128, "DEPTH": 128, "STAGES": 3}
+    places = ("centres", "sorted_centres", "positions", "heights")
+    types |= dict.fromkeys(("queries", "database", "distances", *places), "*fp32")
+    types |= {"indices": "*i64", "measured": "*i32", "order": "*i32", "radius_squared": "fp32"}
+    every = {"D_PAD": 128, "HAS_OUTSIDE": True, "IS_HOPPER": True}
+    compile_for_gpu(prepare, types, every | {"BLOCK": 64, "QUERY_BLOCK": 16, "IS_FULL": False}, tmp_path, 4)
+    common = every | {"COLUMNS": 128, "SLOTS": 8}
+    ranking = {"ROWS": 128, "FOLD": 2, "DEPTH": 128, "STAGES": 3, "BLOCK": 64}
     assert compile_for_gpu(rank, types, common | ranking, tmp_path, 8) <= 227 * 1024
-    settling = {"SPLITS_PAD": 16, "K": 3, "K_PAD": 4, "ROWS": 8}
+    settling = {"BINS": 64, "SPLITS_PAD": 16, "K": 3, "K_PAD": 4, "ROWS": 16, "IS_FULL": True}
     compile_for_gpu(settle, types, common | settling, tmp_path, 1)

@@ -7,13 +7,13 @@ import torch.nn.functional as F
 
 from ucn.config import ModelConfig
 from ucn.nn import build_model, load_imagenet_trunk
-from ucn.nn.googlenet import local_response_norm, preprocess
+from ucn.nn.googlenet import GoogLeNetTrunk, local_response_norm, preprocess
 
 TRUNK_FILE = "googlenet/bvlc_googlenet_conv1_to_inception_4a.npz"
 
 
 def test_activations_equal_those_of_another_implementation(data_folder: Path) -> None:
-    trunk = build_model(ModelConfig(strides=(2, 2, 2, 2))).trunk
+    trunk = GoogLeNetTrunk((2, 2, 2, 2))
     load_imagenet_trunk(trunk, data_folder / TRUNK_FILE)
     with np.load(data_folder / "googlenet/reference_activations.npz") as reference, torch.no_grad():
         stages = trunk.stages(torch.from_numpy(reference["data"])[None])

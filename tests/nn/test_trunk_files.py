@@ -53,7 +53,7 @@ def arrays() -> Arrays:
 
 @pytest.fixture
 def trunk() -> GoogLeNetTrunk:
-    return build_model(ModelConfig()).trunk
+    return GoogLeNetTrunk()
 
 
 def _assert_filled(trunk: GoogLeNetTrunk, arrays: Arrays) -> None:

@@ -1,5 +1,6 @@
 """What a run begins with: all of it from one place, or one error that says what to do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from trunk_cases import Arrays, make_arrays, make_graph, write_caffemodel, write_npz, write_onnx
 from ucn.config import ModelConfig, TrainConfig
 from ucn.errors import ConfigError, WeightsError
-from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.nn import build_model
 from ucn.train.recipe import read_recipe
 from ucn.train.start import start_model
 from ucn.weights import list_weights, load_weights, save_weights
@@ -21,7 +22,7 @@ def make_config(init: str, model: ModelConfig = SMALL, seed: int = 0) -> TrainCo
     return TrainConfig("test", 1, seed=seed, init=init, model=model)
 
 
-def assert_equal(first: CorrespondenceNetwork, second: CorrespondenceNetwork) -> None:
+def assert_equal(first: torch.nn.Module, second: torch.nn.Module) -> None:
     states = first.state_dict(), second.state_dict()
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
@@ -37,7 +38,7 @@ def test_random_weights_follow_from_the_seed() -> None:
     assert_equal(model, build_model(SMALL, torch.Generator().manual_seed(3)))
     assert model.training
     other = start_model(make_config("random", seed=4))
-    assert not torch.equal(model.trunk.conv1.weight, other.trunk.conv1.weight)
+    assert not torch.equal(next(model.parameters()), next(other.parameters()))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".caffemodel", ".onnx", ".NPZ"])
@@ -76,7 +77,26 @@ def test_own_weights_by_file(tmp_path: Path) -> None:
     assert_equal(start_model(make_config(str(path))), load_weights(path).model)
 
 
-def test_parts_of_a_network_are_never_taken(tmp_path: Path) -> None:
+def test_the_trunk_alone_of_weights(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    save_weights(path, build_model(SMALL, torch.Generator().manual_seed(7)))
+    other = ModelConfig(dim=32, transformer="after_trunk", head_norm="channel", levels=2)
+    config = replace(make_config(str(path), other, seed=5), init_part="trunk")
+    model, drawn = start_model(config), build_model(other, torch.Generator().manual_seed(5))
+    assert_equal(model.trunk, load_weights(path).model.trunk)
+    for name, value in model.state_dict().items():
+        if not name.startswith("trunk."):
+            assert torch.equal(value, drawn.state_dict()[name]), name
+    assert model.training
+    with pytest.raises(ConfigError, match=r"has another trunk than the recipe's model"):
+        start_model(replace(config, model=ModelConfig(transformer="in_branch")))
+    with pytest.raises(ConfigError, match=r"init_part is trunk, which is for .* got 'random'; leave"):
+        start_model(replace(config, init="random"))
+    recipe = write_recipe(tmp_path, f"init: {path}\ninit_part: trunk\nmodel: {{dim: 24}}")
+    assert read_recipe(recipe).model == ModelConfig(dim=24)
+
+
+def test_a_whole_network_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
     save_weights(path, build_model(SMALL))
     other = ModelConfig(dim=32, transformer="none", head_norm="none")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.config import MatchConfig
+if TYPE_CHECKING:
+    from ucn.config import MatchConfig
 
 # readable=False: the library says itself what is wrong with a file, and better.
 Image0 = Annotated[Path, typer.Argument(metavar="A", readable=False, help="First image.", show_default=False)]
@@ -50,6 +51,8 @@ def build_config(max_side: int | None = None, **given: Any) -> MatchConfig | Non
     Raises:
         ConfigError: a value is out of range.
     """
+    from ucn.config import MatchConfig
+
     changes = {name: value for name, value in given.items() if value is not None}
     if max_side is not None:
         changes["max_side"] = max_side or None

@@ -37,14 +37,15 @@ def describe_run(matcher: Matcher) -> dict[str, Any]:
 
 def print_json(values: Mapping[str, Any]) -> None:
     """Prints one JSON object; NaN and infinities become null."""
-    typer.echo(json.dumps(_without_nan(values), indent=2, allow_nan=False))
+    typer.echo(json.dumps(without_nan(values), indent=2, allow_nan=False))
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """A value for JSON: NaN and infinities become None."""
     if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

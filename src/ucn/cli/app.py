@@ -15,6 +15,7 @@ import typer
 
 from ucn.cli import (
     align,
+    bench,
     data,
     demo,
     evaluate,
@@ -48,6 +49,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate.run,
     "export": export.run,
     "serve": serve.run,
+    "bench": bench.run,
     "weights": weights.run,
     "info": info.run,
 }

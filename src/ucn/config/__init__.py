@@ -8,7 +8,7 @@ from ucn.config.base import Config
 from ucn.config.matching import Calibration, MatchConfig
 from ucn.config.model import ModelConfig
 from ucn.config.synthetic import SyntheticConfig
-from ucn.config.training import LossConfig, SourceConfig, TrainConfig
+from ucn.config.training import LossConfig, SourceConfig, TeacherConfig, TrainConfig
 
 __all__ = [
     "Calibration",
@@ -18,5 +18,6 @@ __all__ = [
     "ModelConfig",
     "SourceConfig",
     "SyntheticConfig",
+    "TeacherConfig",
     "TrainConfig",
 ]

@@ -11,12 +11,12 @@ from ucn.config.base import Config, require
 
 @dataclass(frozen=True)
 class ModelConfig(Config):
-    """The network: GoogLeNet trunk, optional projection, optional convolutional spatial transformer."""
+    """The network: a trunk, optional projection, optional convolutional spatial transformer."""
 
     strides: tuple[int, int, int, int] = (2, 2, 1, 1)
     """Strides of conv1, pool1, pool2, pool3, each 1 or 2; (2, 2, 1, 1) is the paper's, one cell per 4 px."""
     dim: int | None = 128
-    """Length of a descriptor; None means inception_4a's 512 channels without a projection."""
+    """Length of a descriptor; None means the trunk's channels (512, or 64) without a projection."""
     head_norm: Literal["none", "batch", "channel"] = "channel"
     """Normalisation before the head: none, batch statistics, or over the channels of each location."""
     transformer: Literal["none", "after_trunk", "in_branch"] = "after_trunk"
@@ -33,6 +33,9 @@ class ModelConfig(Config):
     """Bring every image to the same mean brightness and contrast before the trunk."""
     levels: int = 1
     """Sizes at which the trunk sees the image, each half the one before, 1..4; 1 is the image alone."""
+    trunk: Literal["googlenet", "lite"] = "googlenet"
+    """The paper's GoogLeNet, or a small one on the same grid, for processors; `strides` are (2, 2, 1, 1),
+    `levels` 1 and the transformer not `in_branch` with that."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -56,3 +59,10 @@ class ModelConfig(Config):
             "context_layers must be 0 where the strides multiply to more than 8",
             self.context_layers,
         )
+        if self.trunk == "lite":
+            rule = "must be {} where trunk is lite"
+            require(self.strides == (2, 2, 1, 1), f"strides {rule.format('2, 2, 1, 1')}", self.strides)
+            # Its own coarsest cells have 32 pixels already.
+            require(self.levels == 1, f"levels {rule.format('1')}", self.levels)
+            is_beside = self.transformer != "in_branch"
+            require(is_beside, f"transformer {rule.format('none or after_trunk')}", self.transformer)

@@ -58,6 +58,27 @@ class LossConfig(Config):
 
 
 @dataclass(frozen=True)
+class TeacherConfig(Config):
+    """A finished network that the trained one follows: its similarities, beside the truth."""
+
+    weights: str
+    """The name of shipped weights or a .safetensors file; its cells must lie where the network's do."""
+    weight: float = 1.0
+    """Of the loss against the teacher, beside that against the truth, in [0, 1000]."""
+    temperature: float = 0.05
+    """Of the similarities that are compared, in (0, 10]; the lower, the more only the best cells count."""
+    sha256: str = ""
+    """Of the file, filled in when a recipe is read; where it is given, another file is refused."""
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        super().__post_init__()
+        require(self.weights.strip() != "", "weights must not be empty", self.weights)
+        require(0 <= self.weight <= 1000, "weight must be in [0, 1000]", self.weight)
+        require(0 < self.temperature <= 10, "temperature must be in (0, 10]", self.temperature)
+
+
+@dataclass(frozen=True)
 class SourceConfig(Config):
     """Where pairs of a training run come from: photographs, or a data set.
 
@@ -146,6 +167,9 @@ class TrainConfig(Config):
     init: str = "random"
     """'random'; a file of BVLC GoogLeNet for the trunk (.npz, .caffemodel, .onnx); or for the whole network
     the name of shipped weights or a .safetensors file."""
+    init_part: Literal["whole", "trunk"] = "whole"
+    """What is taken of weights that `init` names: the whole network, which then must be that of `model`, or
+    its trunk alone, with the rest drawn anew."""
     max_side: int = 1024
     """Longest side, in pixels, to which larger images should be reduced when they are matched with these
     weights, at least 32: about the size of what they learn from, where scale matters."""
@@ -192,6 +216,8 @@ class TrainConfig(Config):
     """The network."""
     loss: LossConfig = LossConfig()
     """The loss."""
+    teacher: TeacherConfig | None = None
+    """A finished network to learn from, beside the truth; None learns from the truth alone."""
     synthetic: SyntheticConfig = SyntheticConfig()  # noqa: RUF009
     """The pairs made of photographs."""
     sources: tuple[SourceConfig, ...] = ()

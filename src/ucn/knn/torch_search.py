@@ -1,10 +1,10 @@
 """Exact nearest neighbours in plain torch, by three methods of rising cost and accuracy.
 
-Ranking by ``q·b - |b|²/2`` needs one matrix product. Where the best scores of a query stand further apart
-than rounding can explain, that settles the query. Products that round their factors first (TF32, bfloat16, if
-the caller switched them on) settle little so; there, some more of the best rows are measured by differences.
-What is left, few queries in ordinary images and all of them in blank ones, is ranked by the same product in
-float64, and true ties at last by differences.
+Ranking by ``q·b - |b|²/2`` needs one matrix product; on a processor `binned_search` makes it where it can.
+Where the best scores of a query stand further apart than rounding can explain, that settles the query.
+Products that round their factors first (TF32, bfloat16, if the caller switched them on) settle little so;
+there, some more of the best rows are measured by differences. What is left, few queries in ordinary images
+and all of them in blank ones, is ranked by the same product in float64, and true ties at last by differences.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ucn.knn.binned_search import rank_in_bins
 from ucn.knn.exclusion import Outside, squared_distances, squared_distances_bytes
-
-# Distances that differ by less than this share are equal: summing in another order explains it.
-_TIE_TOLERANCE = 1e-12
+from ucn.knn.rounding import TIE_TOLERANCE, bound_rounding, factor_roundoff
 
 # Rows beyond the wanted ones that are measured where products round their factors.
 _SPARE_CANDIDATES = 16
 
 # Larger blocks of scores are slower on a processor, whose caches they leave (measured).
 _CPU_BLOCK_BYTES = 32 * 2**20
-_CPU_NORM_ROWS = 4096
+_CPU_COPIED_ROWS = 4096
 
 # Blocks of distances (rows, columns), each with its first column; they can be read more than once.
 _ReadBlocks = Callable[[], Iterable[tuple[int, Tensor]]]
@@ -50,7 +49,10 @@ def _find(queries: Tensor, database: Tensor, k: int, outside: Outside | None, me
     if B * N * database.shape[1] == 0:
         return torch.full((B, N, k), -1, dtype=torch.int64, device=queries.device)
     dtype = torch.promote_types(queries.dtype, torch.float32)
-    indices, is_settled = _rank_by_products(queries, database, k, outside, memory_bytes, dtype)
+    answer = rank_in_bins(queries, database, k, outside, memory_bytes)
+    if answer is None:
+        answer = _rank_by_products(queries, database, k, outside, memory_bytes, dtype)
+    indices, is_settled = answer
     for item in (~is_settled).any(dim=1).nonzero()[:, 0].tolist():
         unsettled = (~is_settled[item]).nonzero()[:, 0]
         for part in _slices(len(unsettled), max(1, memory_bytes // (32 * D))):
@@ -98,7 +100,7 @@ def _rank_by_products(
 ) -> tuple[Tensor, Tensor]:
     """Indices (B, N, k) by products in the given type, and which queries (B, N) those settle."""
     (B, N, _), M = queries.shape, database.shape[1]
-    is_coarse = _factor_roundoff(dtype) > 0
+    is_coarse = factor_roundoff(dtype) > 0
     count = min(k + 1 + (_SPARE_CANDIDATES if is_coarse else 0), M)
     best = queries.new_full((B, N, count), -torch.inf, dtype=dtype)
     indices = torch.full((B, N, count), -1, dtype=torch.int64, device=queries.device)
@@ -123,7 +125,7 @@ def _rank_by_products(
                 if column_step < M:
                     values, places = _merge(best[items, rows], indices[items, rows], values, places)
                 best[items, rows], indices[items, rows] = values, places
-    bound = _rounding_bound(query_norms, largest_norm, queries.shape[-1], dtype)
+    bound = bound_rounding(query_norms, largest_norm, queries.shape[-1], dtype)
     indices.masked_fill_(best == -torch.inf, -1)
     if is_coarse:
         indices, is_settled = _rerank(queries, database, best, indices, k, query_norms, bound, memory_bytes)
@@ -140,7 +142,7 @@ def _rank_by_products(
 def _measure_norms(rows: Tensor) -> Tensor:
     """Lengths (B, M) of rows (B, M, D), in float64."""
     # On a processor a wide copy of all rows, freshly allocated each time, costs more than the product does.
-    step = _CPU_NORM_ROWS if rows.device.type == "cpu" else max(1, rows.shape[1])
+    step = _CPU_COPIED_ROWS if rows.device.type == "cpu" else max(1, rows.shape[1])
     parts = _slices(rows.shape[1], step)
     return torch.cat([torch.linalg.vector_norm(rows[:, part].double(), dim=-1) for part in parts], dim=1)
 
@@ -162,6 +164,8 @@ def _plan(
         pairs = min(pairs, _CPU_BLOCK_BYTES)
     pairs //= pair_bytes
     copied_rows = memory_bytes // 4 // (16 * D)
+    if queries.device.type == "cpu" and itemsize == 8:  # else few hard queries would copy a whole database
+        copied_rows = min(copied_rows, _CPU_COPIED_ROWS)
     columns = max(1, min(M, pairs, copied_rows))
     rows = max(1, min(N, pairs // columns, copied_rows))
     items = 1
@@ -197,19 +201,6 @@ def _merge(best: Tensor, indices: Tensor, values: Tensor, places: Tensor) -> tup
     return merged, torch.cat([indices, places], dim=-1).gather(-1, order)
 
 
-def _rounding_bound(query_norms: Tensor, largest_norm: Tensor, D: int, dtype: torch.dtype) -> Tensor:
-    """By how much rounding may have changed the scores of each query (B, N); infinite where they overflow."""
-    products = query_norms * largest_norm
-    scale = products + 0.5 * largest_norm.square()
-    unit = 2.0 ** (-53 if dtype == torch.float64 else -24)
-    # The usual bound of a sum of D products, then what rounding both factors first can add (TF32, bfloat16),
-    # then what vanishes below the smallest normal number; and nearer than this, distances count as ties.
-    bound = 1.05 * (D + 8) * unit * scale
-    bound += 2.1 * _factor_roundoff(dtype) * products + D * torch.finfo(dtype).tiny
-    bound += _TIE_TOLERANCE * (query_norms + largest_norm).square()
-    return bound.masked_fill_(scale >= torch.finfo(dtype).max / 8, torch.inf)
-
-
 def _rerank(
     queries: Tensor,
     database: Tensor,
@@ -230,7 +221,7 @@ def _rerank(
     distances, order = distances.sort(dim=-1, stable=True)
     kth = distances[..., min(k, distances.shape[-1]) - 1]
     nearer, farther = distances[..., :-1], distances[..., 1:]
-    is_doubtful = (farther > nearer) & (farther <= nearer * (1 + _TIE_TOLERANCE))
+    is_doubtful = (farther > nearer) & (farther <= nearer * (1 + TIE_TOLERANCE))
     is_doubtful &= nearer <= kth[..., None]  # also those past k that tie with the k-th exactly
     score = 0.5 * (query_norms.square() - kth.square())
     rest = best[..., -1].double() + bound  # the best score a row that was left out can have
@@ -238,17 +229,6 @@ def _rerank(
     if best.shape[-1] == database.shape[1]:  # no row was left out
         is_complete = torch.ones_like(is_complete)
     return indices.gather(-1, order), ~is_doubtful.any(dim=-1) & is_complete
-
-
-def _factor_roundoff(dtype: torch.dtype) -> float:
-    """Relative error a matrix product may put on its factors, allowing for hardware that cuts off digits."""
-    if dtype == torch.float64:
-        return 0.0
-    try:
-        precision = torch.get_float32_matmul_precision()
-    except RuntimeError:  # the per-backend setting was used, which this function of torch refuses to report
-        precision = "medium"
-    return {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[precision]
 
 
 def _rank_by_differences(
@@ -291,7 +271,7 @@ def _pick(read_blocks: _ReadBlocks, rows: int, k: int, device: torch.device) -> 
         for start, distances in read_blocks():
             _hide(distances, start, picks)
             smallest = torch.minimum(smallest, distances.amin(dim=1))
-        limit = (smallest * (1 + _TIE_TOLERANCE))[:, None]
+        limit = (smallest * (1 + TIE_TOLERANCE))[:, None]
         pick = torch.full((rows,), -1, dtype=torch.int64, device=device)
         for start, distances in read_blocks():
             _hide(distances, start, picks)

@@ -15,43 +15,53 @@ import triton
 from torch import Tensor
 
 from ucn.knn.exclusion import Outside
-from ucn.knn.triton_rank import prepare, rank
+from ucn.knn.triton_prepare import prepare
+from ucn.knn.triton_rank import rank
 from ucn.knn.triton_settle import settle
 
 MAX_DIMENSION = 512
 MAX_NEIGHBOURS = 8
 
-# Values that one program of `prepare` holds at a time, and bins that one of `settle` chooses from: as many as
-# its registers take.
-_PREPARE_VALUES = 8192
+# Bins that a program of `settle` chooses from: as many as its registers take.
 _MOST_CANDIDATES = 4096
+# Registers of a multiprocessor, and most of a thread.
+_REGISTERS = 65536
+_MOST_REGISTERS = 255
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How `rank` is cut into programs.
+    """How the launches are cut into programs.
 
     Attributes:
-        rows: queries per program.
-        columns: database rows per step, and bins per split; a power of two.
+        rows: queries per product of `rank`; a program takes two such blocks.
+        columns: database rows per step; a power of two.
+        fold: how many of them share a bin; fewer bins leave room for larger steps.
         depth: values of a row per step where a row is longer than 128.
-        tiles: most steps per program, which is how many rows a bin has.
+        tiles: most steps per program; `fold` times as many rows are in a bin.
         warps: of 32 threads each.
         stages: steps that are loaded ahead.
         resident: programs that a multiprocessor holds at a time.
+        prepare_values: that a program of `prepare` holds at a time.
+        prepare_warps: of such a program.
         settle_values: of database rows, held at a time by a program of `settle`.
         settle_warps: of such a program.
+        use_chain: whether a launch may begin before the last one has ended, where the device can do that.
     """
 
-    rows: int = 128
+    rows: int = 64
     columns: int = 128
+    fold: int = 2
     depth: int = 64
-    tiles: int = 24
-    warps: int = 8
-    stages: int = 3
-    resident: int = 1
-    settle_values: int = 1024
+    tiles: int = 12
+    warps: int = 4
+    stages: int = 2
+    resident: int = 2
+    prepare_values: int = 8192
+    prepare_warps: int = 4
+    settle_values: int = 512
     settle_warps: int = 1
+    use_chain: bool = True
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ class _Sizes:
     depth: int
     d_pad: int
     block: int
+    query_block: int
     database_blocks: int
     blocks: int
 
@@ -95,7 +106,9 @@ def can_search(queries: Tensor, database: Tensor, k: int, outside: Outside | Non
         return False
     sizes = _plan(queries, database, k, choose_tuning(queries.device))
     row_bytes = (
-        2 * sizes.d_pad * (N + M) + 4 * sizes.padded + N * (4 * sizes.splits * sizes.slots + 12 * k + 4)
+        2 * sizes.d_pad * (N + sizes.padded)
+        + 4 * sizes.padded
+        + N * (4 * sizes.splits * sizes.slots + 12 * k + 16)
     )
     is_held = triton.next_power_of_2(sizes.splits) * sizes.slots <= _MOST_CANDIDATES
     return is_held and B * row_bytes <= memory_bytes
@@ -122,9 +135,14 @@ def search_fused(
     sizes = _plan(queries, database, k, tuning)
     device = queries.device
     query_copies = torch.empty((B, N, sizes.d_pad), dtype=torch.float16, device=device)
-    copies = torch.empty((B, M, sizes.d_pad), dtype=torch.float16, device=device)
-    floats = torch.empty(B * (sizes.padded + 3), dtype=torch.float32, device=device)
-    penalties, scales, totals = torch.split(floats, [B * sizes.padded, B, 2 * B])
+    copies = torch.empty((B, sizes.padded, sizes.d_pad), dtype=torch.float16, device=device)
+    has_outside = outside is not None
+    parts = [sizes.padded, 1, 2 * sizes.splits, has_outside * 2 * N, has_outside * 2 * sizes.database_blocks]
+    # Each begins at a multiple of 16 bytes: Triton compiles anew for pointers that do not.
+    parts = [B * part + -B * part % 4 for part in parts]
+    floats = torch.empty(sum(parts), dtype=torch.float32, device=device)
+    penalties, scales, totals, sorted_centres, heights = torch.split(floats, parts)
+    order = torch.empty(B * N if has_outside else 0, dtype=torch.int32, device=device)
     found = FusedNeighbours(
         torch.empty((B, N, k), dtype=torch.float32, device=device),
         torch.empty((B, N, k), dtype=torch.int64, device=device),
@@ -133,27 +151,33 @@ def search_fused(
     )
     candidates = torch.empty((B, N, sizes.splits, sizes.slots), dtype=torch.float32, device=device)
     centres, positions, radius_squared = _read_outside(outside, floats)
+    is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": has_outside, "IS_HOPPER": is_hopper}
+    # What launches take that may begin before the last one has ended.
+    later = {**common, "launch_pdl": is_hopper and tuning.use_chain}
     with torch.cuda.device(device) if device.type == "cuda" else torch.no_grad():
         prepare[(sizes.blocks, B)](
             queries, database, query_copies, copies, penalties, found.extremes, scales,
+            centres, sorted_centres, order, positions, heights,
             N, M, D, sizes.padded, sizes.database_blocks, *queries.stride(), *database.stride(),
-            D_PAD=sizes.d_pad, BLOCK=sizes.block, num_warps=4,
+            positions.stride(0), BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block,
+            IS_FULL=sizes.d_pad == D, num_warps=tuning.prepare_warps, **common,
         )  # fmt: skip
-        rank[(triton.cdiv(N, tuning.rows), sizes.splits, B)](
+        rank[(triton.cdiv(N, 2 * tuning.rows), sizes.splits, B)](
             query_copies, copies, penalties, found.extremes, totals, candidates,
-            centres, positions, radius_squared, N, M, sizes.tiles, sizes.blocks, sizes.database_blocks,
-            positions.stride(0), D_PAD=sizes.d_pad, ROWS=tuning.rows, COLUMNS=tuning.columns,
-            DEPTH=sizes.depth, SLOTS=sizes.slots, HAS_OUTSIDE=outside is not None, STAGES=tuning.stages,
-            num_warps=tuning.warps, num_stages=tuning.stages,
+            sorted_centres, positions, heights, radius_squared, N, M, sizes.tiles, sizes.blocks,
+            sizes.database_blocks, positions.stride(0), ROWS=tuning.rows, COLUMNS=tuning.columns,
+            FOLD=tuning.fold, DEPTH=sizes.depth, SLOTS=sizes.slots, STAGES=tuning.stages, BLOCK=sizes.block,
+            num_warps=tuning.warps, num_stages=tuning.stages, maxnreg=_count_registers(tuning), **later,
         )  # fmt: skip
         settle[(N, B)](
             queries, database, query_copies, copies, penalties, scales, totals, candidates,
-            centres, positions, radius_squared, found.distances, found.indices, found.measured,
+            order, centres, positions, radius_squared, found.distances, found.indices, found.measured,
             N, M, D, sizes.splits, sizes.tiles, *queries.stride(), *database.stride(), positions.stride(0),
-            D_PAD=sizes.d_pad, COLUMNS=tuning.columns, SLOTS=sizes.slots,
+            COLUMNS=tuning.columns, BINS=tuning.columns // tuning.fold, SLOTS=sizes.slots,
             SPLITS_PAD=triton.next_power_of_2(sizes.splits), K=k, K_PAD=triton.next_power_of_2(k),
-            ROWS=min(32, tuning.settle_values // sizes.d_pad), HAS_OUTSIDE=outside is not None,
-            num_warps=tuning.settle_warps,
+            ROWS=min(32, tuning.settle_values // sizes.d_pad), IS_FULL=sizes.d_pad == D,
+            num_warps=tuning.settle_warps, **later,
         )  # fmt: skip
     return found
 
@@ -164,21 +188,29 @@ def choose_tuning(device: torch.device) -> Tuning:
         return Tuning()
     properties = torch.cuda.get_device_properties(device)
     shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 1024))
-    if shared >= 140 * 1024:
+    if properties.major == 9:
         return Tuning()
+    if shared >= 140 * 1024:
+        return Tuning(rows=64)
     if shared >= 72 * 1024:
-        return Tuning(columns=64, warps=4, stages=2)
-    return Tuning(rows=64, columns=64, warps=4, stages=2)
+        return Tuning(rows=64, columns=64, fold=1, warps=4, stages=2)
+    return Tuning(rows=32, columns=64, fold=1, warps=4, stages=2)
+
+
+def _count_registers(tuning: Tuning) -> int:
+    """Registers that a thread of `rank` may have, so that as many programs are held as the tuning says."""
+    return min(_MOST_REGISTERS, _REGISTERS // (32 * tuning.warps * tuning.resident) // 8 * 8)
 
 
 def _plan(queries: Tensor, database: Tensor, k: int, tuning: Tuning) -> _Sizes:
     (B, N, D), M = queries.shape, database.shape[1]
     d_pad = max(16, triton.next_power_of_2(D))
     steps = triton.cdiv(M, tuning.columns)
-    splits = _choose_splits(B * triton.cdiv(N, tuning.rows), steps, tuning, queries.device)
+    splits = _choose_splits(B * triton.cdiv(N, 2 * tuning.rows), steps, tuning, queries.device)
     tiles = triton.cdiv(steps, splits)
     padded = splits * tiles * tuning.columns
-    block = min(64, _PREPARE_VALUES // d_pad)
+    block = min(64, tuning.columns, tuning.prepare_values // d_pad)
+    query_block = max(1, block // 4)
     database_blocks = triton.cdiv(padded, block)
     return _Sizes(
         splits=splits,
@@ -189,8 +221,9 @@ def _plan(queries: Tensor, database: Tensor, k: int, tuning: Tuning) -> _Sizes:
         depth=d_pad if d_pad <= 128 else tuning.depth,
         d_pad=d_pad,
         block=block,
+        query_block=query_block,
         database_blocks=database_blocks,
-        blocks=database_blocks + triton.cdiv(N, block),
+        blocks=database_blocks + triton.cdiv(N, query_block),
     )
 
 

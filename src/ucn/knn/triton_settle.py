@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ucn.knn.triton_rank import LOWEST, SIZES, is_far
+from ucn.knn.triton_prepare import LOWEST, SIZES, read_row, wait_for_last
+from ucn.knn.triton_rank import is_far
 
 # Scores above this are of rows.
 VALID = tl.constexpr(-1.0e38)
@@ -31,20 +32,12 @@ def _take_last(distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _insert(top: tl.tensor, top_rows: tl.tensor, distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
-    """Replaces the farthest of the best found so far by nearer rows, as long as there are some."""
-    near, near_row = _take_first(distances, rows)
+def _insert(top: tl.tensor, top_rows: tl.tensor, near: tl.tensor, near_row: tl.tensor) -> tl.tensor:
+    """Replaces the farthest of the best found so far by a row that is nearer, or ties and is lower."""
     far, far_row = _take_last(top, top_rows)
-    while (near + near * TIE < far) | (
-        (near <= far + far * TIE) & (near_row < far_row) & (near < float("inf"))
-    ):
-        is_far_row = top_rows == far_row
-        top = tl.where(is_far_row, near, top)
-        top_rows = tl.where(is_far_row, near_row, top_rows)
-        distances = tl.where(rows == near_row, float("inf"), distances)
-        near, near_row = _take_first(distances, rows)
-        far, far_row = _take_last(top, top_rows)
-    return top, top_rows
+    is_tie = (near <= far + far * TIE) & (near_row < far_row) & (near < float("inf"))
+    is_replaced = top_rows == tl.where((near + near * TIE < far) | is_tie, far_row, -1)
+    return tl.where(is_replaced, near, top), tl.where(is_replaced, near_row, top_rows)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -53,7 +46,8 @@ def _find_threshold(
     flat: tl.tensor,
     query: tl.tensor,
     query_copy: tl.tensor,
-    totals: tl.tensor,
+    lengths: tl.tensor,
+    roundings: tl.tensor,
     D: tl.tensor,
     K: tl.constexpr,
 ) -> tl.tensor:
@@ -67,7 +61,7 @@ def _find_threshold(
     length = tl.sqrt(tl.sum(query * query, axis=0))
     rounding = query - query_copy
     lost = tl.sqrt(tl.sum(rounding * rounding, axis=0))
-    largest, largest_lost = tl.load(totals), tl.load(totals + 1)
+    largest, largest_lost = tl.max(lengths, axis=0), tl.max(roundings, axis=0)
     # What float16 changed, by Cauchy and Schwarz; what sums of D products in float32 can lose on tensor
     # cores, which cut digits off; the bits of the bin's number, also where scores are zero; the penalty's
     # own rounding.
@@ -81,29 +75,17 @@ def _find_threshold(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _measure(
-    database: tl.tensor,
-    query_row: tl.tensor,
-    rows: tl.tensor,
-    is_near: tl.tensor,
+    row_start: tl.tensor,
+    query: tl.tensor,
     D: tl.tensor,
-    stride_row: tl.tensor,
     stride_value: tl.tensor,
-    query_stride_value: tl.tensor,
     D_PAD: tl.constexpr,
-    ROWS: tl.constexpr,
+    IS_FULL: tl.constexpr,
 ) -> tl.tensor:
-    """Squared distances in float64, a few values at a time: many at once leave room for few programs."""
-    squares = tl.zeros([ROWS], tl.float64)
-    CHUNK: tl.constexpr = 64 if D_PAD > 64 else D_PAD
-    starts = database + rows.to(tl.int64) * stride_row
-    for start in range(0, D_PAD, CHUNK):
-        depth = (start + tl.arange(0, CHUNK)).to(tl.int64)
-        query = tl.load(query_row + depth * query_stride_value, mask=depth < D, other=0.0)
-        is_value = is_near[:, None] & (depth < D)[None, :]
-        values = tl.load(starts[:, None] + depth[None, :] * stride_value, mask=is_value, other=0.0)
-        difference = tl.where(is_value, values.to(tl.float64) - query.to(tl.float64)[None, :], 0.0)
-        squares += tl.sum(difference * difference, axis=1)
-    return squares
+    """The squared distance of a row in float64."""
+    values = read_row(row_start, D, stride_value, D_PAD, IS_FULL)
+    difference = values.to(tl.float64) - query.to(tl.float64)
+    return tl.sum(difference * difference, axis=0)
 
 
 @triton.jit(do_not_specialize=SIZES)  # type: ignore[untyped-decorator]
@@ -116,6 +98,7 @@ def settle(
     scales: tl.tensor,
     totals: tl.tensor,
     candidates: tl.tensor,
+    order: tl.tensor,
     centres: tl.tensor,
     positions: tl.tensor,
     radius_squared: tl.tensor,
@@ -136,35 +119,48 @@ def settle(
     position_stride_item: tl.tensor,
     D_PAD: tl.constexpr,
     COLUMNS: tl.constexpr,
+    BINS: tl.constexpr,
     SLOTS: tl.constexpr,
     SPLITS_PAD: tl.constexpr,
     K: tl.constexpr,
     K_PAD: tl.constexpr,
     ROWS: tl.constexpr,
+    IS_FULL: tl.constexpr,
     HAS_OUTSIDE: tl.constexpr,
+    IS_HOPPER: tl.constexpr,
 ) -> None:
     """The K nearest rows of one query, by differences in float64 among those that can be.
 
     These are in the bins whose best score reaches the threshold. Where all bins that a split could name do,
     it may have more of them, and is read whole.
     """
-    n, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    place = item * N + n
+    place, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    copy_place, own_place = item * N + place, item * N + place
     depth = tl.arange(0, D_PAD)
-    query_row = queries + item * query_stride_item + n.to(tl.int64) * query_stride_row
-    query = tl.load(query_row + depth.to(tl.int64) * query_stride_value, mask=depth < D, other=0.0)
-    query_copy = tl.load(query_copies + place * D_PAD + depth).to(tl.float32)
+    if HAS_OUTSIDE:  # the copies are sorted
+        wait_for_last(IS_HOPPER)
+        own_place = item * N + tl.load(order + copy_place)
+    query_row = queries + item * query_stride_item + (own_place - item * N) * query_stride_row
+    query = read_row(query_row, D, query_stride_value, D_PAD, IS_FULL)
+    wait_for_last(IS_HOPPER)
+    query_copy = tl.load(query_copies + copy_place * D_PAD + depth).to(tl.float32)
     database += item * stride_item
-    copies += item * M * D_PAD
+    copies += item * splits * tiles * COLUMNS * D_PAD
     penalties += item * splits * tiles * COLUMNS
     centre_x, centre_y = 0.0, 0.0
     if HAS_OUTSIDE:
-        centre_x, centre_y = tl.load(centres + place * 2), tl.load(centres + place * 2 + 1)
+        centre_x, centre_y = tl.load(centres + own_place * 2), tl.load(centres + own_place * 2 + 1)
         positions += item * position_stride_item
     flat = tl.arange(0, SPLITS_PAD * SLOTS)
-    offered = tl.load(candidates + place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
+    offered = tl.load(
+        candidates + copy_place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST
+    )
+    parts = tl.arange(0, SPLITS_PAD)
+    totals += (item * splits + parts) * 2
+    lengths = tl.load(totals, mask=parts < splits, other=0.0)
+    roundings = tl.load(totals + 1, mask=parts < splits, other=0.0)
     scaled = query.to(tl.float32) * tl.load(scales + item)
-    threshold = _find_threshold(offered, flat, scaled, query_copy, totals + item * 2, D, K)
+    threshold = _find_threshold(offered, flat, scaled, query_copy, lengths, roundings, D, K)
     slots = tl.arange(0, K_PAD)
     top = tl.where(slots < K, float("inf"), -float("inf")).to(tl.float64)
     top_rows = NO_ROW - slots
@@ -179,43 +175,37 @@ def settle(
         done = tl.where(is_overfull, split * SLOTS, entry)
         done_end = tl.where(is_overfull, split * SLOTS + SLOTS, entry + 1)
         left = tl.where((flat >= done) & (flat < done_end), LOWEST, left)
-        own_bin = best.to(tl.int32, bitcast=True) & (COLUMNS - 1)
-        first = split * tiles * COLUMNS + tl.where(is_overfull, 0, own_bin)
-        step = tl.where(is_overfull, 1, COLUMNS)
-        count = tl.where(is_overfull, tiles * COLUMNS, tiles)
+        own_bin = best.to(tl.int32, bitcast=True) & (BINS - 1)
+        first = split * COLUMNS + tl.where(is_overfull, 0, own_bin)
+        step = tl.where(is_overfull, 1, BINS)
+        tile_rows = tl.where(is_overfull, COLUMNS, COLUMNS // BINS)
+        count = tile_rows * tiles
         for start in range(0, count, ROWS):
             taken = start + tl.arange(0, ROWS)
-            rows = first + taken * step
+            within = taken & (tile_rows - 1)
+            rows = first + step * ((taken - within) * splits + within)
             is_near = (taken < count) & (rows < M)
-            row_starts = rows.to(tl.int64)[:, None]
-            copy = tl.load(copies + row_starts * D_PAD + depth[None, :], mask=is_near[:, None], other=0.0)
-            scores = tl.sum(copy.to(tl.float32) * query_copy[None, :], axis=1)
-            scores += tl.load(penalties + rows, mask=is_near, other=LOWEST)
+            row_starts = rows.to(tl.int64)[:, None] * D_PAD
+            copy = tl.load(copies + row_starts + depth[None, :], mask=is_near[:, None], other=0.0)
+            penalty = tl.load(penalties + rows, mask=is_near, other=LOWEST)
+            scores = tl.sum(copy.to(tl.float32) * query_copy[None, :], axis=1) + penalty
             is_near &= scores >= threshold
             if HAS_OUTSIDE:
                 x = tl.load(positions + rows * 2, mask=is_near, other=0.0)
                 y = tl.load(positions + rows * 2 + 1, mask=is_near, other=0.0)
                 is_near &= is_far(centre_x, centre_y, x, y, radius_squared)
             count_near = tl.sum(is_near.to(tl.int32), axis=0)
-            if count_near > 0:
-                count_measured += count_near
-                squares = _measure(
-                    database,
-                    query_row,
-                    rows,
-                    is_near,
-                    D,
-                    stride_row,
-                    stride_value,
-                    query_stride_value,
-                    D_PAD,
-                    ROWS,
-                )
-                squares = tl.where(is_near, squares, float("inf"))
-                top, top_rows = _insert(top, top_rows, squares, rows)
+            count_measured += count_near
+            row = tl.min(tl.where(is_near, rows, NO_ROW), axis=0)
+            while row < NO_ROW:
+                row_start = database + row.to(tl.int64) * stride_row
+                squared = _measure(row_start, query, D, stride_value, D_PAD, IS_FULL)
+                top, top_rows = _insert(top, top_rows, squared, row)
+                is_near &= rows > row
+                row = tl.min(tl.where(is_near, rows, NO_ROW), axis=0)
         best = tl.max(left, axis=0)
-    tl.store(measured + place, count_measured)
-    _write_sorted(tl.where(slots < K, top, float("inf")), top_rows, distances, indices, place, K)
+    tl.store(measured + own_place, count_measured)
+    _write_sorted(tl.where(slots < K, top, float("inf")), top_rows, distances, indices, own_place, K)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

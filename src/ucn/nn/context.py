@@ -60,11 +60,14 @@ class ContextBranch(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, h, w) to (B, channels_out, h, w)."""
-        h, w = features.shape[-2:]
         # Windows that hang over the edge average the cells they have, so the edge is no colder than the rest.
         pooled = F.avg_pool2d(F.relu(self.entry(features)), POOL, ceil_mode=True, count_include_pad=False)
+        return self.look_round(pooled, (features.shape[-2], features.shape[-1]))
+
+    def look_round(self, pooled: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+        """What entered, pooled (B, WIDTH, h / POOL, w / POOL), to (B, channels_out, h, w)."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             pooled = pooled + F.relu(norm(convolution(pooled)))
         # Without aligned corners pooled cell k lies at cell 4k + 1.5, the middle of what it pooled.
         grown = F.interpolate(self.exit(pooled), scale_factor=POOL, mode="bilinear", align_corners=False)
-        return grown[..., :h, :w]
+        return grown[..., : grid_hw[0], : grid_hw[1]]

@@ -1,7 +1,9 @@
-"""Descriptors at the speed of the device: a folded network in bfloat16, compiled, as one CUDA graph per size.
+"""Descriptors at the speed of the device, from a folded network.
 
-For many images of few sizes, since every new size is compiled and captured once. Descriptors differ from
-those of the network itself by the rounding of bfloat16; `benchmarks/forward_speed.py` prints by how much.
+On a CUDA device it runs in bfloat16, compiled, as one CUDA graph per size: for many images of few sizes, as
+every new size is compiled and captured once. Descriptors differ from those of the network itself by the
+rounding of bfloat16; `ucn bench encode` prints by how much. On a processor it runs in bands of rows, in
+float32, for images of any size; descriptors are those of the network, to rounding.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ucn.nn.banded_network import BandedNetwork, can_band
 from ucn.nn.folding import fold
 from ucn.nn.model import CorrespondenceNetwork, check_images
 from ucn.types import FeatureMap
@@ -32,8 +35,11 @@ class FastEncoder:
     """Encodes images as a network does, for use alone.
 
     Attributes:
-        network: the folded copy that is run.
+        network: the folded copy whose weights are used.
         dtype: of its products.
+        stride: pixels between neighbouring cells.
+        offset: pixel coordinate of cell 0.
+        reach: pixels from a cell's centre within which the image matters to its descriptor.
     """
 
     def __init__(
@@ -59,13 +65,19 @@ class FastEncoder:
         """
         if max_sizes < 1:
             raise ValueError(f"max_sizes must be at least 1, got {max_sizes}")
-        is_cuda = next(model.parameters()).is_cuda
+        device = next(model.parameters()).device
+        is_cuda = device.type == "cuda"
         self.dtype = dtype or (torch.bfloat16 if is_cuda else torch.float32)
         self.network = fold(model, self.dtype, for_tensor_cores=is_cuda)
+        self.stride, self.offset, self.reach = model.stride, model.offset, model.reach
         self._run: Callable[[Tensor], Tensor] = self.network
+        self._describe: Callable[[Tensor], Tensor] = self.network.describe
         self._is_captured = is_cuda
         if is_cuda if use_compiler is None else use_compiler:
             self._run = torch.compile(self.network, dynamic=False, mode=compile_mode)
+        elif device.type == "cpu" and self.dtype == torch.float32 and can_band(self.network):
+            banded = BandedNetwork(self.network)
+            self._run, self._describe = banded, banded.describe
         self._max_sizes = max_sizes
         self._captured: dict[tuple[int, ...], _Captured] = {}
 
@@ -81,9 +93,17 @@ class FastEncoder:
 
     def encode(self, images: Tensor) -> FeatureMap:
         """Descriptors together with where their cells lie, as `CorrespondenceNetwork.encode`."""
-        network = self.network
         check_images(images)
-        return FeatureMap(self(images), network.stride, network.offset, (images.shape[-2], images.shape[-1]))
+        return FeatureMap(self(images), self.stride, self.offset, (images.shape[-2], images.shape[-1]))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """As `CorrespondenceNetwork.prepare`."""
+        return self.network.prepare(images)
+
+    @torch.no_grad()
+    def describe(self, images: Tensor) -> Tensor:
+        """As `CorrespondenceNetwork.describe`: for tiles, whose sizes are too many to capture."""
+        return self._describe(images)
 
     @torch.no_grad()
     def capture(self, images: Tensor) -> _Captured:

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ucn.nn.context import ContextBranch
-from ucn.nn.googlenet import Inception
+from ucn.nn.googlenet import GoogLeNetTrunk, Inception
+from ucn.nn.lite import NormedConvolution, ResidualUnit
 from ucn.nn.model import CorrespondenceNetwork
 from ucn.nn.pyramid import CoarseLevel
 from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
@@ -85,12 +86,16 @@ def fold(
     """
     folded = copy.deepcopy(model).eval()
     folded.requires_grad_(False)
-    if for_tensor_cores and folded.trunk.conv1.stride == (2, 2):
-        setattr(folded.trunk, "conv1", QuarteredConvolution(folded.trunk.conv1))  # noqa: B010
-    for block in ("inception_3a", "inception_3b", "inception_4a"):
-        setattr(folded.trunk, block, JoinedInception(getattr(folded.trunk, block)))
+    if isinstance(folded.trunk, GoogLeNetTrunk):
+        if for_tensor_cores and folded.trunk.conv1.stride == (2, 2):
+            setattr(folded.trunk, "conv1", QuarteredConvolution(folded.trunk.conv1))  # noqa: B010
+        for block in ("inception_3a", "inception_3b", "inception_4a"):
+            setattr(folded.trunk, block, JoinedInception(getattr(folded.trunk, block)))
     _fold_head(folded)
     for module in folded.modules():
+        if isinstance(module, NormedConvolution) and isinstance(module.norm, nn.BatchNorm2d):
+            _fold_behind(module.convolution, module.norm)
+            module.norm = nn.Identity()
         if isinstance(module, ContextBranch):
             for index, norm in enumerate(module.norms):
                 if isinstance(norm, nn.BatchNorm2d):
@@ -100,6 +105,11 @@ def fold(
             _fold_before(module.projection, module.norm)
             module.norm = nn.Identity()
     for module in folded.modules():
+        # After the norms, which the sum goes round; beside a 1 half types would round the kernel away.
+        if isinstance(module, ResidualUnit) and dtype == torch.float32:
+            nn.init.dirac_(identity := torch.empty_like(module.body.convolution.weight))
+            module.body.convolution.weight += identity
+            module.has_sum = False
         if isinstance(module, nn.Conv2d):
             module.__class__ = TypedConvolution
         if isinstance(module, (nn.Conv2d, ConvolutionalSpatialTransformer)):

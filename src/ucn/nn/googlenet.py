@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ucn.nn.constants import make_constant
 
-# BVLC's preprocessing: blue, green, red, 0..255, minus the ImageNet mean.
-_MEAN_BGR = (104.0, 117.0, 123.0)
+MEAN_BGR = (104.0, 117.0, 123.0)
+"""Of ImageNet's pixels; BVLC's weights expect blue, green, red, 0..255, minus these."""
 
 SpatialConvolution = Callable[[int, int, int], nn.Module]
 
@@ -95,7 +95,7 @@ class GoogLeNetTrunk(nn.Module):
 
 def preprocess(images: Tensor) -> Tensor:
     """RGB in [0, 1] to what BVLC's weights expect: BGR, 0..255, mean subtracted."""
-    mean = make_constant(_MEAN_BGR, images).view(1, 3, 1, 1)
+    mean = make_constant(MEAN_BGR, images).view(1, 3, 1, 1)
     return images.flip(1) * 255.0 - mean
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ucn.config import ModelConfig
 from ucn.nn.context import ContextBranch
 from ucn.nn.googlenet import GoogLeNetTrunk, plain_convolution
+from ucn.nn.lite import LiteTrunk
 from ucn.nn.normalise import ChannelNorm, l2_normalise, standardise_light
 from ucn.nn.pyramid import CoarseLevel, halve
 from ucn.nn.spatial_transformer import MAX_REACH_CELLS, ConvolutionalSpatialTransformer
@@ -32,10 +33,7 @@ class CorrespondenceNetwork(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        is_in_branch = config.transformer == "in_branch"
-        self.trunk = GoogLeNetTrunk(
-            config.strides, ConvolutionalSpatialTransformer if is_in_branch else plain_convolution
-        )
+        self.trunk = _build_trunk(config)
         channels = self.trunk.channels_out
         self.head_norm = _build_norm(config.head_norm, channels)
         self.projection = nn.Identity() if config.dim is None else nn.Conv2d(channels, config.dim, 1)
@@ -131,6 +129,15 @@ def build_model(config: ModelConfig, generator: torch.Generator | None = None) -
         if isinstance(module, (ContextBranch, CoarseLevel)):
             module.start_at_zero()
     return model
+
+
+def _build_trunk(config: ModelConfig) -> GoogLeNetTrunk | LiteTrunk:
+    if config.trunk == "lite":
+        return LiteTrunk()
+    is_in_branch = config.transformer == "in_branch"
+    return GoogLeNetTrunk(
+        config.strides, ConvolutionalSpatialTransformer if is_in_branch else plain_convolution
+    )
 
 
 def _build_norm(kind: str, channels: int) -> nn.Module:

@@ -40,7 +40,10 @@ class CoarseLevel(nn.Module):
 
     def forward(self, features: Tensor, grid_hw: tuple[int, int]) -> Tensor:
         """(B, C, h / factor, w / factor) to (B, channels_out, h, w)."""
-        coarse = self.projection(self.norm(features))
+        return self.grow(self.projection(self.norm(features)), grid_hw)
+
+    def grow(self, coarse: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+        """Projected features (B, channels_out, h / factor, w / factor) to (B, channels_out, h, w)."""
         # Rounding can leave the coarse grid a cell short of the fine one; beyond its edge it stays as it is.
         coarse = F.pad(coarse, (0, 1, 0, 1), mode="replicate")
         # Pixel i of the copy lies on pixel factor · i, so coarse cell k lies at cell factor · k +

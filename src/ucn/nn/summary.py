@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ucn.nn.context import POOL, ContextBranch
 from ucn.nn.googlenet import GoogLeNetTrunk, Inception
+from ucn.nn.lite import LiteTrunk
 from ucn.nn.model import CorrespondenceNetwork
 from ucn.nn.pyramid import CoarseLevel
 from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
@@ -86,8 +87,11 @@ class _Walk:
 
     def walk(self) -> Iterator[Layer]:
         """All layers."""
-        yield from self._walk_trunk(self._model.trunk)
         model = self._model
+        if isinstance(model.trunk, GoogLeNetTrunk):
+            yield from self._walk_trunk(model.trunk)
+        else:
+            yield from self._walk_lite(model.trunk)
         if not isinstance(model.head_norm, nn.Identity):
             yield self._layer("head_norm", "", "head_norm", _name_norm(model.head_norm))
         if not isinstance(model.projection, nn.Identity):
@@ -116,6 +120,31 @@ class _Walk:
         yield from self._walk_inception("inception_3b", trunk.inception_3b)
         yield self._pool("pool3", "trunk.inception_4a", trunk.strides[3])
         yield from self._walk_inception("inception_4a", trunk.inception_4a)
+
+    def _walk_lite(self, trunk: LiteTrunk) -> Iterator[Layer]:
+        """Down to the coarsest cells and back; blocks are named for the pixels of their cells."""
+        normed = ", batch norm, ReLU"
+        yield self._layer("stem", "1", "trunk.stem1", f"convolution 3×3{normed}", 3, 2)
+        yield self._layer("stem", "2", "trunk.stem2", f"convolution 3×3{normed}", 3, 2)
+        yield from self._walk_units("trunk.down.0", "down")
+        for size in range(1, len(trunk.down)):
+            yield replace(
+                self._layer("", "halving", f"trunk.halvings.{size - 1}", f"convolution 2×2{normed}", 2, 2),
+                block=f"cells_{self._stride}",
+            )
+            yield from self._walk_units(f"trunk.down.{size}", "down")
+        for size in reversed(range(len(trunk.up))):
+            self._field += self._stride  # growing back, a cell lies between two coarse ones
+            kind = "convolution 1×1, batch norm, enlarged, added, ReLU"
+            block = f"cells_{self._stride}"
+            yield self._layer(block, "lateral", f"trunk.laterals.{size}", kind)
+            self._stride //= 2
+            yield from self._walk_units(f"trunk.up.{size}", "up")
+
+    def _walk_units(self, path: str, way: str) -> Iterator[Layer]:
+        kind = "convolution 3×3, batch norm, added, ReLU"
+        for number in range(len(self._modules[path])):
+            yield self._layer(f"cells_{self._stride}", f"{way}_{number}", f"{path}.{number}", kind, 3)
 
     def _walk_inception(self, block: str, module: Inception) -> Iterator[Layer]:
         """Four branches beside each other; the widest says what the block sees."""

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.nn.model import MIN_SIDE, CorrespondenceNetwork
+from ucn.nn.model import MIN_SIDE
 from ucn.types import FeatureMap
 
 _ALIGNMENT = 32  # a multiple of every stride, so that tiles fall on the cells of the whole image
+
+
+class Encoder(Protocol):
+    """Makes images feature maps, whole or prepared and then in parts; `CorrespondenceNetwork` says how."""
+
+    stride: int
+    offset: float
+    reach: int
+
+    def encode(self, images: Tensor) -> FeatureMap:
+        """Whole images (B, 3, H, W)."""
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """What parts of images cannot do alone."""
+
+    def describe(self, images: Tensor) -> Tensor:
+        """Parts of prepared images."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +57,7 @@ def reduce_image(pixels: Tensor, max_side: int | None) -> Tensor:
 
 
 def encode_in_tiles(
-    model: CorrespondenceNetwork,
+    model: Encoder,
     image: Tensor,
     tile_side: int,
     report: Callable[[str], None] | None = None,
@@ -50,7 +68,7 @@ def encode_in_tiles(
     equals that of the whole image.
 
     Args:
-        model: the network.
+        model: a network, or what encodes as one.
         image: (1, 3, H, W).
         tile_side: side of what a tile contributes, in pixels, a multiple of 32.
         report: called with a phrase before each tile.

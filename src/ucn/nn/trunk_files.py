@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ucn.errors import WeightsError
 from ucn.nn.googlenet import GoogLeNetTrunk
+from ucn.nn.lite import LiteTrunk
 from ucn.nn.protobuf import WireError, read_fields, read_floats, read_integers, read_messages, read_texts
 
 TRUNK_SUFFIXES = (".npz", ".caffemodel", ".onnx")
@@ -56,7 +57,7 @@ CAFFE_NAMES = {
 }
 
 
-def load_imagenet_trunk(trunk: GoogLeNetTrunk, path: str | Path) -> None:
+def load_imagenet_trunk(trunk: GoogLeNetTrunk | LiteTrunk, path: str | Path) -> None:
     """Fills a trunk with the weights of BVLC GoogLeNet.
 
     Args:
@@ -67,8 +68,13 @@ def load_imagenet_trunk(trunk: GoogLeNetTrunk, path: str | Path) -> None:
 
     Raises:
         WeightsError: the file is missing, damaged, too large, of another network, or lacks a finite float32
-            array of the right shape; the trunk is then as it was.
+            array of the right shape; or the trunk is the small one. The trunk is then as it was.
     """
+    if isinstance(trunk, LiteTrunk):
+        raise WeightsError(
+            f"{path} holds GoogLeNet's weights, the network's trunk is 'lite'; begin with random weights, "
+            "or take the trunk 'googlenet'"
+        )
     path = Path(path)
     parameters = dict(trunk.named_parameters())
     shapes = {caffe: tuple(parameters[f"{ours}.weight"].shape) for ours, caffe in CAFFE_NAMES.items()}

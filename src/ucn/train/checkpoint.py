@@ -103,6 +103,8 @@ def record_config(config: TrainConfig) -> dict[str, Any]:
     """The settings with file and folder names only: where they lay on one machine tells nobody anything."""
     record = config.to_dict()
     record["init"] = Path(config.init).name
+    if config.teacher is not None:
+        record["teacher"]["weights"] = Path(config.teacher.weights).name
     for source in record["sources"]:
         source["folder"] = Path(source["folder"]).name
     return record

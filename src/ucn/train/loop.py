@@ -34,6 +34,7 @@ from ucn.train.signals import StoppedError
 from ucn.train.sources import Mixture, PhotoSource, Source
 from ucn.train.start import start_model
 from ucn.train.step import StepResult, check_finite, training_step
+from ucn.train.teaching import start_teacher
 from ucn.train.validation import Validation, validate
 from ucn.types import PairBatch
 
@@ -156,6 +157,7 @@ class _Run:
             for module in model.modules():
                 if isinstance(module, torch.nn.BatchNorm2d):
                     module.eval()
+        self._teacher = start_teacher(config, model, self._device)
         average = copy.deepcopy(model).eval().requires_grad_(False)
         self.state = TrainingState(model, average, build_optimiser(model, config))
         if resume is not None:
@@ -207,6 +209,7 @@ class _Run:
                 self._generator,
                 config.precision,
                 self._team,
+                self._teacher,
             )
         update_average(state.average, state.model, config.average_decay, step)
         state.step = step

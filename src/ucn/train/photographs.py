@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -21,6 +23,8 @@ from ucn.train.source_kinds import Source, say_faults
 from ucn.types import PairBatch
 
 _CANVAS_SIDE = 448
+_READ_AHEAD = 64
+"""Photographs held decoded before their turn."""
 
 
 @dataclass(frozen=True)
@@ -128,16 +132,21 @@ def read_photographs(
 def _read_images(
     paths: Sequence[Path], faults: list[Fault], watch: Callable[[int, int], None] | None
 ) -> Iterator[Tensor | None]:
-    """Each image; None where it cannot be read, which is then added to the faults."""
-    for done, path in enumerate(paths, start=1):
-        image = None
-        try:
-            image = read_image(path)
-        except ImageReadError as error:
-            faults.append(to_fault(error, path))
-        if watch is not None:
-            watch(done, len(paths))
-        yield image
+    """Each image in turn, some read ahead; None where it cannot be read, which is added to the faults."""
+    waiting = iter(paths)
+    with ThreadPoolExecutor() as pool:
+        ahead = deque((path, pool.submit(read_image, path)) for path in islice(waiting, _READ_AHEAD))
+        for done in range(1, len(paths) + 1):
+            path, reading = ahead.popleft()
+            image = None
+            try:
+                image = reading.result()
+            except ImageReadError as error:
+                faults.append(to_fault(error, path))
+            ahead.extend((path, pool.submit(read_image, path)) for path in islice(waiting, 1))
+            if watch is not None:
+                watch(done, len(paths))
+            yield image
 
 
 def _hold(paths: Sequence[Path], images: Iterator[Tensor | None]) -> ImageBank | None:

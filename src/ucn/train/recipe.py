@@ -12,7 +12,8 @@ import yaml
 
 from ucn.config import TrainConfig
 from ucn.errors import ConfigError
-from ucn.train.start import is_whole_network
+from ucn.train.start import names_weights
+from ucn.train.teaching import note_teacher
 from ucn.weights import load_weights
 
 _MAX_BYTES = 2**20
@@ -21,8 +22,9 @@ _MAX_BYTES = 2**20
 def read_recipe(path: Path, overrides: Sequence[str] = (), data: Sequence[str] = ()) -> TrainConfig:
     """Reads a recipe and applies what the command line changes.
 
-    ``${NAME}`` in `init` and in the folders of sources is replaced by the environment variable. Where `init`
-    is a whole network, keys of `model` that are not given are those of that network.
+    ``${NAME}`` in `init`, in the teacher's weights and in the folders of sources is replaced by the
+    environment variable. Where `init` is a whole network, keys of `model` that are not given are those of
+    that network. A teacher gets the hash of its file.
 
     Args:
         path: a .yaml file.
@@ -33,7 +35,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), data: Sequence[str] =
     Raises:
         ConfigError: the file is missing, too large or not YAML, has unknown or repeated keys or values out of
             range, or names an environment variable that is not set.
-        WeightsError: `init` is a whole network whose file is missing or damaged.
+        WeightsError: `init` or the teacher is a whole network whose file is missing or damaged.
     """
     try:
         if not path.is_file():
@@ -55,11 +57,12 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), data: Sequence[str] =
     _fill_in(values, given)
     _take_model(values)
     try:
-        return TrainConfig.from_dict(values)
+        config = TrainConfig.from_dict(values)
     except ConfigError as error:
         changes = [*overrides, *data]
         where = f"{path} with {', '.join(changes)}" if changes else path
         raise ConfigError(f"{where}: {error}") from None
+    return note_teacher(config)
 
 
 class _Loader(yaml.SafeLoader):
@@ -110,9 +113,12 @@ def _take_folders(values: dict[str, Any], data: Sequence[str]) -> list[int]:
 
 
 def _fill_in(values: dict[str, Any], given: Sequence[int]) -> None:
-    """Puts environment variables into `init` and into the folders of sources, but not into `given` ones."""
+    """Puts environment variables into `init`, the teacher's weights and folders, but not `given` ones."""
     if isinstance(values.get("init"), str):
         values["init"] = _fill_in_variables(values["init"], "init")
+    teacher = values.get("teacher")
+    if isinstance(teacher, dict) and isinstance(teacher.get("weights"), str):
+        teacher["weights"] = _fill_in_variables(teacher["weights"], "teacher.weights")
     sources = values.get("sources")
     for place, source in enumerate(sources if isinstance(sources, list) else ()):
         if place not in given and isinstance(source, dict) and isinstance(source.get("folder"), str):
@@ -120,9 +126,10 @@ def _fill_in(values: dict[str, Any], given: Sequence[int]) -> None:
 
 
 def _take_model(values: dict[str, Any]) -> None:
-    """Gives `model` the keys of the network that training starts from, but those that the recipe has."""
+    """Gives `model` the keys of the whole network that training starts from, but those the recipe has."""
     init, model = values.get("init"), values.get("model", {})
-    if isinstance(init, str) and isinstance(model, dict) and is_whole_network(init):
+    is_whole = values.get("init_part", "whole") == "whole"
+    if is_whole and isinstance(init, str) and isinstance(model, dict) and names_weights(init):
         values["model"] = load_weights(init).model.config.to_dict() | model
 
 

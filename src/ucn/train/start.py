@@ -26,17 +26,26 @@ def start_model(config: TrainConfig) -> CorrespondenceNetwork:
     - ``random``: all weights drawn from the run's seed;
     - a file of BVLC GoogLeNet (.npz, .caffemodel, .onnx): the trunk from it, the rest drawn;
     - the name of shipped weights, or a .safetensors file of `ucn`: the whole network, which must be the one
-      that `config.model` describes. Parts of a network are never taken.
+      that `config.model` describes; or where `config.init_part` says so its trunk, with the rest drawn.
 
     Raises:
         ConfigError: `init` is none of these, or the network of the weights is another than the run's.
         WeightsError: the file is missing, damaged or of another network.
     """
-    if is_whole_network(config.init):
+    is_weights, is_whole = names_weights(config.init), config.init_part == "whole"
+    if is_weights and is_whole:
         model = load_weights(config.init).model
         _check_same(config.init, model.config, config.model)
         return model.train()
     model = build_model(config.model, torch.Generator().manual_seed(config.seed))
+    if is_weights:
+        _take_trunk(model, config.init)
+        return model
+    if not is_whole:
+        raise ConfigError(
+            f"init_part is {config.init_part}, which is for init of shipped weights or a {_WEIGHTS_SUFFIX} "
+            f"file, got '{config.init[:200]}'; leave init_part out"
+        )
     if config.init == RANDOM:
         return model
     if Path(config.init).suffix.lower() not in TRUNK_SUFFIXES:
@@ -50,9 +59,20 @@ def start_model(config: TrainConfig) -> CorrespondenceNetwork:
     return model
 
 
-def is_whole_network(init: str) -> bool:
+def names_weights(init: str) -> bool:
     """Whether an `init` names weights of a whole network, which bring their `model` with them."""
     return init in SHIPPED or Path(init).suffix.lower() == _WEIGHTS_SUFFIX
+
+
+def _take_trunk(model: CorrespondenceNetwork, init: str) -> None:
+    theirs = load_weights(init).model.trunk.state_dict()
+    ours = model.trunk.state_dict()
+    if {name: value.shape for name, value in theirs.items()} != {n: v.shape for n, v in ours.items()}:
+        raise ConfigError(
+            f"init '{init}' has another trunk than the recipe's model: model.trunk, and whether "
+            "model.transformer is in_branch, must be alike"
+        )
+    model.trunk.load_state_dict(theirs)
 
 
 def _check_same(init: str, theirs: ModelConfig, ours: ModelConfig) -> None:

@@ -14,6 +14,7 @@ from ucn.config import LossConfig
 from ucn.errors import NonFiniteLossError
 from ucn.losses import (
     MinedNegatives,
+    distillation_loss,
     infonce_loss,
     mine_negatives,
     mined_contrastive_loss,
@@ -42,6 +43,21 @@ class StepResult:
     correspondences: Tensor
 
 
+@dataclass(frozen=True)
+class Teacher:
+    """A finished network, which the one that is trained follows, and how much what it says counts.
+
+    Attributes:
+        model: in evaluation mode, on the device of the batches; it does not change.
+        weight: of the loss against the teacher, beside that against the truth.
+        temperature: of the similarities that are compared.
+    """
+
+    model: CorrespondenceNetwork
+    weight: float
+    temperature: float
+
+
 def training_step(
     model: CorrespondenceNetwork,
     batch: PairBatch,
@@ -51,6 +67,7 @@ def training_step(
     generator: torch.Generator,
     precision: Precision = "bf16",
     team: Team = ALONE,
+    teacher: Teacher | None = None,
 ) -> StepResult:
     """Updates the model once on one batch of pairs.
 
@@ -63,9 +80,12 @@ def training_step(
         generator: source of the draws of random mining.
         precision: of the forward pass on a GPU.
         team: the processes that train together, each with its share of the batch.
+        teacher: whose similarities cost too, where they differ.
     """
     map0, map1 = encode_pair(model, batch, precision)
     value = compute_loss(map0, map1, batch, loss, generator)
+    if teacher is not None:
+        value = value + teacher.weight * compare_with_teacher(map0, map1, batch, teacher, precision)
     optimiser.zero_grad(set_to_none=True)
     value.backward()  # type: ignore[no-untyped-call]
     mean_loss, correspondences = team.average(model, value.detach(), batch.is_valid.sum())
@@ -114,6 +134,16 @@ def compute_loss(
     if config.kind == "triplet":
         return mined_triplet_loss(*truth, negatives, margin=config.margin)
     return mined_contrastive_loss(*truth, negatives, margin=config.margin)
+
+
+def compare_with_teacher(
+    map0: FeatureMap, map1: FeatureMap, batch: PairBatch, teacher: Teacher, precision: Precision = "bf16"
+) -> Tensor:
+    """How far the similarities of a batch are from the teacher's, both directions."""
+    with torch.no_grad():
+        taught = encode_pair(teacher.model, batch, precision)
+    points = (batch.points0, batch.points1, batch.is_valid)
+    return distillation_loss((map0, map1), taught, *points, temperature=teacher.temperature)
 
 
 def _mine(

@@ -68,7 +68,47 @@ _BIRDS = WeightsInfo(
     metrics={"CUB test pck@0.1": 95.1, "CUB test pck@0.05": 88.4, "CUB test pck@0.025": 71.6},
 )
 
-SHIPPED: dict[str, WeightsInfo] = {info.name: info for info in (_GEOMETRIC, _BIRDS)}
+_UNIVERSAL = WeightsInfo(
+    name="universal",
+    sha256="f62e4dfb6a209b1370337e3d9198dd2bea4a78d9add92b4a1764cafc8fd04269",
+    task="geometric and semantic",
+    data="views made of 2,128 photographs and of 5,994 of birds, parts of these birds, 68 points of 400 "
+    "faces, 40 frames of KITTI odometry; trunk from `birds`",
+    licence="MIT (the authors' rights; training images for non-commercial use, see the card)",
+    restrictions="parts of birds and faces only; reduce images of birds to 160 px; birds, faces and streets "
+    "were published for non-commercial use",
+    description="One network for the same point of a scene and the same part of another bird or face.",
+    metrics={
+        "HPatches pck@3": 61.1,
+        "HPatches pck@5": 71.4,
+        "HPatches pck@10": 78.3,
+        "CUB test pck@0.1": 94.2,
+        "CUB test pck@0.05": 85.9,
+        "CUB test pck@0.025": 66.8,
+        "Helen test pck@0.1": 76.5,
+    },
+)
+
+_GEOMETRIC_LITE = WeightsInfo(
+    name="geometric-lite",
+    sha256="082281dd671accc26797b6e737a959a550dda5ef61816b7b792e4d7c2c5f6acd",
+    task="geometric",
+    data="views made of 2,128 photographs and of 5,994 of birds, with `geometric` for a teacher",
+    licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
+    restrictions="as geometric, and less accurate; birds' photographs and many others were published for "
+    "non-commercial research",
+    description="As geometric, many times faster on a processor and less accurate.",
+    metrics={
+        "validation pck@1": 7.7,
+        "validation pck@3": 29.2,
+        "validation pck@5": 40.2,
+        "validation pck@10": 51.4,
+    },
+)
+
+SHIPPED: dict[str, WeightsInfo] = {
+    info.name: info for info in (_GEOMETRIC, _GEOMETRIC_LITE, _BIRDS, _UNIVERSAL)
+}
 
 
 def shipped_path(info: WeightsInfo) -> Path:

@@ -1,0 +1,253 @@
+"""Nearest neighbours: the fused search on a CUDA device, and the torch search on a CPU, against others."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import partial
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+
+from ucn.acceleration import use_fused
+from ucn.bench.report import Cell, Column, Part, Table, Target
+from ucn.bench.samples import draw_unit, read_real_rows
+from ucn.bench.settings import Settings
+from ucn.bench.timing import Work, measure_memory, time_eager, time_graphs, time_in_turns
+from ucn.errors import UcnError
+from ucn.knn import Outside, nearest
+from ucn.knn.torch_search import search_exactly
+
+# Together several times as large as the L2 cache of an H200, 60 MB.
+_SETS = 12
+_RADIUS = 16.0
+_CDIST = "torch.cdist(q, b).min(1)"
+_HALF = "bfloat16 product, max"
+_FUSED = "ucn, fused"
+_TORCH = "ucn, plain torch"
+_COLUMNS = (
+    Column("way"),
+    Column("features"),
+    Column("time", "ms"),
+    Column("ratio to ucn", "ratio"),
+    Column("extra memory", "MB"),
+    Column("equal to float64", "share"),
+    Column("largest error", "error"),
+)
+
+
+def measure(settings: Settings) -> Part:
+    """The search on this device against others."""
+    return _measure_cuda(settings) if settings.is_cuda else _measure_cpu(settings)
+
+
+def compare_with_float64(
+    queries: Tensor, database: Tensor, outside: Outside | None = None
+) -> tuple[float, float]:
+    """How often `nearest` names the row of brute force in float64, and how far off its distances are.
+
+    Args:
+        queries: (N, D).
+        database: (M, D).
+        outside: centres (N, 2), positions (M, 2); what may not match.
+
+    Returns:
+        The share of queries, and the largest difference of a distance.
+    """
+    found = nearest(queries, database, outside=outside)
+    # The quicker way, by products, would put places at exactly the radius on either side of it.
+    exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
+    equal, largest = 0, 0.0
+    for start in range(0, len(queries), 512):
+        part = slice(start, start + 512)
+        distances = exactly(queries[part].double(), database.double())
+        if outside is not None:
+            gaps = exactly(outside.centres[part].double(), outside.positions.double())
+            distances.masked_fill_(gaps <= outside.radius, torch.inf)
+        best, rows = distances.min(dim=1)
+        rows = rows.masked_fill(best == torch.inf, -1)
+        equal += int((found.indices[part, 0] == rows).sum())
+        errors = (found.distances[part, 0].double() - best).abs().nan_to_num(0.0)
+        largest = max(largest, float(errors.max()))
+    return equal / max(1, len(queries)), largest
+
+
+def draw_outside(N: int, M: int, seed: int, device: torch.device) -> Outside:
+    """Queries whose true place is random in an image, and cells 4 pixels apart."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    centres = torch.rand((N, 2), generator=generator, device=device) * 640
+    cells = torch.arange(M, device=device)
+    return Outside(centres, torch.stack([cells % 160, cells // 160], dim=-1) * 4.0 + 2.0, _RADIUS)
+
+
+def _measure_cuda(settings: Settings) -> Part:
+    N, M, D = (300, 2200, 128) if settings.is_quick else (3000, 22000, 128)
+    device = settings.device
+    settings.report("nearest neighbours: random unit features")
+    sets = [
+        tuple(
+            draw_unit(count, D, seed=settings.seed + 2 * i + j, device=device)
+            for j, count in enumerate((N, M))
+        )
+        for i in range(_SETS)
+    ]
+    queries, database = sets[0]
+    outside = draw_outside(N, M, settings.seed, device)
+    if not use_fused(queries, database):
+        raise UcnError(
+            "the fused search does not run on this device; see docs/performance.md for what it needs"
+        )
+    times = _time_random(sets, outside)
+    fused = times[_FUSED]
+    memory: dict[str, Cell] = {
+        _FUSED: measure_memory(partial(_search_fused, queries, database, None), device),
+        _CDIST: measure_memory(partial(_cdist_min, queries, database), device),
+        _HALF: measure_memory(partial(_product_max, queries.bfloat16(), database.bfloat16()), device),
+        _TORCH: measure_memory(partial(_search_plain, queries, database), device),
+    }
+    exact: dict[str, tuple[Cell, Cell]] = {
+        _FUSED: compare_with_float64(queries, database),
+        f"{_FUSED}, outside 16 px": compare_with_float64(queries, database, outside),
+    }
+    rows: list[tuple[Cell, ...]] = [
+        (name, "random", ms, ms / fused, memory.get(name), *exact.get(name, (None, None)))
+        for name, ms in times.items()
+    ]
+    settings.report("nearest neighbours: real descriptors")
+    rows += _measure_real(settings, N)
+    outside_ratio = times[f"{_FUSED}, outside 16 px"] / fused
+    asked = [
+        Target(f"{_CDIST} ÷ fused", "an H200", times[_CDIST] / fused, 15.0),
+        Target(f"{_HALF} ÷ fused", "an H200", times[_HALF] / fused, 2.5),
+        Target("extra memory", "an H200", float(memory[_FUSED] or 0), 8.0, "MB", is_least=False),
+        Target("equal to float64", "any machine", float(exact[_FUSED][0] or 0), 0.9999, "share"),
+        Target("outside 16 px ÷ without a radius", "an H200", outside_ratio, 1.0, is_least=False),
+    ]
+    notes = (
+        "Medians of captured CUDA graphs over 12 pairs of sets, timed by events, conversion and exact "
+        "ranking included; the plain torch search and nearest() are launched from Python.",
+        "Equal to float64: the share of queries for which the row is that of brute force in float64.",
+    )
+    title = f"Nearest neighbours, {N} × {M} × {D}, k = 1"
+    return Part((Table(title, _COLUMNS, tuple(rows), notes),), tuple(asked))
+
+
+def _time_random(sets: list[tuple[Tensor, ...]], outside: Outside) -> dict[str, float]:
+    halves = [(q.bfloat16(), b.bfloat16()) for q, b in sets]
+    return {
+        _FUSED: time_graphs([partial(_search_fused, q, b, None) for q, b in sets]),
+        f"{_FUSED}, outside 16 px": time_graphs([partial(_search_fused, q, b, outside) for q, b in sets]),
+        _CDIST: time_graphs([partial(_cdist_min, q, b) for q, b in sets[:4]]),
+        "float32 product, max": time_graphs([partial(_product_max, q, b) for q, b in sets[:4]]),
+        _HALF: time_graphs([partial(_product_max, q, b) for q, b in halves]),
+        "bfloat16 product alone": time_graphs([partial(torch.mm, q, b.T) for q, b in halves]),
+        "ucn, nearest() with its checks": time_eager(partial(nearest, sets[0][0], sets[0][1])),
+        _TORCH: time_eager(partial(_search_plain, *sets[0])),
+    }
+
+
+def _measure_real(settings: Settings, N: int) -> list[tuple[Cell, ...]]:
+    first, second = read_real_rows(settings.weights, settings.image_hw, settings.device)
+    generator = torch.Generator(settings.device).manual_seed(settings.seed)
+    chosen = torch.randint(len(first), (N,), generator=generator, device=settings.device)
+    queries, features = first[chosen], f"real, {len(second):,} rows"
+    works: dict[str, Work] = {
+        _FUSED: partial(_search_fused, queries, second, None),
+        _CDIST: partial(_cdist_min, queries, second),
+        _HALF: partial(_product_max, queries.bfloat16(), second.bfloat16()),
+    }
+    times = {name: time_graphs([work]) for name, work in works.items()}
+    found = compare_with_float64(queries, second)
+    return [
+        (name, features, ms, ms / times[_FUSED], None, *(found if name == _FUSED else (None, None)))
+        for name, ms in times.items()
+    ]
+
+
+def _search_fused(queries: Tensor, database: Tensor, outside: Outside | None) -> Any:
+    from ucn.knn.triton_search import search_fused
+
+    if outside is not None:
+        outside = Outside(outside.centres[None], outside.positions[None], outside.radius)
+    return search_fused(queries[None], database[None], 1, outside)
+
+
+def _search_plain(queries: Tensor, database: Tensor) -> Any:
+    return search_exactly(queries[None], database[None], 1, None, 2**28)
+
+
+def _cdist_min(queries: Tensor, database: Tensor) -> Any:
+    return torch.cdist(queries, database).min(1)
+
+
+def _product_max(queries: Tensor, database: Tensor) -> Any:
+    return (queries @ database.T).max(1)
+
+
+def _measure_cpu(settings: Settings) -> Part:
+    N, M, D = (200, 1920, 128) if settings.is_quick else (2000, 19200, 128)
+    settings.report("nearest neighbours: random unit features")
+    queries = draw_unit(N, D, seed=settings.seed, device=settings.device)
+    database = draw_unit(M, D, seed=settings.seed + 1, device=settings.device)
+    rows, targets = _compare_on_cpu(queries, database, "random", settings)
+    settings.report("nearest neighbours: real descriptors")
+    first, second = read_real_rows(settings.weights, settings.image_hw, settings.device)
+    generator = torch.Generator().manual_seed(settings.seed)
+    real = first[torch.randint(len(first), (N,), generator=generator)]
+    more, _ = _compare_on_cpu(real, second, f"real, {len(second):,} rows", settings)
+    notes = [
+        "Medians of rounds in which all ways take turns. All threads that each library takes by itself.",
+        "Equal to float64: the share of queries for which the row is that of brute force in float64.",
+    ]
+    if not _has_faiss():
+        notes.append("faiss-cpu is not installed: pip install faiss-cpu adds its row.")
+    title = f"Nearest neighbours, {N} × {M} × {D}, k = 1"
+    return Part((Table(title, _COLUMNS, tuple(rows + more), tuple(notes)),), tuple(targets))
+
+
+def _compare_on_cpu(
+    queries: Tensor, database: Tensor, features: str, settings: Settings
+) -> tuple[list[tuple[Cell, ...]], list[Target]]:
+    ours = "ucn, nearest()"
+    works: dict[str, Work] = {ours: partial(nearest, queries, database)}
+    q, b = queries.numpy(), database.numpy()
+    if _has_faiss():
+        works["faiss-cpu IndexFlatIP"] = _prepare_faiss(q, b)
+    works["cv2.BFMatcher"] = partial(cv2.BFMatcher(cv2.NORM_L2).match, q, b)
+    works[_CDIST] = partial(_cdist_min, queries, database)
+    times = time_in_turns(works, settings.effort)
+    equal = {ours: compare_with_float64(queries, database)}
+    rows: list[tuple[Cell, ...]] = [
+        (
+            name,
+            features,
+            ms,
+            ms / times[ours],
+            measure_memory(works[name], settings.device),
+            *equal.get(name, (None, None)),
+        )
+        for name, ms in times.items()
+    ]
+    targets = [
+        Target("cv2.BFMatcher ÷ nearest()", "two cores", times["cv2.BFMatcher"] / times[ours], 2.5),
+        Target("equal to float64", "any machine", equal[ours][0], 0.9999, "share"),
+    ]
+    if _has_faiss():
+        ratio = times["faiss-cpu IndexFlatIP"] / times[ours]
+        targets.insert(0, Target("faiss-cpu IndexFlatIP ÷ nearest()", "two cores", ratio, 1.0))
+    return rows, targets
+
+
+def _has_faiss() -> bool:
+    return importlib.util.find_spec("faiss") is not None
+
+
+def _prepare_faiss(queries: np.ndarray[Any, Any], database: np.ndarray[Any, Any]) -> Work:
+    """A search in an index that is ready, as faiss is used."""
+    import faiss
+
+    index = faiss.IndexFlatIP(queries.shape[1])
+    index.add(database)
+    return partial(index.search, queries, 1)

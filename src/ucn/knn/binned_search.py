@@ -1,0 +1,156 @@
+"""Ranking by products on a processor: in blocks that stay in a cache, with one maximum per bin of rows.
+
+The product itself is as fast as the processor multiplies; what costs is to find the best of its millions of
+scores. Maxima without their places are quick, and so only these are taken: one for each bin of 16 rows. The
+rows of the best bins are then scored again, which is little. A thread takes some queries through the whole
+database, so that nothing larger than its own block is ever held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ucn.knn.exclusion import Outside, squared_distances, squared_distances_bytes
+from ucn.knn.rounding import bound_rounding, factor_roundoff
+from ucn.threads import share
+
+_BIN = 16
+# A block of scores, of so many queries and rows, fits into the second cache of a core.
+_BLOCK_QUERIES, _BLOCK_ROWS = 256, 1024
+_MOST_NEIGHBOURS = 8
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """One database: rows (M, D), half of their squared lengths (M,), negative, and the greatest length."""
+
+    values: Tensor
+    penalties: Tensor
+    largest_norm: Tensor
+
+
+def rank_in_bins(
+    queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
+) -> tuple[Tensor, Tensor] | None:
+    """Indices (B, N, k) for queries (B, N, D) and database (B, M, D), and which queries (B, N) those settle.
+
+    None where this is not the way: on other devices, in other types than float32, for few rows, many
+    neighbours, coarse products, or in less memory than it takes.
+    """
+    (B, N, D), M = queries.shape, database.shape[1]
+    is_suited = queries.device.type == "cpu" and queries.dtype == torch.float32 and M >= _BLOCK_ROWS
+    if not is_suited or k > _MOST_NEIGHBOURS or factor_roundoff(torch.float32) > 0:
+        return None
+    threads = torch.get_num_threads()
+    step = max(1, min(_BLOCK_QUERIES, -(-N // threads)))
+    if _count_bytes(step, M, D, k, outside) * threads + 16 * M > memory_bytes:
+        return None
+    indices = torch.empty(B, N, k, dtype=torch.int64)
+    is_settled = torch.empty(B, N, dtype=torch.bool)
+    for item in range(B):
+        rows = _prepare(database[item])
+        near = outside
+        if outside is not None:
+            near = replace(outside, centres=outside.centres[item], positions=outside.positions[item])
+
+        def rank(part: slice, item: int = item, rows: _Rows = rows, near: Outside | None = near) -> None:
+            own = near
+            if near is not None:
+                own = replace(near, centres=near.centres[part])
+            indices[item, part], is_settled[item, part] = _rank(queries[item, part], rows, k, own)
+
+        share(rank, [slice(start, min(start + step, N)) for start in range(0, N, step)])
+    return indices, is_settled
+
+
+def _count_bytes(step: int, M: int, D: int, k: int, outside: Outside | None) -> int:
+    """What one thread holds at a time."""
+    pair = 4
+    if outside is not None:
+        pair += squared_distances_bytes(outside.centres, outside.positions)
+    scores = step * _BLOCK_ROWS * pair
+    bins = 2 * step * (-(-M // _BIN) + _BLOCK_ROWS) * 4
+    candidates = step * k * _BIN * (8 * D + 64)
+    return scores + bins + candidates + 24 * max(_BLOCK_ROWS, step) * D
+
+
+def _prepare(database: Tensor) -> _Rows:
+    M = len(database)
+    norms = torch.empty(M, dtype=torch.float64)
+
+    def measure(start: int) -> None:
+        part = slice(start, start + _BLOCK_ROWS)
+        norms[part] = torch.linalg.vector_norm(database[part].double(), dim=-1)
+
+    share(measure, range(0, M, _BLOCK_ROWS))
+    return _Rows(database, (-0.5 * norms.square()).float(), norms.amax())
+
+
+def _rank(queries: Tensor, rows: _Rows, k: int, outside: Outside | None) -> tuple[Tensor, Tensor]:
+    """Indices (n, k) of some queries (n, D), and which of them those settle."""
+    bins = _fill_bins(queries, rows, outside)
+    best, chosen = _take_best(bins, k)
+    candidates = _list_rows(chosen)  # (n, k * 16)
+    values, places = _take_best(_score(queries, rows, candidates, outside), k)
+    indices = candidates.gather(1, places).masked_fill_(values[:, :k] == -torch.inf, -1)
+    norms = torch.linalg.vector_norm(queries.double(), dim=-1)
+    bound = bound_rounding(norms[None], rows.largest_norm.view(1, 1), queries.shape[1], torch.float32)[0]
+    # A row of any other bin scored at most what the best of these bins did, in the first product.
+    rival = torch.maximum(values[:, k:], best[:, k:]).double()
+    better = values[:, :k].double()
+    worse = torch.cat([better[:, 1:], rival], dim=1)
+    is_settled = ((better - worse > 2 * bound[:, None]) | (better == -torch.inf)).all(dim=1)
+    return indices, is_settled & bound.isfinite()
+
+
+def _fill_bins(queries: Tensor, rows: _Rows, outside: Outside | None) -> Tensor:
+    """The best scores (n, bins) of bins of rows; see `_list_rows` for which is which."""
+    n, M = len(queries), len(rows.values)
+    bins = queries.new_empty(n, -(-M // _BLOCK_ROWS) * (_BLOCK_ROWS // _BIN))
+    buffer = queries.new_empty(n, _BLOCK_ROWS)
+    for start in range(0, M, _BLOCK_ROWS):
+        stop = min(start + _BLOCK_ROWS, M)
+        scores = buffer[:, : stop - start]
+        torch.addmm(rows.penalties[start:stop], queries, rows.values[start:stop].T, out=scores)
+        if outside is not None:
+            away = squared_distances(outside.centres, outside.positions[start:stop])
+            scores.masked_fill_(away <= outside.radius**2, -torch.inf)
+            del away
+        buffer[:, stop - start :] = -torch.inf
+        first = start // _BIN
+        target = bins[:, first : first + _BLOCK_ROWS // _BIN]
+        torch.amax(buffer.view(n, _BIN, -1), dim=1, out=target)
+    return bins
+
+
+def _list_rows(bins: Tensor) -> Tensor:
+    """The rows (n, c * 16) of bins (n, c): every 64th of a block; the last bins reach beyond the last row."""
+    per_block = _BLOCK_ROWS // _BIN
+    first = bins // per_block * _BLOCK_ROWS + bins % per_block
+    return (first[..., None] + torch.arange(_BIN) * per_block).flatten(1)
+
+
+def _score(queries: Tensor, rows: _Rows, candidates: Tensor, outside: Outside | None) -> Tensor:
+    """Scores (n, c) of candidates (n, c); -inf for those that are not in the database or excluded."""
+    is_row = candidates < len(rows.values)
+    safe = candidates.clamp(max=len(rows.values) - 1)
+    # These two are several times as fast as the same by indexing and einsum.
+    chosen = rows.values.index_select(0, safe.flatten()).view(*safe.shape, -1)
+    found = chosen.mul_(queries[:, None]).sum(dim=-1).add_(rows.penalties[safe])
+    if outside is not None:
+        away = squared_distances(outside.centres[:, None], outside.positions[safe])[:, 0]
+        is_row &= away > outside.radius**2
+    return found.masked_fill_(~is_row, -torch.inf)
+
+
+def _take_best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The largest k + 1 scores of each row (n, m), in order, and the places of k; overwrites the scores."""
+    if k > 1:
+        found = scores.topk(k + 1, dim=1)
+        return found.values, found.indices[:, :k]
+    first = scores.max(dim=1, keepdim=True)
+    second = scores.scatter_(1, first.indices, -torch.inf).amax(dim=1, keepdim=True)
+    return torch.cat([first.values, second], dim=1), first.indices

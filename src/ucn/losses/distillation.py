@@ -1,0 +1,160 @@
+"""What a small network learns of a larger one: which cells of the other view are how similar to a point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ucn.knn.search import DEFAULT_MEMORY_BYTES
+from ucn.losses.pairs import OneWay, check_direction, prepare_pair, sample_pair
+from ucn.types import Direction, FeatureMap
+
+_TEMPORARIES = 5  # matrices of similarities, or of what is made of them, that a chunk holds at once
+
+
+def distillation_loss(
+    maps: tuple[FeatureMap, FeatureMap],
+    teacher_maps: tuple[FeatureMap, FeatureMap],
+    points0: Tensor,
+    points1: Tensor,
+    is_valid: Tensor,
+    *,
+    temperature: float = 0.05,
+    direction: Direction = "both",
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> Tensor:
+    """How far the student's view of where a point lies is from the teacher's (Hinton et al. 2015).
+
+    Both read their descriptors at a point and compare them with those of all cells of the other view; a
+    softmax at the temperature makes probabilities p (teacher) and q (student) of these inner products, and
+    the point costs Σ p log(p / q) ≥ 0. Lengths of descriptors may differ, since only similarities are
+    compared. The mean is over all valid points of the batch and all directions asked for; an empty batch
+    costs 0, with a zero gradient. The truth of the points does not matter, only where they lie.
+
+    Similarities are computed in float32 at least, under autocast too, in chunks within the budget.
+
+    Args:
+        maps: of B images of view 0 and of view 1, from the student.
+        teacher_maps: the same from the teacher, with cells at the same places; gets no gradient.
+        points0: (B, N, 2) pixels of view 0.
+        points1: (B, N, 2) pixels of view 1.
+        is_valid: (B, N) bool.
+        temperature: above 0; the lower it is, the more only the best cells count.
+        direction: '0to1' compares points of view 0 with the cells of view 1, '1to0' the reverse.
+        memory_bytes: budget of the temporaries.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: shapes do not fit, cells lie elsewhere, or an argument is out of range.
+    """
+    check_direction(direction)
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    if memory_bytes < 1:
+        raise ValueError(f"memory_bytes must be at least 1, got {memory_bytes}")
+    for view, (own, teacher) in enumerate(zip(maps, teacher_maps, strict=True)):
+        _check_same_cells(own, teacher, view)
+    student = prepare_pair(*maps, points0, points1, is_valid)
+    with torch.autocast(points0.device.type, enabled=False):
+        with torch.no_grad():
+            teacher_way = prepare_pair(*teacher_maps, points0, points1, is_valid)
+            taught = sample_pair(teacher_way)
+        sampled = sample_pair(student)
+        losses = []
+        if direction != "1to0":
+            losses.append(_compare(student, sampled[0], teacher_way, taught[0], temperature, memory_bytes))
+        if direction != "0to1":
+            ways = student.exchange_views(), teacher_way.exchange_views()
+            losses.append(_compare(ways[0], sampled[1], ways[1], taught[1], temperature, memory_bytes))
+        total = torch.stack(losses).sum()
+    return total / (len(losses) * is_valid.sum().clamp(min=1))
+
+
+def _check_same_cells(own: FeatureMap, teacher: FeatureMap, view: int) -> None:
+    for name, ours, theirs in (
+        ("stride", own.stride, teacher.stride),
+        ("offset", own.offset, teacher.offset),
+        ("grid", own.grid_hw, teacher.grid_hw),
+    ):
+        if ours != theirs:
+            raise ValueError(f"the teacher's map of view {view} must have the {name} {ours}, got {theirs}")
+
+
+def _compare(
+    way: OneWay,
+    queries: Tensor,
+    teacher_way: OneWay,
+    teacher_queries: Tensor,
+    temperature: float,
+    memory_bytes: int,
+) -> Tensor:
+    """The sum of one direction's divergences over the valid points."""
+    summed: Tensor = _DivergenceSum.apply(  # type: ignore[no-untyped-call]
+        queries / temperature,
+        way.map_to.features.flatten(2),
+        teacher_queries / temperature,
+        teacher_way.map_to.features.detach().flatten(2),
+        way.is_valid,
+        memory_bytes,
+    )
+    return summed
+
+
+class _DivergenceSum(torch.autograd.Function):
+    """The sum over valid queries of the divergence of the student's softmax from the teacher's.
+
+    The gradient of a divergence by the student's logits is q - p, which the forward pass has at hand. So it
+    makes the gradients of queries and cells at once, and keeps them instead of any similarities.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        cells: Tensor,
+        teacher_queries: Tensor,
+        teacher_cells: Tensor,
+        is_valid: Tensor,
+        memory_bytes: int,
+    ) -> Tensor:
+        """Maps queries (B, N, D), cells (B, D, M) and the teacher's to a scalar."""
+        query_gradient = torch.zeros_like(queries)
+        cell_gradient = torch.zeros_like(cells, memory_format=torch.contiguous_format)
+        total = queries.new_zeros(())
+        with torch.autocast(queries.device.type, enabled=False):
+            for items, rows in _chunks(queries, cells, memory_bytes):
+                keep = is_valid[items, rows, None]
+                student = torch.bmm(queries[items, rows], cells[items]).log_softmax(dim=-1)
+                teacher = torch.bmm(teacher_queries[items, rows], teacher_cells[items]).log_softmax(dim=-1)
+                share = teacher.exp()
+                total += torch.where(keep, share * teacher.sub_(student), 0).sum()
+                weights = student.exp_().sub_(share).mul_(keep)
+                query_gradient[items, rows] = weights @ cells[items].mT
+                cell_gradient[items].baddbmm_(queries[items, rows].mT, weights)
+                del student, teacher, share, weights  # before the next chunk is made
+        ctx.save_for_backward(query_gradient, cell_gradient)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Scales the gradients that the forward pass made."""
+        query_gradient, cell_gradient = ctx.saved_tensors
+        return gradient * query_gradient, gradient * cell_gradient, None, None, None, None
+
+
+def _chunks(queries: Tensor, cells: Tensor, memory_bytes: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of batch items and of queries whose temporaries fit the budget."""
+    (B, N, _), M = queries.shape, cells.shape[2]
+    pairs = memory_bytes // (_TEMPORARIES * queries.dtype.itemsize)
+    row_step = max(1, min(N, pairs // M))
+    item_step = max(1, min(B, pairs // (max(N, 1) * M)))
+    for item in range(0, B, item_step):
+        for row in range(0, N, row_step):
+            yield slice(item, item + item_step), slice(row, row + row_step)

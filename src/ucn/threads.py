@@ -1,0 +1,53 @@
+"""Work shared by threads that each compute alone.
+
+torch's own threads share every single operation and wait for each other at its end. Where work falls into
+parts that need nothing of each other, it is quicker to give each thread a part: its numbers stay in the
+caches of one core, and threads wait once, which matters most on a busy machine.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TypeVar
+
+import torch
+
+_Part = TypeVar("_Part")
+
+
+def share(work: Callable[[_Part], None], parts: Iterable[_Part]) -> None:
+    """Calls `work` for every part, without gradients, in as many threads as torch uses for an operation."""
+    waiting = list(parts)
+
+    def run(part: _Part) -> None:
+        with torch.inference_mode():  # each thread has a mode of its own
+            work(part)
+
+    count = torch.get_num_threads()
+    if count == 1 or len(waiting) <= 1:
+        for part in waiting:
+            run(part)
+        return
+    for _ in _start_threads(os.getpid(), count).map(run, waiting):
+        pass
+
+
+@lru_cache(maxsize=1)
+def _start_threads(_process: int, count: int) -> ThreadPoolExecutor:
+    """So many threads; a forked process starts its own, since it inherits none."""
+    are_ready = threading.Barrier(count)
+
+    def start() -> None:
+        torch.get_num_threads()  # a thread that never asked would later forget what was set
+        torch.set_num_threads(1)  # of this thread
+        are_ready.wait()
+
+    threads = ThreadPoolExecutor(count, thread_name_prefix="ucn")
+    for started in [threads.submit(start) for _ in range(count)]:
+        started.result()
+    torch.set_num_threads(count)  # threads that others start later take the number that was set last
+    return threads

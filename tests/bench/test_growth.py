@@ -1,0 +1,67 @@
+import math
+import time
+from collections.abc import Callable
+
+import pytest
+
+from bench_cases import check_part, make_pretended, make_settings, replace_timings
+from ucn.bench import growth
+from ucn.bench.growth import Series, fit_exponent, measure_series
+from ucn.bench.plots import draw_growth
+from ucn.bench.report import Part
+from ucn.bench.settings import Settings
+
+
+def test_exponent_of_a_power_is_found() -> None:
+    sizes = [256.0, 512.0, 1024.0, 2048.0]
+    assert fit_exponent(sizes, [3 * size**2 for size in sizes]) == pytest.approx(2.0)
+
+
+def test_exponent_by_hand() -> None:
+    # Through (1, 1), (e, e) and (e², e⁵) in logarithms: (0, 0), (1, 1), (2, 5); slope 5 / 2 by least squares.
+    sizes, values = [1.0, math.e, math.e**2], [1.0, math.e, math.e**5]
+    assert fit_exponent(sizes, values) == pytest.approx(2.5)
+
+
+def test_only_the_upper_half_counts() -> None:
+    sizes = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    assert fit_exponent(sizes, [50.0, 50.0, 50.0, 8.0, 16.0, 32.0]) == pytest.approx(1.0)
+    assert fit_exponent([*sizes[:4]], [50.0, 50.0, 4.0, 8.0]) == pytest.approx(1.0)
+
+
+def test_one_point_has_no_exponent() -> None:
+    assert math.isnan(fit_exponent([5.0], [1.0]))
+    assert math.isnan(fit_exponent([], []))
+
+
+def test_a_series_ends_when_its_time_is_up() -> None:
+    series = Series("sleep", "Sleep", 1.0, (1, 2, 400), lambda size: (lambda: time.sleep(size / 100), 0.0))
+    table, exponent = measure_series(series, make_settings(limit_seconds=1.0))
+    assert [row[0] for row in table.rows] == [1, 2]
+    assert "Not measured, since 1 s were up: 400." in table.notes
+    assert exponent == pytest.approx(1.0, abs=0.5)
+
+
+@pytest.mark.parametrize("make", [make_settings, make_pretended])
+def test_all_series_are_measured(make: Callable[[], Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_timings(growth, monkeypatch)
+    part = growth.measure(make())
+    check_part(part)
+    assert len(part.tables) == 4
+    assert [row[0] for row in part.tables[0].rows] == [64, 96, 128]
+    assert len(part.targets) == 4
+    plot = draw_growth(part, "a machine")
+    assert plot.png.startswith(b"\x89PNG")
+    assert b"<svg" in plot.svg
+    assert draw_growth(Part(part.tables[:1]), "a machine").png.startswith(b"\x89PNG")
+
+
+def test_growth_beyond_theory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([1.0, 4.0, 16.0])
+    monkeypatch.setattr(growth, "_time", lambda *_: (next(times), 1))
+    series = Series("squares", "Squares", 1.0, (1, 2, 4), lambda size: (lambda: None, 0.0))
+    monkeypatch.setattr(growth, "list_series", lambda _: [series])
+    (target,) = growth.measure(make_settings()).targets
+    assert target.value == pytest.approx(2.0)
+    assert target.wanted == pytest.approx(1.0 + growth.TOLERANCE)
+    assert not target.is_met

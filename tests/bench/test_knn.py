@@ -1,0 +1,68 @@
+from typing import Any
+
+import pytest
+import torch
+
+from bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
+from ucn.bench import knn
+from ucn.bench.knn import compare_with_float64, draw_outside
+from ucn.bench.samples import draw_unit
+from ucn.knn import Neighbours, Outside
+
+
+def test_the_search_equals_float64() -> None:
+    queries, database = draw_unit(37, 16, seed=0, device=CPU), draw_unit(301, 16, seed=1, device=CPU)
+    for outside in (None, draw_outside(37, 301, 0, CPU)):
+        equal, error = compare_with_float64(queries, database, outside)
+        assert equal == 1.0
+        assert error < 1e-6
+
+
+def test_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(queries: Any, database: Any, outside: Any = None) -> Neighbours:
+        return Neighbours(torch.zeros(len(queries), 1), torch.zeros(len(queries), 1, dtype=torch.int64))
+
+    monkeypatch.setattr(knn, "nearest", wrong)
+    corners = torch.eye(4)
+    equal, error = compare_with_float64(corners, corners)
+    assert equal == 0.25  # the first one alone is row 0
+    assert error == 0.0
+    equal, error = compare_with_float64(corners, -corners)
+    assert equal == 0.75  # all but the first are as far from row 0 as from others, the lowest of which it is
+    assert error == pytest.approx(2**0.5)
+
+
+def test_everything_excluded_is_no_row() -> None:
+    rows = torch.eye(3)
+    places = torch.zeros(3, 2)
+    equal, _ = compare_with_float64(rows, rows, Outside(places, places, 1.0))
+    assert equal == 1.0
+
+
+@pytest.mark.parametrize("has_faiss", [False, True])
+def test_cpu(has_faiss: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if has_faiss:
+        pytest.importorskip("faiss", reason="faiss-cpu is not installed")
+    replace_timings(knn, monkeypatch)
+    monkeypatch.setattr(knn, "_has_faiss", lambda: has_faiss)
+    part = knn.measure(make_settings())
+    check_part(part)
+    (table,) = part.tables
+    ways = [row[0] for row in table.rows]
+    assert ("faiss-cpu IndexFlatIP" in ways) == has_faiss
+    assert any("not installed" in note for note in table.notes) != has_faiss
+    assert {row[1] for row in table.rows} == {"random", "real, 768 rows"}
+    assert table.rows[0][5] == 1.0
+    assert {target.name for target in part.targets} >= {"cv2.BFMatcher ÷ nearest()", "equal to float64"}
+
+
+def test_cuda_tables_come_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_timings(knn, monkeypatch)
+    monkeypatch.setattr(knn, "use_fused", lambda *_: True)
+    monkeypatch.setattr(knn, "_search_fused", lambda q, b, _: knn._search_plain(q, b))
+    part = knn.measure(make_pretended())
+    check_part(part)
+    ways = [row[0] for row in part.tables[0].rows]
+    assert ways.count("ucn, fused") == 2
+    assert "torch.cdist(q, b).min(1)" in ways
+    assert [target.wanted for target in part.targets] == [15.0, 2.5, 8.0, 0.9999, 1.0]

@@ -1,0 +1,93 @@
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
+from ucn.bench import pairs
+from ucn.bench.pairs import encode_in_chunks, match_pairs, score_pair
+from ucn.bench.samples import PLAIN_PAPER, load_network, read_example_images
+from ucn.data.example import example_pair
+
+SIZE_HW = (96, 128)
+
+
+def _read_pair() -> Tensor:
+    return (read_example_images(SIZE_HW, CPU) * 255).round().to(torch.uint8)
+
+
+def test_an_image_matches_itself() -> None:
+    network = load_network(PLAIN_PAPER, CPU)
+    image = _read_pair()[:1]
+    points0, points1, is_mutual = match_pairs(torch.cat([image, image]), network, network, CPU, keep=50)
+    assert points0.shape == points1.shape == (1, 50, 2)
+    assert is_mutual.all()
+    assert float((points0 - points1).norm(dim=-1).max()) <= 6.0  # within a cell
+
+
+def test_pairs_at_once_are_those_one_by_one() -> None:
+    network = load_network(PLAIN_PAPER, CPU)
+    first, second = _read_pair(), _read_pair().flip(-1)
+    encode = partial(encode_in_chunks, network)
+    both = torch.stack([first[0], second[0], first[1], second[1]])
+    together = match_pairs(both, encode, network, CPU, keep=30)
+    alone = match_pairs(second, encode, network, CPU, keep=30)
+    assert torch.equal(together[2][1], alone[2][0])
+    assert float((together[1][1] - alone[1][0]).norm(dim=-1).median()) == 0.0
+
+
+def test_chunks_change_nothing() -> None:
+    images = torch.rand(19, 3, 2, 2)
+    seen: list[int] = []
+
+    def encode(part: Tensor) -> Tensor:
+        seen.append(len(part))
+        return part * 2
+
+    assert torch.equal(encode_in_chunks(encode, images), images * 2)
+    assert seen == [8, 8, 3]
+
+
+def test_shares_by_hand() -> None:
+    disparity = example_pair().disparity
+    size_hw = (disparity.shape[0], disparity.shape[1])
+    rows, columns = (each[::5000][:8] for each in np.nonzero(np.isfinite(disparity)))
+    points0 = torch.tensor(np.stack([columns, rows], axis=-1), dtype=torch.float32)
+    shift = torch.from_numpy(disparity[rows, columns])
+    points1 = points0 - torch.stack([shift, torch.zeros(8)], dim=-1)
+    assert score_pair(points0, points1, size_hw) == (1.0, 1.0)
+    assert score_pair(points0, points1 + torch.tensor([7.0, 0.0]), size_hw) == (0.0, 1.0)
+    assert all(math.isnan(share) for share in score_pair(points0[:0], points1[:0], size_hw))
+
+
+def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_timings(pairs, monkeypatch)
+    part = pairs.measure(make_settings())
+    check_part(part)
+    (table,) = part.tables
+    assert [row[0] for row in table.rows] == ["plain", "fast path", "Matcher.match"]
+    plain, fast = table.rows[:2]
+    assert plain[5] == pytest.approx(fast[5], abs=20)  # matches
+    assert float(fast[6] or 0) == pytest.approx(float(plain[6] or 1), abs=0.05)
+    assert plain[3] == 500.0  # pairs a second at 2 ms each
+
+
+def test_cuda_table_comes_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "_time_wall", lambda work, rounds: 4.0)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(pairs, "FastEncoder", lambda network, **_: network)  # nothing is compiled here
+    part = pairs.measure(make_pretended())
+    check_part(part)
+    (table,) = part.tables
+    assert [row[:2] for row in table.rows] == [
+        ("plain", 1),
+        ("fast path", 1),
+        ("plain", 2),
+        ("fast path", 2),
+        ("Matcher.match", 1),
+    ]
+    assert [row[3] for row in table.rows] == [250.0, 250.0, 500.0, 500.0, 250.0]
+    assert table.rows[0][5] == table.rows[2][5]

@@ -1,0 +1,151 @@
+"""The search in bins of rows, by itself and through the door, against loops in float64."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.knn import Outside, nearest
+from ucn.knn.binned_search import rank_in_bins
+
+_BUDGET = 2**28
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def _draw(N: int, M: int, D: int = 16, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    queries, database = (torch.randn(size, D, generator=generator) for size in (N, M))
+    return F.normalize(queries), F.normalize(database)
+
+
+def _search_slowly(queries: Tensor, database: Tensor, k: int, excluded: Tensor | None = None) -> Tensor:
+    """Indices (N, k) by sorting all distances in float64; the sort is stable, so ties stay in order."""
+    distances = (queries.double()[:, None] - database.double()).square().sum(dim=-1).sqrt()
+    if excluded is not None:
+        distances[excluded] = torch.inf
+    sorted_distances, order = distances.sort(dim=1, stable=True)
+    return order[:, :k].masked_fill(sorted_distances[:, :k] == torch.inf, -1)
+
+
+def _rank(queries: Tensor, database: Tensor, k: int, outside: Outside | None = None) -> tuple[Tensor, Tensor]:
+    batched = outside
+    if outside is not None:
+        batched = Outside(outside.centres[None], outside.positions[None], outside.radius)
+    answer = rank_in_bins(queries[None], database[None], k, batched, _BUDGET)
+    assert answer is not None
+    return answer[0][0], answer[1][0]
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("M", [1024, 1025, 1039, 2047, 3000])
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_settles_random_queries_rightly(M: int, k: int) -> None:
+    queries, database = _draw(37, M)
+    indices, is_settled = _rank(queries, database, k)
+    expected = _search_slowly(queries, database, k)
+    assert is_settled.float().mean() > 0.9
+    assert torch.equal(indices[is_settled], expected[is_settled])
+    assert torch.equal(nearest(queries, database, k).indices, expected)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("N", [1, 2, 255, 256, 257, 515])
+def test_any_number_of_queries(N: int) -> None:
+    queries, database = _draw(N, 1100)
+    assert torch.equal(nearest(queries, database).indices, _search_slowly(queries, database, 1))
+
+
+@pytest.mark.parametrize("place", [0, 15, 63, 64, 1000, 1023, 1024, 1151, 1200])
+def test_the_nearest_row_is_found_wherever_it_stands(place: int) -> None:
+    queries, database = _draw(3, 1201)
+    database[place] = queries[1]
+    found = nearest(queries, database)
+    assert found.indices[1, 0] == place
+    assert found.distances[1, 0] == 0
+
+
+@pytest.mark.parametrize("places", [(3, 67), (3, 4), (3, 1030), (700, 1024)])
+def test_equal_rows_of_one_bin_and_of_two_are_left_to_slower_methods(places: tuple[int, int]) -> None:
+    queries, database = _draw(5, 1100)
+    database[list(places)] = queries[2]
+    _, is_settled = _rank(queries, database, 1)
+    assert not is_settled[2]
+    assert nearest(queries, database, 2).indices[2].tolist() == list(places)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-6, 1e-8])
+def test_near_ties_equal_the_slow_search(size: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    queries = F.normalize(torch.randn(20, 24, generator=generator))
+    database = queries[torch.randint(0, 20, (1500,), generator=generator)]
+    database = database + size * torch.randn(database.shape, generator=generator)
+    indices, is_settled = _rank(queries, database, 1)
+    expected = _search_slowly(queries, database, 1)
+    assert torch.equal(indices[is_settled], expected[is_settled])
+    assert torch.equal(nearest(queries, database).indices, expected)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("radius", [0.0, 0.3, 0.9, 2.0])
+def test_surroundings_are_left_out(k: int, radius: float) -> None:
+    queries, database = _draw(40, 1300)
+    generator = torch.Generator().manual_seed(2)
+    centres, positions = torch.rand(40, 2, generator=generator), torch.rand(1300, 2, generator=generator)
+    outside = Outside(centres, positions, radius)
+    squared = (centres[:, None] - positions).square().sum(dim=-1)
+    expected = _search_slowly(queries, database, k, squared <= radius**2)
+    assert torch.equal(nearest(queries, database, k, outside=outside).indices, expected)
+
+
+def test_fewer_rows_than_neighbours_are_left() -> None:
+    queries, database = _draw(4, 1300)
+    positions = torch.zeros(1300, 2)
+    positions[7], positions[1100] = torch.tensor([5.0, 0.0]), torch.tensor([0.0, 5.0])
+    found = nearest(queries, database, 3, outside=Outside(torch.zeros(4, 2), positions, 1.0))
+    assert (found.indices[:, 2] == -1).all()
+    assert torch.equal(found.indices[:, :2].sort(dim=1).values, torch.tensor([[7, 1100]]).expand(4, 2))
+
+
+@pytest.mark.usefixtures("threads")
+def test_items_of_a_batch_do_not_mix() -> None:
+    pairs = [_draw(30, 1200, seed=seed) for seed in range(3)]
+    queries, database = (torch.stack(each) for each in zip(*pairs, strict=True))
+    found = nearest(queries, database, 2).indices
+    for item, pair in enumerate(pairs):
+        assert torch.equal(found[item], _search_slowly(*pair, 2))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"k": 9},
+        {"memory_bytes": 100_000},
+        {"dtype": torch.float64},
+        {"dtype": torch.float16},
+        {"M": 1023},
+    ],
+    ids=str,
+)
+def test_declines_what_it_is_not_made_for(change: dict[str, Any]) -> None:
+    dtype = change.get("dtype", torch.float32)
+    queries, database = (each.to(dtype)[None] for each in _draw(10, change.get("M", 1024)))
+    found = rank_in_bins(queries, database, change.get("k", 1), None, change.get("memory_bytes", _BUDGET))
+    assert found is None
+
+
+def test_lengths_that_overflow_settle_nothing_wrongly() -> None:
+    queries, database = _draw(6, 1030)
+    database = database * torch.logspace(-3, 21, 1030)[:, None]
+    expected = _search_slowly(queries, database, 1)
+    assert torch.equal(nearest(queries, database).indices, expected)

@@ -1,0 +1,173 @@
+"""What a teacher's similarities cost: by hand, against the definition, and by gradcheck."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from loss_cases import Pair, make_map, make_pair
+from ucn.geometry.sampling import sample_descriptors
+from ucn.losses import distillation_loss
+from ucn.types import Direction, FeatureMap
+
+Maps = tuple[FeatureMap, FeatureMap]
+
+
+def make_case(B: int = 2, N: int = 6, dtype: torch.dtype = torch.float64) -> tuple[Pair, Maps, Maps]:
+    """A student of 5 dimensions and a teacher of 7, with the same cells."""
+    pair, other = make_pair(B=B, N=N, dtype=dtype), make_pair(B=B, N=N, D=7, dtype=dtype, seed=3)
+    return pair, (pair.map0, pair.map1), (other.map0, other.map1)
+
+
+def define_slowly(
+    pair: Pair, maps: Maps, teacher_maps: Maps, temperature: float, direction: Direction
+) -> Tensor:
+    """The definition, point by point and cell by cell."""
+    terms = []
+    for name, view, points in (("0to1", 0, pair.points0), ("1to0", 1, pair.points1)):
+        if direction not in (name, "both"):
+            continue
+        for b, n in pair.is_valid.nonzero().tolist():
+            shares = []
+            for from_maps in (maps, teacher_maps):
+                query = sample_descriptors(from_maps[view], points)[b, n]
+                cells = from_maps[1 - view].features[b].flatten(1)
+                similarities = torch.stack([query @ cell for cell in cells.unbind(1)])
+                scaled = (similarities / temperature).exp()
+                shares.append(scaled / scaled.sum())
+            student, teacher = shares
+            terms.append((teacher * (teacher / student).log()).sum())
+    return torch.stack(terms).mean()
+
+
+def points_of(pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
+    return pair.points0, pair.points1, pair.is_valid
+
+
+def test_by_hand() -> None:
+    # One point on cell 0 of view 0; two cells in view 1, and two in view 0.
+    own0 = make_map(torch.tensor([[1.0, 0.0], [0.0, 1.0]]).T.reshape(1, 2, 1, 2))
+    own1 = make_map(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).T.reshape(1, 2, 1, 2))
+    taught0 = make_map(torch.tensor([[1.0, -1.0]]).reshape(1, 1, 1, 2))
+    taught1 = make_map(torch.tensor([[1.0, 1.0]]).reshape(1, 1, 1, 2))
+    point0, point1 = torch.tensor([[[2.0, 2.0]]]), torch.tensor([[[6.0, 2.0]]])
+    is_valid = torch.ones(1, 1, dtype=torch.bool)
+
+    def divergence(teacher: list[float], student: list[float]) -> float:
+        p, q = torch.tensor(teacher).softmax(0), torch.tensor(student).softmax(0)
+        return float((p * (p / q).log()).sum())
+
+    # The student finds (1, -1) in view 1, the teacher (1, 1); back, (-1, 0) against (1, -1).
+    forth, back = divergence([1.0, 1.0], [1.0, -1.0]), divergence([1.0, -1.0], [-1.0, 0.0])
+    assert forth == pytest.approx(math.log((1 + math.exp(-2)) / 2) + 1)  # Σ ½ log(½ / q)
+    for direction, expected in (("0to1", forth), ("1to0", back), ("both", (forth + back) / 2)):
+        found = distillation_loss(
+            (own0, own1),
+            (taught0, taught1),
+            point0,
+            point1,
+            is_valid,
+            temperature=1.0,
+            direction=direction,  # type: ignore[arg-type]
+        )
+        assert found.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("B", [1, 2])
+@pytest.mark.parametrize("direction", ["0to1", "1to0", "both"])
+@pytest.mark.parametrize("memory_bytes", [1, 8000, 2**28])
+def test_equals_the_definition_with_gradient(B: int, direction: Direction, memory_bytes: int) -> None:
+    pair, maps, teacher_maps = make_case(B)
+    features = [each.features for each in maps]
+    expected = define_slowly(pair, maps, teacher_maps, 0.3, direction)
+    found = distillation_loss(
+        maps, teacher_maps, *points_of(pair), temperature=0.3, direction=direction, memory_bytes=memory_bytes
+    )
+    torch.testing.assert_close(found, expected)
+    assert found > 0
+    wanted = torch.autograd.grad(expected, features)
+    for one, other in zip(torch.autograd.grad(3 * found, features), wanted, strict=True):
+        torch.testing.assert_close(one, 3 * other)
+
+
+def test_gradcheck() -> None:
+    pair, maps, teacher_maps = make_case(B=1, N=3)
+
+    def lose(features0: Tensor, features1: Tensor) -> Tensor:
+        own = replace(maps[0], features=features0), replace(maps[1], features=features1)
+        return distillation_loss(own, teacher_maps, *points_of(pair), temperature=0.4, memory_bytes=4000)
+
+    assert torch.autograd.gradcheck(lose, (maps[0].features, maps[1].features))
+
+
+def test_a_student_like_its_teacher_costs_nothing_and_the_teacher_learns_nothing() -> None:
+    pair, maps, teacher_maps = make_case()
+    same = distillation_loss(maps, maps, *points_of(pair))
+    assert same.item() == pytest.approx(0, abs=1e-12)
+    # Turned descriptors have the same similarities.
+    turn = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    turned = [
+        replace(each, features=torch.einsum("ij,bjhw->bihw", turn.Q, each.features.detach())) for each in maps
+    ]
+    cost = distillation_loss((turned[0], turned[1]), maps, *points_of(pair))
+    assert cost.item() == pytest.approx(0, abs=1e-12)
+    distillation_loss(maps, teacher_maps, *points_of(pair)).backward()  # type: ignore[no-untyped-call]
+    assert maps[0].features.grad is not None and maps[0].features.grad.any()
+    assert teacher_maps[0].features.grad is None
+
+
+def test_points_that_are_not_valid_do_not_matter() -> None:
+    pair, maps, teacher_maps = make_case()
+    expected = distillation_loss(maps, teacher_maps, *points_of(pair))
+    points0 = torch.where(pair.is_valid[..., None], pair.points0, torch.nan)
+    found = distillation_loss(maps, teacher_maps, points0, pair.points1, pair.is_valid)
+    assert torch.equal(found, expected)
+    (gradient,) = torch.autograd.grad(found, maps[0].features)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("N", [0, 3])
+def test_nothing_to_compare_costs_nothing(N: int) -> None:
+    pair, maps, teacher_maps = make_case(N=max(N, 1))
+    points, none = pair.points0[:, :N], torch.zeros(2, N, dtype=torch.bool)
+    loss = distillation_loss(maps, teacher_maps, points, points, none)
+    assert loss.item() == 0
+    (gradient,) = torch.autograd.grad(loss, maps[1].features)
+    assert not gradient.any()
+
+
+def test_half_types_are_compared_in_float32() -> None:
+    pair, maps, teacher_maps = make_case(dtype=torch.float32)
+    points = points_of(pair)
+    halves: list[Maps] = []
+    for both in (maps, teacher_maps):
+        first, second = (replace(each, features=each.features.detach().bfloat16()) for each in both)
+        halves.append((first, second))
+    found = distillation_loss(halves[0], halves[1], *points)
+    assert found.dtype == torch.float32
+    widened = [tuple(replace(each, features=each.features.float()) for each in both) for both in halves]
+    expected = distillation_loss(widened[0], widened[1], *points)  # type: ignore[arg-type]
+    assert torch.equal(found, expected)
+
+
+def test_refusals() -> None:
+    pair, maps, teacher_maps = make_case()
+    points = points_of(pair)
+    with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
+        distillation_loss(maps, teacher_maps, *points, temperature=0)
+    with pytest.raises(ValueError, match="memory_bytes must be at least 1"):
+        distillation_loss(maps, teacher_maps, *points, memory_bytes=0)
+    with pytest.raises(ValueError, match="direction must be one of"):
+        distillation_loss(maps, teacher_maps, *points, direction="up")  # type: ignore[arg-type]
+    for name, changed in (
+        ("stride 4, got 8", replace(teacher_maps[1], stride=8)),
+        ("offset 2.0, got 0.0", replace(teacher_maps[1], offset=0.0)),
+        ("grid", make_map(F.normalize(torch.ones(2, 7, 3, 3, dtype=torch.float64)))),
+    ):
+        with pytest.raises(ValueError, match=rf"the teacher's map of view 1 must have the {name}"):
+            distillation_loss(maps, (teacher_maps[0], changed), *points)

@@ -1,0 +1,24 @@
+"""Whether fused programs may run, and what asking costs."""
+
+import os
+import subprocess
+import sys
+
+import torch
+
+from ucn import acceleration
+
+
+def test_compiler_takes_the_answer_for_a_constant() -> None:
+    def answer() -> bool:
+        return True
+
+    marks = vars(torch.compiler.assume_constant_result(answer))  # type: ignore[no-untyped-call]
+    assert marks
+    assert marks.items() <= vars(acceleration._check_ready).items()
+
+
+def test_no_compiler_is_imported_for_it() -> None:
+    code = "import sys, ucn; ucn.Matcher; assert 'torch._dynamo' not in sys.modules"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)

@@ -1,0 +1,109 @@
+"""Work shared by threads: all of it done, nothing left changed for others."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ucn.threads import share
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 50])
+def test_every_part_is_done_once(count: int) -> None:
+    done = torch.zeros(count)
+
+    def work(part: int) -> None:
+        done[part] += 1
+
+    share(work, range(count))
+    assert (done == 1).all()
+
+
+def test_each_thread_computes_alone_and_without_gradients() -> None:
+    seen: list[tuple[str, int, bool]] = []
+    meet = threading.Barrier(2)  # so that both threads take a part
+
+    def work(_: int) -> None:
+        meet.wait(timeout=10)
+        seen.append((threading.current_thread().name, torch.get_num_threads(), torch.is_grad_enabled()))
+
+    share(work, range(2))
+    assert len({name for name, _, _ in seen}) == 2
+    assert {(count, is_recorded) for _, count, is_recorded in seen} == {(1, False)}
+
+
+def test_torch_keeps_its_number_of_threads_here_and_elsewhere() -> None:
+    share(lambda part: None, range(4))
+    found: list[int] = []
+    other = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    other.start()
+    other.join()
+    assert (torch.get_num_threads(), found) == (2, [2])
+
+
+def test_parts_may_share_work_themselves() -> None:
+    done = torch.zeros(3, 4)
+
+    def outer(row: int) -> None:
+        def inner(column: int) -> None:
+            done[row, column] += 1
+
+        share(inner, range(4))
+
+    share(outer, range(3))
+    assert (done == 1).all()
+
+
+def test_callers_in_several_threads() -> None:
+    done = torch.zeros(4, 20)
+
+    def call(row: int) -> None:
+        def work(column: int) -> None:
+            done[row, column] += 1
+
+        share(work, range(20))
+
+    callers = [threading.Thread(target=call, args=(row,)) for row in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(timeout=30)
+    assert (done == 1).all()
+
+
+def test_an_error_reaches_the_caller() -> None:
+    def work(part: int) -> None:
+        raise ValueError(f"part {part}")
+
+    with pytest.raises(ValueError, match="part 0"):
+        share(work, range(3))
+
+
+def _share_in_child(answers: "multiprocessing.Queue[list[int]]") -> None:
+    done: list[int] = []
+    share(done.append, range(4))
+    answers.put(sorted(done))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_starts_threads_of_its_own() -> None:
+    share(lambda part: None, range(4))  # threads that the child does not inherit
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=_share_in_child, args=(answers,))
+    child.start()
+    assert answers.get(timeout=30) == [0, 1, 2, 3]
+    child.join(timeout=30)
+    assert child.exitcode == 0
