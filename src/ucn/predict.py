@@ -263,11 +263,10 @@ class Matcher:
         use0: Tensor | None,
         use1: Tensor | None,
     ) -> CheckedMatches:
-        encoded0 = resize_points(points0, resize_scale(features0.image_hw, features0.map.image_hw))
         return match_and_check(
             features0.map,
             features1.map,
-            encoded0,
+            _encode_points(points0, features0),
             elsewhere_radius=self.config.elsewhere_radius,
             is_allowed0=_cells_in_mask(features0, use0),
             is_allowed1=_cells_in_mask(features1, use1),
@@ -281,12 +280,13 @@ class Matcher:
         """All matches in the caller's pixels, with their scores."""
         scores = score_matches(found, self._calibration)
         is_mutual = found.misses <= self.config.mutual_tolerance
+        encoded0 = _encode_points(points0, features0)
         return Matches(
             points0=_to_numpy(points0),
             points1=_to_numpy(_to_caller(found.points1, features1)),
             scores=_to_numpy(scores),
             is_mutual=is_mutual.cpu().numpy(),
-            pair_score=score_pair(scores, is_mutual, self._calibration),
+            pair_score=score_pair(scores, is_mutual, encoded0, found.points1, self._calibration),
             image0_hw=features0.image_hw,
             image1_hw=features1.image_hw,
         )
@@ -350,6 +350,11 @@ class Matcher:
             keep &= (best <= self.config.ratio * rival).cpu().numpy()
         order = np.flatnonzero(keep)
         return matches.select(order[np.argsort(-matches.scores[order], kind="stable")])
+
+
+def _encode_points(points: Tensor, features: Features) -> Tensor:
+    """From pixels of the image as given to those of the image as encoded."""
+    return resize_points(points, resize_scale(features.image_hw, features.map.image_hw))
 
 
 def _to_caller(points: Tensor, features: Features) -> Tensor:

@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from ucn.config import Calibration
+from ucn.knn import nearest
 from ucn.matching import CheckedMatches
+
+_NEIGHBOURS = 4
+"""Matches round a match that are asked whether they moved with it."""
+_MOST_STRETCH = 2.0
+"""How much farther apart, or nearer, two neighbours may be in the other image."""
+_SLACK = 4.0
+"""Pixels, one cell, by which they may be off besides."""
 
 
 def score_features(found: CheckedMatches) -> Tensor:
@@ -23,14 +31,53 @@ def score_matches(found: CheckedMatches, calibration: Calibration) -> Tensor:
     return torch.where(found.points1[:, 0].isnan(), 0.0, torch.sigmoid(logits))
 
 
-def pair_support(scores: Tensor, is_mutual: Tensor) -> float:
-    """What a pair's score is computed from: the mean score, queries without a mutual match counting 0."""
-    return torch.where(is_mutual, scores, 0.0).mean().item() if len(scores) else 0.0
+def measure_agreement(points0: Tensor, points1: Tensor) -> Tensor:
+    """How far matches bear each other out (N,): the share of neighbours that stay neighbours, both ways.
+
+    Of two different images single points may look alike, and more so where one image is small
+    and a point has few rivals; but their matches lie about at random.
+
+    Args:
+        points0: (N, 2) in pixels of the encoded image 0.
+        points1: (N, 2) of their matches, likewise.
+
+    Returns:
+        In [0, 1]; 1 for a lone match, which nothing speaks against.
+    """
+    return _keep_neighbours(points0, points1) * _keep_neighbours(points1, points0)
 
 
-def score_pair(scores: Tensor, is_mutual: Tensor, calibration: Calibration) -> float:
+def _keep_neighbours(here: Tensor, there: Tensor) -> Tensor:
+    count = min(_NEIGHBOURS, len(here) - 1)
+    if count < 1:
+        return torch.ones(len(here), dtype=torch.float32, device=here.device)
+    # Of matches at one place another than the match itself may come first; their distances are alike.
+    near = nearest(here.double(), here.double(), count + 1).indices[:, 1:]
+    distance_here = (here[:, None] - here[near]).norm(dim=-1)
+    distance_there = (there[:, None] - there[near]).norm(dim=-1)
+    is_kept = distance_there <= _MOST_STRETCH * distance_here + _SLACK
+    is_kept &= distance_here <= _MOST_STRETCH * distance_there + _SLACK
+    share: Tensor = is_kept.float().mean(dim=1)
+    return share
+
+
+def pair_support(scores: Tensor, is_mutual: Tensor, points0: Tensor, points1: Tensor) -> float:
+    """What a pair's score is computed from: the mean over queries of score times agreement.
+
+    Queries without a mutual match count 0. Points are (N, 2) in pixels of the encoded images.
+    """
+    if len(scores) == 0:
+        return 0.0
+    agreement = measure_agreement(points0[is_mutual], points1[is_mutual])
+    return (scores[is_mutual] * agreement).sum().item() / len(scores)
+
+
+def score_pair(
+    scores: Tensor, is_mutual: Tensor, points0: Tensor, points1: Tensor, calibration: Calibration
+) -> float:
     """Estimated probability that two images show the same thing; 0 when nothing was asked."""
     if len(scores) == 0:
         return 0.0
-    logit = calibration.pair_bias + calibration.pair_support * pair_support(scores, is_mutual)
+    support = pair_support(scores, is_mutual, points0, points1)
+    logit = calibration.pair_bias + calibration.pair_support * support
     return torch.tensor(logit, dtype=torch.float64).sigmoid().item()

@@ -83,6 +83,27 @@ def test_equal_rows_of_one_bin_and_of_two_are_left_to_slower_methods(places: tup
     assert nearest(queries, database, 2).indices[2].tolist() == list(places)
 
 
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("places", [(3, 67), (3, 4), (3, 1030), (700, 1024)])
+@pytest.mark.parametrize("distance", [0.0, 1e-7, 1e-4])
+def test_few_close_rivals_are_measured_at_once(k: int, places: tuple[int, int], distance: float) -> None:
+    queries, database = _draw(40, 1100)
+    near, nearer = places
+    database[near] = queries[2] * (1 + 2 * distance)
+    database[nearer] = queries[2] * (1 + distance)
+    indices, is_settled = _rank(queries, database, k)
+    assert is_settled.all()
+    assert torch.equal(indices, _search_slowly(queries, database, k))
+
+
+def test_many_equal_rows_are_more_than_can_be_measured_at_once() -> None:
+    queries, database = _draw(40, 1300)
+    database[100:1200] = queries[2]
+    _, is_settled = _rank(queries, database, 2)
+    assert is_settled.tolist() == [row != 2 for row in range(40)]
+    assert nearest(queries, database, 2).indices[2].tolist() == [100, 101]
+
+
 @pytest.mark.parametrize("size", [1e-3, 1e-6, 1e-8])
 def test_near_ties_equal_the_slow_search(size: float) -> None:
     generator = torch.Generator().manual_seed(1)

@@ -146,6 +146,16 @@ def test_transformer_reads_what_the_plain_one_reads(kernel: int, size_hw: tuple[
     torch.testing.assert_close(BandedTransformer(plain)(rows), expected, rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+def test_what_is_not_finite_stays_so_and_in_its_place() -> None:
+    banded = BandedNetwork(fold(_lively(CONFIGS[2]), torch.float32))
+    images = _images(1, 64, 400)
+    images[..., 30, 20] = torch.nan
+    found = banded(images)
+    assert found[..., 7, 5].isnan().all()
+    assert found[..., 60:].isfinite().all()
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("size_hw", [(1, 1), (7, 300), (120, 160), (9, 5000)])
 def test_bands_cover_every_row_once(size_hw: tuple[int, int]) -> None:

@@ -27,7 +27,8 @@ class Calibration(Config):
     pair_bias: float = -4.0
     """Constant of a pair's logit."""
     pair_support: float = 16.0
-    """Weight of the mean score over all queries, those without a mutual match counting 0."""
+    """Weight of the mean over all queries of score times agreement with the matches round it, those without
+    a mutual match counting 0."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""

@@ -14,13 +14,19 @@ import torch
 from torch import Tensor
 
 from ucn.knn.exclusion import Outside, squared_distances, squared_distances_bytes
+from ucn.knn.reranking import rerank
 from ucn.knn.rounding import bound_rounding, factor_roundoff
 from ucn.threads import share
 
 _BIN = 16
-# A block of scores, of so many queries and rows, fits into the second cache of a core.
-_BLOCK_QUERIES, _BLOCK_ROWS = 256, 1024
+# A block of scores, of so many queries and rows; smaller and larger ones measured slower.
+_BLOCK_QUERIES, _BLOCK_ROWS = 512, 1024
 _MOST_NEIGHBOURS = 8
+# Queries that rounding leaves open are measured at once where they are few, as in ordinary images: so many
+# bins more of each, that much memory at a time, and no more than this share of the queries.
+_SPARE_BINS = 3
+_MEASURED_BYTES = 2**21
+_MOST_CLOSE = 0.1
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ def rank_in_bins(
     if not is_suited or k > _MOST_NEIGHBOURS or factor_roundoff(torch.float32) > 0:
         return None
     threads = torch.get_num_threads()
-    step = max(1, min(_BLOCK_QUERIES, -(-N // threads)))
+    rounds = -(-N // (_BLOCK_QUERIES * threads))
+    step = -(-N // (rounds * threads))  # as much for each thread
     if _count_bytes(step, M, D, k, outside) * threads + 16 * M > memory_bytes:
         return None
     indices = torch.empty(B, N, k, dtype=torch.int64)
@@ -74,7 +81,7 @@ def _count_bytes(step: int, M: int, D: int, k: int, outside: Outside | None) -> 
     scores = step * _BLOCK_ROWS * pair
     bins = 2 * step * (-(-M // _BIN) + _BLOCK_ROWS) * 4
     candidates = step * k * _BIN * (8 * D + 64)
-    return scores + bins + candidates + 24 * max(_BLOCK_ROWS, step) * D
+    return scores + bins + candidates + 24 * max(_BLOCK_ROWS, step) * D + _MEASURED_BYTES
 
 
 def _prepare(database: Tensor) -> _Rows:
@@ -103,7 +110,26 @@ def _rank(queries: Tensor, rows: _Rows, k: int, outside: Outside | None) -> tupl
     better = values[:, :k].double()
     worse = torch.cat([better[:, 1:], rival], dim=1)
     is_settled = ((better - worse > 2 * bound[:, None]) | (better == -torch.inf)).all(dim=1)
+    close = (~is_settled).nonzero()[:, 0]
+    if 0 < len(close) <= _MOST_CLOSE * len(queries):
+        bins.scatter_(1, chosen, best[:, :k])  # what taking the best may have overwritten
+        near = None if outside is None else replace(outside, centres=outside.centres[close])
+        measured, is_settled[close] = _measure(queries[close], rows, k, near, bins[close], bound[close])
+        indices[close] = measured
     return indices, is_settled & bound.isfinite()
+
+
+def _measure(
+    queries: Tensor, rows: _Rows, k: int, outside: Outside | None, bins: Tensor, bound: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Indices (n, k) of queries with rivals that stand close, by the distances to all rows of some bins."""
+    best, chosen = bins.topk(k + _SPARE_BINS + 1, dim=1)
+    candidates = _list_rows(chosen[:, :-1])
+    candidates = candidates.masked_fill(_score(queries, rows, candidates, outside) == -torch.inf, -1)
+    norms = torch.linalg.vector_norm(queries.double(), dim=-1)
+    sets = queries[None], rows.values[None], candidates[None]
+    found, is_settled = rerank(*sets, k, norms[None], bound[None], best[None, :, -1], _MEASURED_BYTES)
+    return found[0, :, :k], is_settled[0]
 
 
 def _fill_bins(queries: Tensor, rows: _Rows, outside: Outside | None) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ucn.knn.binned_search import rank_in_bins
 from ucn.knn.exclusion import Outside, squared_distances, squared_distances_bytes
+from ucn.knn.reranking import measure_distances, rerank
 from ucn.knn.rounding import TIE_TOLERANCE, bound_rounding, factor_roundoff
 
 # Rows beyond the wanted ones that are measured where products round their factors.
@@ -39,7 +40,7 @@ def search_exactly(
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
         indices = _find(queries, database, k, outside, memory_bytes)
         dtype = torch.promote_types(queries.dtype, torch.float32)
-        distances = _measure(queries, database, indices, memory_bytes, dtype)
+        distances = measure_distances(queries, database, indices, memory_bytes, dtype)
         # Ties within the tolerance stand in the order of their indices; their distances must not decrease.
         return distances.cummax(dim=-1).values, indices
 
@@ -128,7 +129,8 @@ def _rank_by_products(
     bound = bound_rounding(query_norms, largest_norm, queries.shape[-1], dtype)
     indices.masked_fill_(best == -torch.inf, -1)
     if is_coarse:
-        indices, is_settled = _rerank(queries, database, best, indices, k, query_norms, bound, memory_bytes)
+        rest = best[..., -1] if count < M else torch.full_like(best[..., -1], -torch.inf)
+        indices, is_settled = rerank(queries, database, indices, k, query_norms, bound, rest, memory_bytes)
     else:
         better, worse = best[..., :-1].double(), best[..., 1:].double()
         is_settled = ((better - worse > 2 * bound[..., None]) | (better == -torch.inf)).all(dim=-1)
@@ -201,36 +203,6 @@ def _merge(best: Tensor, indices: Tensor, values: Tensor, places: Tensor) -> tup
     return merged, torch.cat([indices, places], dim=-1).gather(-1, order)
 
 
-def _rerank(
-    queries: Tensor,
-    database: Tensor,
-    best: Tensor,
-    indices: Tensor,
-    k: int,
-    query_norms: Tensor,
-    bound: Tensor,
-    memory_bytes: int,
-) -> tuple[Tensor, Tensor]:
-    """Puts the best rows (B, N, C) of a coarse product in true order, and says which queries that settles.
-
-    A query is settled when no row that was left out can be as near as its k-th, and no row as near as the
-    k-th has another so little behind it that only the slowest method tells whether they tie.
-    """
-    indices = indices.sort(dim=-1).values  # so that a stable sort by distance leaves ties in this order
-    distances = _measure(queries, database, indices, memory_bytes, torch.float64)
-    distances, order = distances.sort(dim=-1, stable=True)
-    kth = distances[..., min(k, distances.shape[-1]) - 1]
-    nearer, farther = distances[..., :-1], distances[..., 1:]
-    is_doubtful = (farther > nearer) & (farther <= nearer * (1 + TIE_TOLERANCE))
-    is_doubtful &= nearer <= kth[..., None]  # also those past k that tie with the k-th exactly
-    score = 0.5 * (query_norms.square() - kth.square())
-    rest = best[..., -1].double() + bound  # the best score a row that was left out can have
-    is_complete = (score - bound > rest) | (best[..., -1] == -torch.inf)
-    if best.shape[-1] == database.shape[1]:  # no row was left out
-        is_complete = torch.ones_like(is_complete)
-    return indices.gather(-1, order), ~is_doubtful.any(dim=-1) & is_complete
-
-
 def _rank_by_differences(
     queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
 ) -> Tensor:
@@ -286,23 +258,3 @@ def _hide(distances: Tensor, start: int, picks: list[Tensor]) -> None:
     for pick in picks:
         rows = ((pick >= start) & (pick < start + distances.shape[1])).nonzero()[:, 0]
         distances[rows, pick[rows] - start] = torch.inf
-
-
-def _measure(
-    queries: Tensor, database: Tensor, indices: Tensor, memory_bytes: int, dtype: torch.dtype
-) -> Tensor:
-    """Distances (B, N, k) to the chosen rows, by differences, so that equal vectors are exactly 0 apart.
-
-    They are taken in float64, a few queries at a time, and returned in the given type.
-    """
-    B, N, k = indices.shape
-    D = queries.shape[-1]
-    distances = torch.full((B, N, k), torch.inf, dtype=dtype, device=queries.device)
-    if database.shape[1] == 0:
-        return distances
-    for item in range(B):
-        for rows in _slices(N, max(1, memory_bytes // (32 * D * k))):
-            chosen = database[item, indices[item, rows].clamp(min=0)].double()  # (n, k, D)
-            chosen -= queries[item, rows, None]
-            distances[item, rows] = torch.linalg.vector_norm(chosen, dim=-1).to(dtype)
-    return distances.masked_fill_(indices < 0, torch.inf)

@@ -17,6 +17,7 @@ from ucn.nn.model import CorrespondenceNetwork
 from ucn.nn.normalise import ChannelNorm, l2_normalise
 from ucn.nn.pyramid import CoarseLevel, halve
 from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.threads import share
 
 
 class BandedNetwork(nn.Module):
@@ -53,19 +54,24 @@ class BandedNetwork(nn.Module):
     def _describe_one(self, image: Tensor) -> Tensor:
         described, pooled = self._apply_head(self._head, image[0])
         grid_hw = (described.shape[0], described.shape[1])
-        added = []
+        coarser: list[tuple[Callable[[Tensor, tuple[int, int]], Tensor], Tensor]] = []
         if self._network.context is not None:
-            added.append(self._network.context.look_round(as_image(pooled), grid_hw))
+            coarser.append((self._network.context.look_round, pooled))
         for level, head in self._levels:
             image = halve(image)
-            coarse, _ = self._apply_head(head, image[0])
-            added.append(level.grow(as_image(coarse), grid_hw))
+            coarser.append((level.grow, self._apply_head(head, image[0])[0]))
+        grown = [described] * len(coarser)
+
+        def grow(place: int) -> None:
+            finish, rows = coarser[place]
+            grown[place] = as_rows(finish(as_image(rows), grid_hw))
 
         def add(first: int, stop: int) -> None:
-            for part in added:
-                described[first:stop] += as_rows(part)[first:stop]
+            for rows in grown:
+                described[first:stop] += rows[first:stop]
 
-        if added:
+        share(grow, range(len(coarser)))
+        if coarser:
             for_each_band(add, *grid_hw)
         if self._transformer is not None:
             described = self._transformer(described)

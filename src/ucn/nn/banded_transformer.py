@@ -73,7 +73,7 @@ class BandedTransformer:
         hidden = F.conv2d(as_image(levelled), first.weight, first.bias, padding=(0, 1)).relu_()
         theta = as_rows(F.conv2d(hidden, last.weight, last.bias)).clone()
         theta[..., 0::3] += 1  # the identity
-        return theta
+        return theta.nan_to_num_()  # an image that is not finite must not read outside the table
 
     def _read_and_combine(self, table: Tensor, theta: Tensor, cells: Tensor, w: int, target: Tensor) -> None:
         """Windows of cells (n,), moved by theta (n, 4), read and multiplied into the target (n, C')."""

@@ -54,10 +54,10 @@ def fit_calibration(
         return Calibration()
     related, features, labels = [], [], []
     for pair in singles:
-        found, is_right = _match_pair(model, pair)
-        related.append(found)
+        corners, found = _match_corners(model, pair, pair)
+        related.append((corners, found))
         features.append(score_features(found))
-        labels.append(is_right)
+        labels.append(_judge(pair, corners, found))
     matching = _fit_matches(features, labels)
     unrelated = [
         _match_corners(model, first, second)
@@ -66,7 +66,7 @@ def fit_calibration(
     ]
     if not unrelated:  # a fit to related pairs alone would call every pair related
         return matching
-    support = torch.tensor([[_support(found, matching)] for found in related + unrelated])
+    support = torch.tensor([[_support(*entry, matching)] for entry in related + unrelated])
     is_related = torch.tensor([True] * len(related) + [False] * len(unrelated))
     pair_bias, pair_weight = _fit_logistic(support, is_related)
     return replace(matching, pair_bias=pair_bias, pair_support=pair_weight)
@@ -98,26 +98,28 @@ def _fit_matches(features: list[Tensor], labels: list[Tensor]) -> Calibration:
     )
 
 
-def _match_pair(model: CorrespondenceNetwork, pair: PairBatch) -> tuple[CheckedMatches, Tensor]:
-    """Matches of the corners of image 0, and which of them are right."""
-    found = _match_corners(model, pair, pair)
-    corners = detect_corners(pair.image0[0], _CORNERS).to(pair.image0.device)
+def _judge(pair: PairBatch, corners: Tensor, found: CheckedMatches) -> Tensor:
+    """Which matches of the corners of image 0 are right."""
     is_valid = pair.is_valid[0]
     H_0to1 = homography_from_points(pair.points0[0][is_valid], pair.points1[0][is_valid])
     truth = warp_points(corners[None], H_0to1[None])[0]
     is_seen = is_inside(truth, (pair.image1.shape[-2], pair.image1.shape[-1]))
-    return found, is_seen & ((found.points1 - truth).norm(dim=-1) <= RIGHT_WITHIN)
+    is_near: Tensor = (found.points1 - truth).norm(dim=-1) <= RIGHT_WITHIN
+    return is_seen & is_near
 
 
-def _match_corners(model: CorrespondenceNetwork, first: PairBatch, second: PairBatch) -> CheckedMatches:
-    """Matches from image 0 of one pair to image 1 of another."""
+def _match_corners(
+    model: CorrespondenceNetwork, first: PairBatch, second: PairBatch
+) -> tuple[Tensor, CheckedMatches]:
+    """Corners of image 0 of one pair, and their matches in image 1 of another."""
     corners = detect_corners(first.image0[0], _CORNERS).to(first.image0.device)
     map0, map1 = model.encode(first.image0), model.encode(second.image1)
-    return match_and_check(map0, map1, corners, elsewhere_radius=MatchConfig().elsewhere_radius)
+    return corners, match_and_check(map0, map1, corners, elsewhere_radius=MatchConfig().elsewhere_radius)
 
 
-def _support(found: CheckedMatches, calibration: Calibration) -> float:
-    return pair_support(score_matches(found, calibration), found.misses <= MatchConfig().mutual_tolerance)
+def _support(corners: Tensor, found: CheckedMatches, calibration: Calibration) -> float:
+    is_mutual = found.misses <= MatchConfig().mutual_tolerance
+    return pair_support(score_matches(found, calibration), is_mutual, corners, found.points1)
 
 
 def _fit_logistic(features: Tensor, labels: Tensor) -> list[float]:
