@@ -16,22 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from gpu_timing import (
-    DEVICE,
-    describe_machine,
-    measure_memory,
-    print_report,
-    require_cuda,
-    time_eager,
-    time_graphs,
-)
 from torch import Tensor
 
+from ucn.bench import samples
+from ucn.bench.machine import describe_machine
+from ucn.bench.timing import measure_memory, time_eager, time_graphs
 from ucn.knn import Outside, nearest
 from ucn.knn.torch_search import search_exactly
 
 if TYPE_CHECKING:
     from ucn.knn.triton_search import Tuning
+
+DEVICE = torch.device("cuda")
 
 # Together several times as large as the L2 cache of an H200, 60 MB.
 _SETS = 12
@@ -52,13 +48,14 @@ def main() -> None:
         "--no-checks", action="store_true", help="measure without the cases compiled for checks"
     )
     arguments = parser.parse_args()
-    require_cuda()
+    if not torch.cuda.is_available():
+        raise SystemExit("this script measures a CUDA device, and this machine has none")
     sizes = (arguments.queries, arguments.rows, arguments.dim)
     if arguments.sweep:
         sweep(*sizes)
         return
     checks = [] if arguments.no_checks else run_checks()
-    report: dict[str, Any] = {"machine": describe_machine(), "sizes": list(sizes), "checks": checks}
+    report: dict[str, Any] = {"machine": describe_machine(DEVICE), "sizes": list(sizes), "checks": checks}
     report.update(measure(*sizes))
     times, random = report["milliseconds"], report["random"]
     fused = times["fused"]
@@ -69,12 +66,14 @@ def main() -> None:
         ("extra memory", f"{report['fused_megabytes']:.2f} MB", f"cdist {report['cdist_megabytes']:.0f} MB"),
         ("checks", str(len(checks)), "all exact" if all(c["is_right"] for c in checks) else "SOME FAILED"),
     ]
-    print_report(f"nearest neighbours, {sizes[0]} × {sizes[1]} × {sizes[2]}, k = 1", rows, report)
+    print(f"\nnearest neighbours, {sizes[0]} × {sizes[1]} × {sizes[2]}, k = 1")
+    for name, *figures in rows:
+        print(f"{name:40}{figures[0]:>14}  {figures[1]}")
+    print(json.dumps(report))
 
 
 def draw_unit(*shape: int, seed: int) -> Tensor:
-    generator = torch.Generator(device=DEVICE).manual_seed(seed)
-    return F.normalize(torch.randn(shape, generator=generator, device=DEVICE), dim=-1)
+    return samples.draw_unit(*shape, seed=seed, device=DEVICE)
 
 
 def draw_outside(N: int, M: int) -> Outside:
@@ -211,8 +210,8 @@ def measure(N: int, M: int, D: int) -> dict[str, Any]:
         "random": compare(sets[0][0][0], sets[0][1][0], 1),
         "random_outside": compare(sets[0][0][0], sets[0][1][0], 1, outside),
         "real": compare(*real, 1),
-        "fused_megabytes": measure_memory(partial(search_fused, *sets[0], 1)),
-        "cdist_megabytes": measure_memory(partial(cdist_min, sets[0][0][0], sets[0][1][0])),
+        "fused_megabytes": measure_memory(partial(search_fused, *sets[0], 1), DEVICE),
+        "cdist_megabytes": measure_memory(partial(cdist_min, sets[0][0][0], sets[0][1][0]), DEVICE),
         "kernel_milliseconds": time_kernels(*sets[0]),
     }
 
@@ -250,15 +249,11 @@ def list_tunings() -> list[dict[str, Any]]:
     return [
         {"use_chain": True},
         {},
-        {"stages": 2},
         {"settle_values": 1024},
-        {"rows": 64, "warps": 4, "stages": 2, "resident": 2},
         {"fold": 4},
         {"prepare_values": 4096},
         {"columns": 64, "fold": 1, "stages": 4},
-        {"settle_values": 512},
         {"prepare_warps": 8},
-        {"tiles": 12},
     ]
 
 
@@ -289,7 +284,7 @@ def sweep(N: int, M: int, D: int) -> None:
         columns = " ".join(f"{1e3 * part:7.2f}" for part in times)
         print(f"{columns}  {equal:.4f}  {changes}", flush=True)
         report.append({"tuning": changes, "milliseconds": ms, "launches": launches, "equal": equal})
-    print(json.dumps({"machine": describe_machine(), "sweep": report, "outside": outside_ms}))
+    print(json.dumps({"machine": describe_machine(DEVICE), "sweep": report, "outside": outside_ms}))
 
 
 if __name__ == "__main__":

@@ -93,6 +93,7 @@ FIELDS = {
         "context_dilation",
         "use_standard_light",
         "levels",
+        "trunk",
     ],
     "MatchConfig": [
         "max_side",

@@ -4,11 +4,13 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 
-from ucn.threads import share
+from ucn.threads import _start_threads, share
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +52,38 @@ def test_torch_keeps_its_number_of_threads_here_and_elsewhere() -> None:
     other.start()
     other.join()
     assert (torch.get_num_threads(), found) == (2, [2])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_the_caller_computes_in_does_not_matter(count: int) -> None:
+    torch.set_num_threads(count)
+    found: list[torch.dtype] = []
+    matrix = torch.ones(3, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        share(lambda part: found.append((matrix @ matrix).dtype), range(3))
+        assert (matrix @ matrix).dtype == torch.bfloat16
+    assert found == [torch.float32] * 3
+
+
+def test_without_room_for_threads_the_caller_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, started = ThreadPoolExecutor.submit, []
+
+    def start_one(self: ThreadPoolExecutor, *work: Any) -> Any:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(submit(self, *work))
+        return started[0]
+
+    _start_threads.cache_clear()
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", start_one)
+    done: list[str] = []
+    try:
+        share(lambda part: done.append(threading.current_thread().name), range(4))
+    finally:
+        _start_threads.cache_clear()
+    assert done == [threading.current_thread().name] * 4
+    assert torch.get_num_threads() == 2
+    assert started[0].done()  # it does not wait for the others for ever
 
 
 def test_parts_may_share_work_themselves() -> None:

@@ -19,6 +19,7 @@ from ucn.devices import choose_device
 from ucn.errors import ImageReadError
 from ucn.geometry.alignment import align_matches, show_same_surface
 from ucn.geometry.coords import cell_centres, cells_to_pixels, pixels_to_cells, resize_points, resize_scale
+from ucn.geometry.sampling import read_nearest
 from ucn.keypoints import detect_corners, grid_points
 from ucn.matching import CheckedMatches, match_and_check, similarity_map, spread_over_pixels
 from ucn.nn import MIN_SIDE
@@ -34,8 +35,7 @@ Report = Callable[[str], None]
 """Called with a short phrase at the beginning of each stage."""
 
 Engine = Literal["auto", "fast", "plain"]
-"""What encodes images: a `FastEncoder`, the network itself, or the first on a CPU and the second elsewhere.
-"""
+"""What encodes images: a `FastEncoder`, the network, or the first on a CPU and the second elsewhere."""
 
 
 class Matcher:
@@ -176,11 +176,11 @@ class Matcher:
         if progress is not None:
             progress("matching")
         found = self._match_points(features0, features1, points0, use0, use1)
-        matches = self._judge(features0, features1, points0, found)
         if points is None:
+            matches = self._judge(features0, features1, points0, found)
             return self._align(self._keep_good(matches, found), None, features0, features1, use1)
         guide = guide or self._guide(features0, features1, use0, use1)
-        matches = replace(matches, pair_score=guide.matches.pair_score)
+        matches = self._judge(features0, features1, points0, found, guide.matches.pair_score)
         return self._align(matches, guide, features0, features1, use1)
 
     @torch.no_grad()
@@ -196,12 +196,11 @@ class Matcher:
             PointsError: the point is not finite or lies outside image 0.
         """
         checked = torch.from_numpy(check_points(np.asarray(point)[None], features0.image_hw)).to(self.device)
-        encoded = resize_points(checked, resize_scale(features0.image_hw, features0.map.image_hw))
-        found = similarity_map(features0.map, features1.map, encoded[0])
+        found = similarity_map(features0.map, features1.map, _encode_points(checked, features0)[0])
         corner = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
         cells = cells_to_pixels(corner, features1.map.stride, features1.map.offset)
-        moved = resize_points(cells, resize_scale(features1.map.image_hw, features1.image_hw))
-        (x0, y0), (x1, y1) = moved.tolist()
+        scale = resize_scale(features1.map.image_hw, features1.image_hw)
+        (x0, y0), (x1, y1) = resize_points(cells, scale).tolist()
         return SimilarityMap(_to_numpy(found), (x0, y0), (x1 - x0, y1 - y0))
 
     @torch.no_grad()
@@ -238,10 +237,9 @@ class Matcher:
 
         batch = pixels[None].contiguous(memory_format=torch.channels_last)
         feature_map = encode_in_tiles(self._encoder, batch, self.config.tile_side, report_tile)
-        keypoints = self._detect(pixels)
-        scale = resize_scale(feature_map.image_hw, image_hw)
+        keypoints = resize_points(self._detect(pixels), resize_scale(feature_map.image_hw, image_hw))
         grey = (pixels.mean(dim=0) * 255).round().clamp(0, 255).to(torch.uint8)
-        return Features(feature_map, image_hw, resize_points(keypoints, scale), grey)
+        return Features(feature_map, image_hw, keypoints, grey)
 
     def _detect(self, pixels: Tensor) -> Tensor:
         if self.config.keypoints == "corners":
@@ -253,7 +251,7 @@ class Matcher:
 
     def _choose_points(self, features: Features, use: Tensor | None) -> Tensor:
         points = features.keypoints.to(self.device)
-        return points if use is None else points[_look_up(use, points)]
+        return points if use is None else points[read_nearest(use, points)]
 
     def _match_points(
         self,
@@ -275,18 +273,25 @@ class Matcher:
         )
 
     def _judge(
-        self, features0: Features, features1: Features, points0: Tensor, found: CheckedMatches
+        self,
+        features0: Features,
+        features1: Features,
+        points0: Tensor,
+        found: CheckedMatches,
+        pair_score: float | None = None,
     ) -> Matches:
-        """All matches in the caller's pixels, with their scores."""
+        """All matches in the caller's pixels, with their scores, and that of the pair unless it is known."""
         scores = score_matches(found, self._calibration)
         is_mutual = found.misses <= self.config.mutual_tolerance
-        encoded0 = _encode_points(points0, features0)
+        if pair_score is None:
+            encoded0 = _encode_points(points0, features0)
+            pair_score = score_pair(scores, is_mutual, encoded0, found.points1, self._calibration)
         return Matches(
             points0=_to_numpy(points0),
             points1=_to_numpy(_to_caller(found.points1, features1)),
             scores=_to_numpy(scores),
             is_mutual=is_mutual.cpu().numpy(),
-            pair_score=score_pair(scores, is_mutual, encoded0, found.points1, self._calibration),
+            pair_score=pair_score,
             image0_hw=features0.image_hw,
             image1_hw=features1.image_hw,
         )
@@ -327,7 +332,8 @@ class Matcher:
             max_shift=features1.map.stride,
         )
         moved = _to_caller(found.points1, features1)
-        is_moved = found.is_aligned if use1 is None else found.is_aligned & _look_up(use1.to(device), moved)
+        is_usable = True if use1 is None else read_nearest(use1.to(device), moved)
+        is_moved = found.is_aligned & is_usable
         chosen = torch.where(is_moved[:, None], moved, torch.from_numpy(matches.points1).to(device))
         return replace(matches, points1=_to_numpy(chosen))
 
@@ -369,17 +375,8 @@ def _to_encoded(
     matches: Matches, features0: Features, features1: Features, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Both sides of matches in pixels of the encoded images."""
-    scale0, scale1 = (resize_scale(f.image_hw, f.map.image_hw) for f in (features0, features1))
     points0, points1 = (torch.from_numpy(points).to(device) for points in (matches.points0, matches.points1))
-    return resize_points(points0, scale0), resize_points(points1, scale1)
-
-
-def _look_up(mask: Tensor, points: Tensor) -> Tensor:
-    """Values (N,) of a mask (H, W) at the nearest pixels of points (N, 2)."""
-    height, width = mask.shape
-    column = (points[:, 0] + 0.5).floor().long().clamp(0, width - 1)
-    row = (points[:, 1] + 0.5).floor().long().clamp(0, height - 1)
-    return mask[row, column]
+    return _encode_points(points0, features0), _encode_points(points1, features1)
 
 
 def _cells_in_mask(features: Features, use: Tensor | None) -> Tensor | None:
@@ -387,12 +384,11 @@ def _cells_in_mask(features: Features, use: Tensor | None) -> Tensor | None:
     if use is None:
         return None
     centres = _to_caller(cell_centres(features.map), features)
-    is_used = _look_up(use, centres)
+    is_used = read_nearest(use, centres)
     if is_used.any() or not use.any():
         return is_used
     # A mask so small that it misses all centres still names a place: the cells its pixels lie in.
-    pixels = use.nonzero().flip(-1).float()
-    encoded = resize_points(pixels, resize_scale(features.image_hw, features.map.image_hw))
+    encoded = _encode_points(use.nonzero().flip(-1).float(), features)
     cells = pixels_to_cells(encoded, features.map.stride, features.map.offset).round().long()
     h, w = features.map.grid_hw
     is_used[cells[:, 1].clamp(0, h - 1) * w + cells[:, 0].clamp(0, w - 1)] = True

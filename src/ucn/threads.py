@@ -28,17 +28,19 @@ def share(work: Callable[[_Part], None], parts: Iterable[_Part]) -> None:
             work(part)
 
     count = torch.get_num_threads()
-    if count == 1 or len(waiting) <= 1:
-        for part in waiting:
-            run(part)
+    threads = _start_threads(os.getpid(), count) if count > 1 and len(waiting) > 1 else None
+    if threads is None:
+        with torch.autocast("cpu", enabled=False):  # as in threads, which do not know the caller's
+            for part in waiting:
+                run(part)
         return
-    for _ in _start_threads(os.getpid(), count).map(run, waiting):
+    for _ in threads.map(run, waiting):
         pass
 
 
 @lru_cache(maxsize=1)
-def _start_threads(_process: int, count: int) -> ThreadPoolExecutor:
-    """So many threads; a forked process starts its own, since it inherits none."""
+def _start_threads(_process: int, count: int) -> ThreadPoolExecutor | None:
+    """So many threads, or None where there are none left to have; a forked process starts its own."""
     are_ready = threading.Barrier(count)
 
     def start() -> None:
@@ -47,7 +49,13 @@ def _start_threads(_process: int, count: int) -> ThreadPoolExecutor:
         are_ready.wait()
 
     threads = ThreadPoolExecutor(count, thread_name_prefix="ucn")
-    for started in [threads.submit(start) for _ in range(count)]:
-        started.result()
-    torch.set_num_threads(count)  # threads that others start later take the number that was set last
+    try:
+        for started in [threads.submit(start) for _ in range(count)]:
+            started.result()
+    except RuntimeError:  # a thread could not be started
+        are_ready.abort()  # or those that were would wait for it, and the process for them at its end
+        threads.shutdown()
+        return None
+    finally:
+        torch.set_num_threads(count)  # threads that others start later take the number that was set last
     return threads

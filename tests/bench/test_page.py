@@ -39,6 +39,7 @@ def _make_result(**parts: Part) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "machine": machine,
+        "settings": {"is_quick": True},
         "parts": {name: part.to_dict() for name, part in parts.items()},
     }
 

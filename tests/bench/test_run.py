@@ -30,7 +30,19 @@ def test_result_says_what_it_depends_on(result: dict[str, Any]) -> None:
     assert read_parts(result) == {"knn": PART, "train": PART}
 
 
-@pytest.mark.parametrize("other", [None, [], {}, {"schema": "other"}, {"schema": run.SCHEMA, "parts": 3}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        None,
+        [],
+        {},
+        {"schema": "other"},
+        {"schema": run.SCHEMA, "machine": {}, "settings": {}, "parts": 3},
+        {"schema": run.SCHEMA, "settings": {}, "parts": {}},
+        {"schema": run.SCHEMA, "machine": {}, "parts": {}},
+        {"schema": run.SCHEMA, "machine": {}, "settings": {}, "parts": {"other": PART.to_dict()}},
+    ],
+)
 def test_other_files_are_refused(other: object) -> None:
     with pytest.raises(DataError, match=r"my\.json is no result of `ucn bench`"):
         read_parts(other, "my.json")
@@ -43,6 +55,11 @@ def test_parts_are_replaced_in_order(result: dict[str, Any]) -> None:
     assert list(merged["parts"]) == ["knn", "encode", "train"]
     assert merged["parts"]["encode"]["seconds"] == 5.0
     assert merged["machine"]["warnings"] == [*result["machine"]["warnings"], "hot"]
+
+
+def test_warnings_go_with_the_last_part_they_were_of(result: dict[str, Any]) -> None:
+    before = {**result, "machine": {**result["machine"], "warnings": ["hot"]}}
+    assert "hot" not in merge_results(before, result)["machine"]["warnings"]
 
 
 def test_other_machines_are_not_mixed(result: dict[str, Any]) -> None:

@@ -105,6 +105,18 @@ def test_update_keeps_other_parts(measured: list[tuple[str, Settings]], tmp_path
     assert _invoke("knn", "--update").exit_code == 2
 
 
+def test_update_refuses_other_results_before_the_work(
+    measured: list[tuple[str, Settings]], tmp_path: Path
+) -> None:
+    path = tmp_path / "speed.json"
+    assert _invoke("knn", "-o", str(path), "--device", "cpu").exit_code == 0
+    measured.clear()
+    result = _invoke("knn", "-o", str(path), "--update", "--quick", "--device", "cpu")
+    assert result.exit_code == 1
+    assert "quick and full results are not mixed" in " ".join(result.output.split())
+    assert measured == []
+
+
 def test_interrupted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def stop(*_: Any) -> Part:
         raise KeyboardInterrupt

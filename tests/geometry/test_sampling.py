@@ -1,8 +1,8 @@
-"""Reading maps at no points at all; `test_coords` pins where points are read."""
+"""Reading maps at no points at all, and masks; `test_coords` pins where points are read."""
 
 import torch
 
-from ucn.geometry.sampling import sample_descriptors
+from ucn.geometry.sampling import read_nearest, sample_descriptors
 from ucn.types import FeatureMap
 
 
@@ -14,3 +14,10 @@ def test_no_points_stay_in_the_graph() -> None:
     (gradient,) = torch.autograd.grad(found.sum(), features)
     assert gradient.shape == features.shape
     assert gradient.abs().max() == 0
+
+
+def test_a_mask_is_read_at_the_nearest_pixel() -> None:
+    mask = torch.tensor([[True, False, False], [False, False, True]])
+    points = torch.tensor([[0.0, 0.0], [0.49, 0.49], [0.5, 0.0], [1.5, 0.5], [9.0, 9.0], [-0.5, -0.5]])
+    assert read_nearest(mask, points).tolist() == [True, True, False, True, True, True]
+    assert read_nearest(mask, torch.zeros(0, 2)).shape == (0,)

@@ -156,6 +156,33 @@ def test_what_is_not_finite_stays_so_and_in_its_place() -> None:
     assert found[..., 60:].isfinite().all()
 
 
+@torch.no_grad()
+def test_windows_without_bounds_read_from_the_table_alone() -> None:
+    generator = torch.Generator().manual_seed(3)
+    layer = ConvolutionalSpatialTransformer(6, 5, kernel=5)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    last = layer.localiser[2]
+    assert isinstance(last, nn.Conv2d)
+    assert last.bias is not None
+    last.bias.copy_(torch.tensor([torch.inf, torch.inf, -torch.inf, torch.nan]))
+    assert BandedTransformer(layer)(torch.randn(4, 5, 6, generator=generator)).isfinite().all()
+
+
+@torch.no_grad()
+def test_types_that_the_caller_prefers_do_not_matter(threads: int) -> None:
+    banded, images = BandedNetwork(fold(_lively(CONFIGS[5]), torch.float32)), _images(1, 50, 66)
+    expected = banded(images)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(banded(images), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(banded(images), expected)
+    assert threads == torch.get_num_threads()
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("size_hw", [(1, 1), (7, 300), (120, 160), (9, 5000)])
 def test_bands_cover_every_row_once(size_hw: tuple[int, int]) -> None:

@@ -97,7 +97,8 @@ def _measure_cuda(settings: Settings) -> Part:
     outside = draw_outside(N, M, settings.seed, device)
     if not use_fused(queries, database):
         raise UcnError(
-            "the fused search does not run on this device; see docs/performance.md for what it needs"
+            "the fused search does not run on this device (docs/performance.md says what it needs); name the "
+            "other parts, such as `ucn bench encode pairs`, or measure the processor with --device cpu"
         )
     times = _time_random(sets, outside)
     fused = times[_FUSED]

@@ -69,8 +69,10 @@ def read_parts(result: Any, name: str = "the file") -> dict[str, Part]:
     Raises:
         DataError: it is no result of `run_parts`.
     """
+    keys = ("machine", "settings", "parts")
     is_result = isinstance(result, Mapping) and result.get("schema") == SCHEMA
-    if not is_result or not isinstance(result.get("parts"), Mapping):
+    is_whole = is_result and all(isinstance(result.get(key), Mapping) for key in keys)
+    if not is_whole or not set(result["parts"]) <= set(PARTS):
         raise DataError(
             f"{name} is no result of `ucn bench`: expected the schema '{SCHEMA}'; write one with "
             "`ucn bench -o FILE`"
@@ -78,24 +80,42 @@ def read_parts(result: Any, name: str = "the file") -> dict[str, Part]:
     return {part: read_part(values) for part, values in result["parts"].items()}
 
 
-def merge_results(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """An earlier result of the same machine, with the parts that were measured now in place of its own.
+def check_mergeable(before: Mapping[str, Any], machine: Mapping[str, Any], is_quick: bool) -> None:
+    """Refuses an earlier result that new ones cannot be added to; to be asked before they are measured.
+
+    Args:
+        before: the earlier result.
+        machine: the one that is measured now, as `describe_machine` gives it.
+        is_quick: whether it is measured quickly.
 
     Raises:
-        DataError: the earlier one is of another machine, quick where this one is not, or no result at all.
+        DataError: it is of another machine, quick where this one is not, or no result at all.
     """
     read_parts(before)
     for key in ("device", "device_name", "cpu", "cores", "threads"):
-        old, new = before["machine"].get(key), now["machine"].get(key)
+        old, new = before["machine"].get(key), machine.get(key)
         if old != new:
             raise DataError(
                 f"the earlier result is of another machine ({key}: {old}, now {new}); write to a new file"
             )
-    if before["settings"]["is_quick"] != now["settings"]["is_quick"]:
+    if before["settings"].get("is_quick") != is_quick:
         raise DataError("quick and full results are not mixed in one file; write to a new file")
+
+
+def merge_results(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """An earlier result of the same machine, with the parts that were measured now in place of its own.
+
+    What it warned of is kept as long as one of its parts is.
+
+    Raises:
+        DataError: as `check_mergeable`.
+    """
+    check_mergeable(before, now["machine"], now["settings"]["is_quick"])
     order = list(PARTS)
     parts = {**before["parts"], **now["parts"]}
-    warnings = dict.fromkeys([*before["machine"]["warnings"], *now["machine"]["warnings"]])
+    is_kept = any(name not in now["parts"] for name in before["parts"])
+    earlier = before["machine"].get("warnings", []) if is_kept else []
+    warnings = dict.fromkeys([*earlier, *now["machine"]["warnings"]])
     return {
         **now,
         "machine": {**now["machine"], "warnings": list(warnings)},

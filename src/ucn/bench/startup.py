@@ -65,7 +65,8 @@ def measure(settings: Settings) -> Part:
     )
     height, width = settings.image_hw
     notes = (
-        f"Medians of {rounds} processes; matching is of one process, the bundled pair at {width} × {height}.",
+        f"Medians of {rounds} processes, of imports {len(imports)}; matching is of one process, the bundled "
+        f"pair at {width} × {height}.",
     )
     asked = (
         Target("ucn --help", "two cores", helps, 0.3, "s", is_least=False),

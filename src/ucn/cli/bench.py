@@ -77,10 +77,11 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Measure speed and memory as ratios against named references, with this machine described."""
-    from ucn.bench.run import PARTS, merge_results, read_parts, run_parts
+    from ucn.bench.run import PARTS, check_mergeable, merge_results, read_parts, run_parts
 
     names = _choose_parts(parts or list(PARTS), list(PARTS))
     with Stages(is_quiet=json) as stages:
+        from ucn.bench.machine import describe_machine
         from ucn.bench.settings import Settings
         from ucn.devices import choose_device
 
@@ -90,6 +91,8 @@ def run(
             choose_device(device), seed, quick, thorough, weights, xfeat, limit_seconds, stages
         )
         _check_device(settings.device.type)
+        if before is not None:
+            check_mergeable(before, describe_machine(settings.device), quick)
         result = run_parts(names, settings)
         if before is not None:
             result = merge_results(before, result)

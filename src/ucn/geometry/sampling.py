@@ -1,4 +1,4 @@
-"""Bilinear reading of images and feature maps at real-valued points; only here is `grid_sample` called."""
+"""Reading of images, masks and feature maps at real-valued points; only here is `grid_sample` called."""
 
 from __future__ import annotations
 
@@ -54,3 +54,11 @@ def sample_descriptors(feature_map: FeatureMap, points: Tensor) -> Tensor:
         return feature_map.features.flatten(2)[:, :, :0].transpose(1, 2)
     sampled = sample_image(feature_map.features, cells[:, :, None], "border")  # (B, D, N, 1)
     return F.normalize(sampled[..., 0], dim=1).transpose(1, 2)
+
+
+def read_nearest(values: Tensor, points: Tensor) -> Tensor:
+    """Values (N,) of a map (H, W), such as a mask, at the pixels nearest to points (N, 2)."""
+    height, width = values.shape
+    column = (points[:, 0] + 0.5).floor().long().clamp(0, width - 1)
+    row = (points[:, 1] + 0.5).floor().long().clamp(0, height - 1)
+    return values[row, column]

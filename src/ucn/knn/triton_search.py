@@ -188,13 +188,9 @@ def choose_tuning(device: torch.device) -> Tuning:
         return Tuning()
     properties = torch.cuda.get_device_properties(device)
     shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 1024))
-    if properties.major == 9:
+    if properties.major == 9 or shared >= 140 * 1024:
         return Tuning()
-    if shared >= 140 * 1024:
-        return Tuning(rows=64)
-    if shared >= 72 * 1024:
-        return Tuning(rows=64, columns=64, fold=1, warps=4, stages=2)
-    return Tuning(rows=32, columns=64, fold=1, warps=4, stages=2)
+    return Tuning(rows=64 if shared >= 72 * 1024 else 32, columns=64, fold=1)
 
 
 def _count_registers(tuning: Tuning) -> int:

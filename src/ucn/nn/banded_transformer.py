@@ -19,6 +19,9 @@ from ucn.nn.spatial_transformer import MAX_REACH_CELLS, ConvolutionalSpatialTran
 # Readings of so many numbers are made at a time.
 _READINGS = 2**20
 
+# Far more than any window can read; sums of a few such numbers are finite.
+_MOST_THETA = 1e30
+
 _BEFORE = MAX_REACH_CELLS
 _AFTER = MAX_REACH_CELLS + 1  # a reading takes a cell and the next
 
@@ -73,7 +76,8 @@ class BandedTransformer:
         hidden = F.conv2d(as_image(levelled), first.weight, first.bias, padding=(0, 1)).relu_()
         theta = as_rows(F.conv2d(hidden, last.weight, last.bias)).clone()
         theta[..., 0::3] += 1  # the identity
-        return theta.nan_to_num_()  # an image that is not finite must not read outside the table
+        # An image that is not finite must not read outside the table, nor two infinities make a NaN.
+        return theta.nan_to_num_().clamp_(-_MOST_THETA, _MOST_THETA)
 
     def _read_and_combine(self, table: Tensor, theta: Tensor, cells: Tensor, w: int, target: Tensor) -> None:
         """Windows of cells (n,), moved by theta (n, 4), read and multiplied into the target (n, C')."""

@@ -58,7 +58,7 @@ class BandedTrunk:
         take = start(h, w)
 
         def finish(first: int, stop: int) -> None:
-            band = torch.empty(stop - first, w, inception_4a.width)
+            band = after_3b.new_empty(stop - first, w, inception_4a.width)
             write(first, stop, band)
             take(first, stop, band)
 
