@@ -53,7 +53,8 @@ def rank_in_bins(
     threads = torch.get_num_threads()
     rounds = -(-N // (_BLOCK_QUERIES * threads))
     step = -(-N // (rounds * threads))  # as much for each thread
-    if _count_bytes(step, M, D, k, outside) * threads + 16 * M > memory_bytes:
+    prepared = 28 * M  # lengths in float64, what is made of them, and penalties
+    if _count_bytes(step, M, D, k, outside) * threads + prepared > memory_bytes:
         return None
     indices = torch.empty(B, N, k, dtype=torch.int64)
     is_settled = torch.empty(B, N, dtype=torch.bool)
