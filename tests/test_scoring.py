@@ -87,6 +87,16 @@ def test_agreement_of_few_and_of_equal_points() -> None:
     assert measure_agreement(torch.zeros(7, 2), torch.ones(7, 2)).tolist() == [1.0] * 7
 
 
+def test_of_very_many_queries_an_even_part_is_asked() -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = 2000 * torch.rand(8193, 2, generator=generator)
+    scores, is_mutual = torch.rand(8193, generator=generator), torch.rand(8193, generator=generator) < 0.5
+    whole = [scores, is_mutual, points, points + 3]
+    few = [each[::3] for each in whole]
+    assert pair_support(*whole) == pair_support(*few)
+    assert pair_support(*few) == pytest.approx(float((few[0] * few[1]).mean()))
+
+
 def test_nothing_asked() -> None:
     nothing, nowhere = torch.zeros(0), torch.zeros(0, 2)
     assert pair_support(nothing, nothing.bool(), nowhere, nowhere) == 0

@@ -66,7 +66,8 @@ def test_what_the_caller_computes_in_does_not_matter(count: int) -> None:
 
 
 def test_without_room_for_threads_the_caller_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    submit, started = ThreadPoolExecutor.submit, []
+    submit = ThreadPoolExecutor.submit
+    started: list[Any] = []
 
     def start_one(self: ThreadPoolExecutor, *work: Any) -> Any:
         if started:

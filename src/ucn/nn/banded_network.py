@@ -49,7 +49,8 @@ class BandedNetwork(nn.Module):
         """Prepared images (B, 3, H, W) to unit descriptors (B, D, h, w), channels last."""
         if len(images) == 0:
             return self._network.describe(images)
-        return torch.cat([self._describe_one(image[None].float()) for image in images])
+        with torch.autocast("cpu", enabled=False):  # the caller's would reach some parts, and threads not
+            return torch.cat([self._describe_one(image[None].float()) for image in images])
 
     def _describe_one(self, image: Tensor) -> Tensor:
         described, pooled = self._apply_head(self._head, image[0])

@@ -28,7 +28,8 @@ _LINE = 16  # float32 numbers in a line of a cache
 def for_each_band(work: Callable[[int, int], None], h: int, w: int) -> None:
     """Calls `work(first, stop)` for bands of rows of a map of (h, w) cells, in threads.
 
-    Which bands there are hangs on the size alone, so results do not depend on the number of threads.
+    Which bands there are hangs on the size alone, so the number of threads changes no result; but for a map
+    of one band, which torch's own threads share: how many they are may change its last digits.
     """
     step = max(1, _BAND_CELLS // (w * ROWS_MULTIPLE)) * ROWS_MULTIPLE
     bands = [(first, min(h, first + step)) for first in range(0, h, step)]
