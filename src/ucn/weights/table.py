@@ -49,12 +49,7 @@ _GEOMETRIC = WeightsInfo(
     restrictions="same scene only, not semantic; trained on made-up views; scale changes up to 2.3; birds' "
     "photographs and many others were published for non-commercial research",
     description="Finds the same point of one scene in two photographs of it.",
-    metrics={
-        "validation pck@1": 14.0,
-        "validation pck@3": 49.7,
-        "validation pck@5": 63.9,
-        "validation pck@10": 75.4,
-    },
+    metrics={"HPatches pck@3": 61.6, "HPatches pck@5": 70.6, "HPatches pck@10": 77.0},
 )
 
 _BIRDS = WeightsInfo(
@@ -98,12 +93,7 @@ _GEOMETRIC_LITE = WeightsInfo(
     restrictions="as geometric, and less accurate; birds' photographs and many others were published for "
     "non-commercial research",
     description="As geometric, many times faster on a processor and less accurate.",
-    metrics={
-        "validation pck@1": 7.7,
-        "validation pck@3": 29.2,
-        "validation pck@5": 40.2,
-        "validation pck@10": 51.4,
-    },
+    metrics={"HPatches pck@3": 52.8, "HPatches pck@5": 61.1, "HPatches pck@10": 68.3},
 )
 
 SHIPPED: dict[str, WeightsInfo] = {
