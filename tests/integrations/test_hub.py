@@ -55,9 +55,10 @@ class TestPull:
         assert matcher.weights.licence == "mit (as its card says)"
         assert matcher.weights.sha256 == load_weights(weights).info.sha256
         assert matcher.config.max_side == 320
-        expected = load_weights(weights).model.state_dict()
-        for name, value in matcher._model.state_dict().items():
-            torch.testing.assert_close(value, expected[name])
+        images = torch.rand(1, 3, 40, 48, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            expected = load_weights(weights).model.encode(images).features
+        torch.testing.assert_close(matcher.encode(images).features, expected, rtol=0, atol=1e-5)
         assert f"GET /user/mine/resolve/{commit}/{FILE_NAME}" in hub.requests
 
     def test_nothing_else_is_downloaded(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
@@ -72,9 +73,10 @@ class TestPull:
         other = tmp_path / "other.safetensors"
         save_weights(other, build_model(ModelConfig(dim=4)))
         second = put(hub, other)
-        assert pull(hub, tmp_path, revision=first)._model.config.dim == 8
-        assert pull(hub, tmp_path)._model.config.dim == 4
-        assert pull(hub, tmp_path, revision=second)._model.config.dim == 4
+        images = torch.zeros(1, 3, 32, 32)
+        assert pull(hub, tmp_path, revision=first).encode(images).features.shape[1] == 8
+        assert pull(hub, tmp_path).encode(images).features.shape[1] == 4
+        assert pull(hub, tmp_path, revision=second).encode(images).features.shape[1] == 4
 
     def test_a_commit_in_the_cache_needs_no_network(
         self, hub: FakeHub, weights: Path, tmp_path: Path
