@@ -5,7 +5,7 @@ import torch
 
 from benchmark_scripts import load_script, run_script
 
-SCRIPTS = ["knn_speed", "transformer_sweep"]
+SCRIPTS = ["knn_sweep", "transformer_sweep"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
