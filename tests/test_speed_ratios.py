@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ucn.config import ModelConfig
 from ucn.knn import nearest
@@ -73,28 +72,3 @@ def test_nearest_neighbours_against_faiss() -> None:
     index.add(database.numpy())
     ratio = _compare(lambda: index.search(queries.numpy(), 1), lambda: nearest(queries, database), 0.4)
     assert ratio >= 0.4
-
-
-class _LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers the largest storage that any operation returned, other than the given tensors' own."""
-
-    def __init__(self, *given: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.given = {tensor.untyped_storage().data_ptr() for tensor in given}
-        self.largest = 0
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for each in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(each, Tensor) and each.untyped_storage().data_ptr() not in self.given:
-                self.largest = max(self.largest, each.untyped_storage().nbytes())
-        return result
-
-
-def test_search_holds_a_small_part_of_the_distances() -> None:
-    queries, database = _descriptors(2000, 0), _descriptors(19200, 1)
-    with _LargestTensor(queries, database) as seen:
-        nearest(queries, database)
-    assert 0 < seen.largest <= 4 * 2**20  # all distances would be 154 MB

@@ -307,6 +307,13 @@ def test_no_tensor_exceeds_the_budget(dtype: torch.dtype, kind: str, precision: 
     assert 0 < seen.largest <= budget
 
 
+def test_by_default_a_small_part_of_the_distances_is_held() -> None:
+    queries, database = random_sets(2000, 19200, 128)
+    with LargestStorage(queries, database) as seen:
+        nearest(queries, database)
+    assert 0 < seen.largest <= 4 * 2**20  # all distances would be 154 MB
+
+
 class OnMps(Tensor):
     """A tensor that says it is on a device this machine lacks, and refuses float64 as MPS does."""
 

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from network_cases import make_lively
 from ucn.config import ModelConfig
-from ucn.nn import ConvolutionalSpatialTransformer, CorrespondenceNetwork, build_model
+from ucn.nn import ConvolutionalSpatialTransformer
 from ucn.nn.banded_network import BandedNetwork, can_band
 from ucn.nn.banded_transformer import BandedTransformer
 from ucn.nn.bands import for_each_band, make_map
@@ -36,20 +37,6 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def _lively(config: ModelConfig) -> CorrespondenceNetwork:
-    """A network in which nothing is zero or one, as after training."""
-    model = build_model(config).eval()
-    generator = torch.Generator().manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if "localiser.2" in name or parameter.ndim == 1 or not parameter.any():
-            parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            assert module.running_mean is not None
-            module.running_mean += torch.randn(module.running_mean.shape, generator=generator)
-    return model
-
-
 def _images(count: int, height: int, width: int) -> Tensor:
     """Smooth noise with an edge: more like a photograph than white noise is."""
     generator = torch.Generator().manual_seed(0)
@@ -64,7 +51,7 @@ def _images(count: int, height: int, width: int) -> Tensor:
 )
 @torch.no_grad()
 def test_descriptors_are_those_of_the_network(config: ModelConfig) -> None:
-    model = _lively(config)
+    model = make_lively(config)
     banded = BandedNetwork(fold(model, torch.float32))
     for height, width in ((32, 32), (33, 70), (61, 46)):
         images = _images(2, height, width)
@@ -91,7 +78,7 @@ def test_shipped_weights(name: str) -> None:
 
 @torch.no_grad()
 def test_a_blank_image_and_no_images() -> None:
-    model = _lively(CONFIGS[2])
+    model = make_lively(CONFIGS[2])
     banded = BandedNetwork(fold(model, torch.float32))
     for images in (torch.zeros(1, 3, 40, 40), torch.ones(1, 3, 40, 40), torch.zeros(0, 3, 40, 40)):
         torch.testing.assert_close(banded(images), model(images), rtol=0, atol=1e-5)
@@ -99,14 +86,14 @@ def test_a_blank_image_and_no_images() -> None:
 
 @torch.no_grad()
 def test_an_image_of_a_batch_is_what_it_is_alone() -> None:
-    banded = BandedNetwork(fold(_lively(CONFIGS[5]), torch.float32))
+    banded = BandedNetwork(fold(make_lively(CONFIGS[5]), torch.float32))
     images = _images(3, 50, 66)
     assert torch.equal(banded(images)[1:2], banded(images[1:2]))
 
 
 @torch.no_grad()
 def test_threads_change_nothing() -> None:
-    banded, images = BandedNetwork(fold(_lively(CONFIGS[2]), torch.float32)), _images(1, 300, 420)
+    banded, images = BandedNetwork(fold(make_lively(CONFIGS[2]), torch.float32)), _images(1, 300, 420)
     before, found = torch.get_num_threads(), []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
@@ -117,7 +104,7 @@ def test_threads_change_nothing() -> None:
 
 
 def test_works_where_the_caller_records_nothing_or_everything() -> None:
-    banded, images = BandedNetwork(fold(_lively(CONFIGS[2]), torch.float32)), _images(1, 40, 52)
+    banded, images = BandedNetwork(fold(make_lively(CONFIGS[2]), torch.float32)), _images(1, 40, 52)
     recorded = banded(images)
     assert not recorded.requires_grad
     assert not recorded.is_inference()
@@ -127,7 +114,7 @@ def test_works_where_the_caller_records_nothing_or_everything() -> None:
 
 @torch.no_grad()
 def test_tiles_equal_the_whole_image() -> None:
-    encoder = FastEncoder(_lively(ModelConfig(dim=16, transformer="none", use_standard_light=True)))
+    encoder = FastEncoder(make_lively(ModelConfig(dim=16, transformer="none", use_standard_light=True)))
     images = _images(1, 200, 330)
     tiled = encode_in_tiles(encoder, images, 128)
     torch.testing.assert_close(tiled.features, encoder.encode(images).features, rtol=0, atol=1e-5)
@@ -148,7 +135,7 @@ def test_transformer_reads_what_the_plain_one_reads(kernel: int, size_hw: tuple[
 
 @torch.no_grad()
 def test_what_is_not_finite_stays_so_and_in_its_place() -> None:
-    banded = BandedNetwork(fold(_lively(CONFIGS[2]), torch.float32))
+    banded = BandedNetwork(fold(make_lively(CONFIGS[2]), torch.float32))
     images = _images(1, 64, 400)
     images[..., 30, 20] = torch.nan
     found = banded(images)
@@ -171,7 +158,7 @@ def test_windows_without_bounds_read_from_the_table_alone() -> None:
 
 @torch.no_grad()
 def test_types_that_the_caller_prefers_do_not_matter(threads: int) -> None:
-    banded, images = BandedNetwork(fold(_lively(CONFIGS[5]), torch.float32)), _images(1, 50, 66)
+    banded, images = BandedNetwork(fold(make_lively(CONFIGS[5]), torch.float32)), _images(1, 50, 66)
     expected = banded(images)
     torch.set_default_dtype(torch.float64)
     try:
@@ -226,7 +213,7 @@ def test_margins_are_zero() -> None:
 )
 @torch.no_grad()
 def test_other_networks_are_run_as_they_are(config: ModelConfig) -> None:
-    model = _lively(config)
+    model = make_lively(config)
     assert not can_band(fold(model, torch.float32))
     images = _images(1, 40, 48)
     torch.testing.assert_close(FastEncoder(model)(images), model(images), rtol=0, atol=2e-5)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from network_cases import make_lively
 from ucn.config import ModelConfig
-from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.nn import build_model
 from ucn.nn.fast import FastEncoder
 from ucn.nn.folding import QuarteredConvolution, fold
 
@@ -20,22 +21,6 @@ CONFIGS = [
 ]
 
 
-def _lively(config: ModelConfig) -> CorrespondenceNetwork:
-    """A network in which nothing is zero or one, as after training."""
-    model = build_model(config).eval()
-    generator = torch.Generator().manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if "localiser.2" in name or parameter.ndim == 1 or not parameter.any():
-            parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            assert module.running_mean is not None
-            assert module.running_var is not None
-            module.running_mean += torch.randn(module.running_mean.shape, generator=generator)
-            module.running_var += torch.rand(module.running_var.shape, generator=generator)
-    return model
-
-
 def _images(height: int = 41, width: int = 52) -> Tensor:
     return torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(0))
 
@@ -44,7 +29,7 @@ def _images(height: int = 41, width: int = 52) -> Tensor:
 @pytest.mark.parametrize("for_tensor_cores", [False, True])
 @torch.no_grad()
 def test_folded_network_gives_the_same_descriptors(config: ModelConfig, for_tensor_cores: bool) -> None:
-    model = _lively(config)
+    model = make_lively(config)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     folded = fold(model, torch.float32, for_tensor_cores=for_tensor_cores)
     torch.testing.assert_close(folded(_images()), model(_images()), rtol=0, atol=2e-5)
@@ -64,7 +49,7 @@ def test_first_convolution_over_squares_of_pixels(size: tuple[int, int]) -> None
 
 @torch.no_grad()
 def test_bfloat16_descriptors_are_unit_vectors_near_those_of_float32() -> None:
-    model = _lively(CONFIGS[3])
+    model = make_lively(CONFIGS[3])
     found, expected = fold(model, torch.bfloat16)(_images()), model(_images())
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.norm(dim=1), torch.ones_like(found[:, 0]), rtol=0, atol=1e-5)
@@ -72,7 +57,7 @@ def test_bfloat16_descriptors_are_unit_vectors_near_those_of_float32() -> None:
 
 
 def test_encoder_without_a_gpu_runs_the_folded_network() -> None:
-    model = _lively(CONFIGS[4])
+    model = make_lively(CONFIGS[4])
     encoder = FastEncoder(model)
     found, expected = encoder.encode(_images()), model.encode(_images())
     torch.testing.assert_close(found.features, expected.features, rtol=0, atol=2e-5)

@@ -88,7 +88,7 @@ def test_the_trunk_alone_of_weights(tmp_path: Path) -> None:
         if not name.startswith("trunk."):
             assert torch.equal(value, drawn.state_dict()[name]), name
     assert model.training
-    with pytest.raises(ConfigError, match=r"has another trunk than the recipe's model"):
+    with pytest.raises(ConfigError, match=r"set model\.trunk to googlenet and .* none or after_trunk"):
         start_model(replace(config, model=ModelConfig(transformer="in_branch")))
     with pytest.raises(ConfigError, match=r"init_part is trunk, which is for .* got 'random'; leave"):
         start_model(replace(config, init="random"))

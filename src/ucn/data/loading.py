@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -230,7 +231,7 @@ class _Made:
         return replace(self, fields=pinned)
 
 
-class _Batches(Dataset[_Made | UcnError]):
+class _Batches(Dataset[_Made | UcnError], ABC):
     """Batches by number."""
 
     def __init__(
@@ -251,9 +252,9 @@ class _Batches(Dataset[_Made | UcnError]):
         batch = collate(samples, self._points, make_generator(self._seed, "points", number))
         return _Made(dict(vars(batch)), self._skipped)
 
+    @abstractmethod
     def choose(self, number: int) -> list[PairSample]:
         """The pairs of the batch of a number."""
-        raise NotImplementedError
 
     def read(self, index: int) -> PairSample | None:
         """A pair; None where it cannot be read and such pairs are skipped."""

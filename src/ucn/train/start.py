@@ -65,12 +65,14 @@ def names_weights(init: str) -> bool:
 
 
 def _take_trunk(model: CorrespondenceNetwork, init: str) -> None:
-    theirs = load_weights(init).model.trunk.state_dict()
+    source = load_weights(init).model
+    theirs, stored = source.trunk.state_dict(), source.config
     ours = model.trunk.state_dict()
     if {name: value.shape for name, value in theirs.items()} != {n: v.shape for n, v in ours.items()}:
+        transformer = "in_branch" if stored.transformer == "in_branch" else "none or after_trunk"
         raise ConfigError(
-            f"init '{init}' has another trunk than the recipe's model: model.trunk, and whether "
-            "model.transformer is in_branch, must be alike"
+            f"init '{init}' has another trunk than the recipe's model: set model.trunk to {stored.trunk} and "
+            f"model.transformer to {transformer}"
         )
     model.trunk.load_state_dict(theirs)
 
