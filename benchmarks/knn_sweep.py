@@ -2,35 +2,67 @@
 
 python benchmarks/knn_sweep.py [--queries 3000] [--rows 22000] [--dim 128]
 
-Times are of captured CUDA graphs, conversion and exact ranking included, over inputs that do not stay in the
-cache, and of each launch. The last line is JSON.
+Each way is first tried in a process of its own, which compiles it and compares with float64, so that one that
+fails costs a line. Then ways to rank are timed, on the quickest of them ways to settle, and on the quickest
+of those ways to prepare. Times are of captured CUDA graphs, conversion and exact ranking included, over
+inputs that do not stay in the cache: plain, and outside 16 pixels. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ucn.acceleration import without_fused
+from ucn.bench.knn import draw_outside
 from ucn.bench.machine import describe_machine
 from ucn.bench.samples import draw_unit
 from ucn.bench.timing import time_graphs
-from ucn.knn import nearest
+from ucn.knn import Outside
 
 if TYPE_CHECKING:
-    from ucn.knn.triton_search import Tuning
+    from ucn.knn.triton_search import FusedNeighbours, Tuning
 
 DEVICE = torch.device("cuda")
 
 # Together several times as large as the L2 cache of an H200, 60 MB.
 _SETS = 12
 _LAUNCHES = ("prepare", "rank", "settle")
+# Queries that are compared with float64.
+_CHECKED = 1000
+_SECONDS = 60
+
+Changes = dict[str, Any]
+_TALL: Changes = {"rows": 128, "warps": 8, "resident": 1, "tiles": 16}
+_WIDE: Changes = {"is_wide": True, "rows": 256, "columns": 64, "tiles": 16, "stages": 3}
+_SKIPS: Changes = {"skips_penalties": True}
+RANKINGS: list[Changes] = [
+    {},
+    _SKIPS,
+    {"tiles": 16},
+    {**_TALL, "stages": 3},
+    {**_TALL, "stages": 4},
+    {**_TALL, "stages": 4, **_SKIPS},
+    {**_WIDE, "transposes": False},
+    _WIDE,
+    {**_WIDE, **_SKIPS},
+    {**_WIDE, **_SKIPS, "tiles": 8},
+]
+SETTLINGS: list[Changes] = [
+    {"settle_values": 1024},
+    {"settle_values": 2048, "settle_registers": 88},
+    {"settle_values": 4096, "settle_registers": 88},
+]
+PREPARATIONS: list[Changes] = [{"prepare_values": 4096}, {"prepare_values": 4096, "prepare_warps": 2}]
 
 
 def main() -> None:
@@ -40,72 +72,156 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=3000)
     parser.add_argument("--rows", type=int, default=22000)
     parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--check", metavar="JSON", help="only compare one way with float64")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this script measures a CUDA device, and this machine has none")
-    found = sweep(arguments.queries, arguments.rows, arguments.dim)
+    shape = arguments.queries, arguments.rows, arguments.dim
+    if arguments.check is not None:
+        print(json.dumps(check(*shape, json.loads(arguments.check))))
+        return
+    found = sweep(*shape)
     print(json.dumps({"machine": describe_machine(DEVICE), "sweep": found}))
 
 
-def list_tunings() -> list[dict[str, Any]]:
-    """What differs from the default in other ways to cut the work, the most telling first.
-
-    All but the first are timed one launch after the other, as their launches are, and so compiled once.
-    """
-    return [
-        {"use_chain": True},
-        {},
-        {"settle_values": 1024},
-        {"fold": 4},
-        {"prepare_values": 4096},
-        {"columns": 64, "fold": 1, "stages": 4},
-        {"prepare_warps": 8},
-    ]
-
-
 def sweep(N: int, M: int, D: int) -> list[dict[str, Any]]:
-    """Times of other cuts and of their launches; those that do not fit on the device say so."""
-    from ucn.knn.triton_search import Tuning, search_fused
-
-    def draw(count: int, seed: int) -> Tensor:
-        return draw_unit(1, count, D, seed=seed, device=DEVICE)
-
-    sets = [(draw(N, 2 * i), draw(M, 2 * i + 1)) for i in range(_SETS)]
-    with without_fused():
-        expected = nearest(*sets[0]).indices
-    print("µs:   all prepare   rank settle  equal  cut", flush=True)
-    report = []
-    for changes in list_tunings():
-        tuning = Tuning(**{"use_chain": False, **changes})
-        try:
-            found = search_fused(*sets[0], 1, None, tuning)
-            ms = time_graphs([partial(search_fused, q, b, 1, None, tuning) for q, b in sets])
-            launches = time_launches(*sets[0], tuning)
-        except Exception as error:  # Triton raises its own kinds where shared memory does not suffice
-            print(f"{changes}: {type(error).__name__}: {str(error)[:90]}", flush=True)
-            continue
-        equal = float((found.indices == expected).double().mean())
-        columns = " ".join(f"{1e3 * part:7.2f}" for part in (ms, *(launches[name] for name in _LAUNCHES)))
-        print(f"{columns}  {equal:.4f}  {changes}", flush=True)
-        report.append({"tuning": changes, "milliseconds": ms, "launches": launches, "equal": equal})
+    """Times of other cuts; those that fail on the device, or are wrong, say so."""
+    sets = [_draw(N, M, D, seed) for seed in range(_SETS)]
+    halves = [(q.bfloat16()[0], b.bfloat16()[0]) for q, b in sets]
+    product = time_graphs([partial(_multiply, q, b) for q, b in halves])
+    print(f"bf16 matmul + max: {1e3 * product:.2f} µs", flush=True)
+    print("µs: plain  ratio  outside  ratio  prepare   rank settle  exact  cut", flush=True)
+    report: list[dict[str, Any]] = []
+    best: Changes = {}
+    for others in (RANKINGS, SETTLINGS, PREPARATIONS):
+        base = best
+        for changes, verdict in zip(others, _try_all((N, M, D), base, others), strict=True):
+            row = _measure({**base, **changes}, verdict, sets, product)
+            report += [] if row is None else [row]
+        if report:
+            best = min(report, key=lambda row: float(row["plain"] + row["outside"]))["tuning"]
+    print(f"quickest, plain and outside together: Tuning(**{best})", flush=True)
     return report
 
 
-def time_launches(queries: Tensor, database: Tensor, tuning: Tuning) -> dict[str, float]:
-    """Milliseconds of each launch, one after the other."""
-    from ucn.knn.triton_search import search_fused
+def check(N: int, M: int, D: int, changes: Changes) -> dict[str, float]:
+    """The shares of queries for which a way finds the row of float64, and the largest error of a distance."""
+    queries, database = _draw(N, M, D, 0)
+    _search(queries, database, None, {**changes, "use_chain": False})  # compiled for `_time_launches`
+    part = slice(0, N, max(1, N // _CHECKED))
+    exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
+    distances = exactly(queries[0, part].double(), database[0].double())
+    result = {}
+    for name, outside in (("plain", None), ("outside", _draw_outside(N, M))):
+        if outside is not None:
+            gaps = exactly(outside.centres[0, part].double(), outside.positions[0].double())
+            distances.masked_fill_(gaps <= outside.radius, torch.inf)
+        nearest, rows = distances.min(dim=1)
+        found = _search(queries, database, outside, changes)
+        result[name] = float((found.indices[0, part, 0] == rows).double().mean())
+        result[f"{name} error"] = float((found.distances[0, part, 0].double() - nearest).abs().max())
+    return result
 
-    tuning = replace(tuning, use_chain=False)
-    search_fused(queries, database, 1, None, tuning)
+
+def _try_all(shape: tuple[int, int, int], base: Changes, others: Sequence[Changes]) -> list[str]:
+    """What is wrong with each way, found by processes of their own, which also fill Triton's cache."""
+    options = [f"--{name}={size}" for name, size in zip(("queries", "rows", "dim"), shape, strict=True)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, *options, "--check", json.dumps({**base, **changes})],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for changes in others
+    ]
+    end = time.monotonic() + _SECONDS
+    return [_judge(process, end) for process in processes]
+
+
+def _judge(process: subprocess.Popen[str], end: float) -> str:
+    """What is wrong with a way; nothing where it is exact."""
+    try:
+        out, errors = process.communicate(timeout=max(1.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return f"no answer in {_SECONDS} s"
+    lines = errors.strip().splitlines() or ["no message"]
+    if process.returncode != 0:
+        return f"exit code {process.returncode}: {lines[-1][:160]}"
+    found = json.loads(out.strip().splitlines()[-1])
+    is_exact = all(found[name] >= 0.9999 and found[f"{name} error"] <= 1e-6 for name in ("plain", "outside"))
+    return "" if is_exact else f"wrong: {found}"
+
+
+def _measure(
+    changes: Changes, verdict: str, sets: list[tuple[Tensor, Tensor]], product: float
+) -> dict[str, Any] | None:
+    """Times of one way, printed as a line; None where it cannot be used."""
+    N, M = sets[0][0].shape[1], sets[0][1].shape[1]
+    outside = _draw_outside(N, M)
+    if not verdict:
+        try:
+            plain = time_graphs([partial(_search, q, b, None, changes) for q, b in sets])
+            masked = time_graphs([partial(_search, q, b, outside, changes) for q, b in sets])
+            launches = _time_launches(*sets[0], changes)
+        except Exception as error:  # Triton raises its own kinds where shared memory does not suffice
+            verdict = f"{type(error).__name__}: {str(error)[:160]}"
+    if verdict:
+        print(f"{changes}: {verdict}", flush=True)
+        return None
+    times = " ".join(f"{1e3 * launches.get(name, 0.0):6.2f}" for name in _LAUNCHES)
+    print(
+        f"{1e3 * plain:9.2f} {product / plain:6.3f} {1e3 * masked:8.2f} {masked / plain:6.3f}   {times}"
+        f"    yes  {changes}",
+        flush=True,
+    )
+    return {"tuning": changes, "plain": plain, "outside": masked, "product": product, "launches": launches}
+
+
+def _time_launches(queries: Tensor, database: Tensor, changes: Changes) -> dict[str, float]:
+    """Milliseconds of each launch, one after the other."""
+    changes = {**changes, "use_chain": False}
+    _search(queries, database, None, changes)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(20):
-            search_fused(queries, database, 1, None, tuning)
+            _search(queries, database, None, changes)
         torch.cuda.synchronize()
-    return {
-        event.key: event.self_device_time_total / event.count / 1e3
-        for event in profile.key_averages()
-        if event.key in _LAUNCHES
-    }
+    times: dict[str, float] = {}
+    for event in profile.key_averages():
+        name = event.key.removesuffix("_wide")
+        if name in _LAUNCHES:
+            times[name] = event.self_device_time_total / event.count / 1e3
+    return times
+
+
+def _search(queries: Tensor, database: Tensor, outside: Outside | None, changes: Changes) -> FusedNeighbours:
+    from ucn.knn.triton_search import search_fused
+
+    return search_fused(queries, database, 1, outside, _make_tuning(**changes))
+
+
+@cache
+def _make_tuning(**changes: Any) -> Tuning:
+    from ucn.knn.triton_search import Tuning
+
+    return replace(Tuning(), **changes)
+
+
+def _draw(N: int, M: int, D: int, seed: int) -> tuple[Tensor, Tensor]:
+    queries = draw_unit(1, N, D, seed=2 * seed, device=DEVICE)
+    return queries, draw_unit(1, M, D, seed=2 * seed + 1, device=DEVICE)
+
+
+@cache
+def _draw_outside(N: int, M: int) -> Outside:
+    outside = draw_outside(N, M, 0, DEVICE)
+    return Outside(outside.centres[None], outside.positions[None], outside.radius)
+
+
+def _multiply(queries: Tensor, database: Tensor) -> Any:
+    return (queries @ database.T).max(1)
 
 
 if __name__ == "__main__":

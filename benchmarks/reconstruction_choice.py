@@ -1,14 +1,15 @@
 """Which keypoints make the best models, and what their adjustment gains, on data that is not for tests.
 
-python benchmarks/reconstruction_choice.py --photos DIR [--kitti DIR] [--keypoints N] [--detectors A,B]
+python benchmarks/reconstruction_choice.py [--photos DIR] [--kitti DIR] [--rgbd DIR] [--detectors A,B]
 
 Three scenes are made of photographs: a room's corner, two walls and the floor papered with 16 photographs
 each, seen by 9 cameras of 640 × 480 on an arc of 50 degrees, with noise, changing light and cameras held
 askew by 0, 9 and 29 degrees (standard deviation). Their cameras are known exactly. The fourth is every second
-frame of KITTI odometry, sequence 05, frames 600 to 639, which is training data. All cameras are given. Rows
-are the detectors of `ucn extract`, plain and adjusted, and COLMAP's own SIFT; errors of camera centres are in
-mm after the best similarity; "stricter" is SIFT with the limit that adjusted keypoints have. With --json, one
-JSON object.
+frame of KITTI odometry, sequence 05, frames 600 to 639, which is training data; the fifth is every fourth of
+the RGB-D frames in a folder of 7-Scenes' layout, whose truth, by KinectFusion, errs by about a centimetre.
+All cameras are given. Rows are the detectors of `ucn extract`, plain and adjusted, and COLMAP's own SIFT;
+errors of camera centres are in mm after the best similarity; "stricter" is SIFT with the limit that adjusted
+keypoints have. With --json, one JSON object.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,9 @@ from numpy.typing import NDArray
 
 from ucn.batch.describing import ExtractSettings
 from ucn.batch.detectors import DETECTORS
+from ucn.batch.extraction import Method
 from ucn.batch.reconstruction import PairingSettings, ReconstructSettings, be_strict, reconstruct_folder
+from ucn.data.sets.seven_scenes import open_folder, read_pose
 from ucn.errors import DataError
 from ucn.evaluate.reconstruction_methods import load_folder_method
 from ucn.evaluate.reconstruction_metrics import centre_errors
@@ -38,6 +42,7 @@ Array = NDArray[np.float64]
 HW = (480, 640)
 _TILE, _TILES, _METRES, _FINER = 288, 4, 8.0, 3
 _ASKEW = (0.0, 0.15, 0.5)
+_EVERY = 4  # of the RGB-D frames
 _FORWARD = {"mapper.init_max_forward_motion": 1.0, "mapper.init_min_tri_angle": 2.0}
 
 
@@ -123,6 +128,18 @@ def copy_kitti(data: Path, folder: Path) -> Scene:
     return Scene("KITTI 600–639", folder, K, centres, PairingSettings("sequential", overlap=5), _FORWARD)
 
 
+def copy_rgbd(data: Path, folder: Path) -> Scene:
+    folder.mkdir(parents=True)
+    frames = sorted(data.glob("frame-*.color.*"))[::_EVERY]
+    centres = {}
+    for path in frames:
+        (folder / path.name).write_bytes(path.read_bytes())
+        pose = read_pose(path.with_name(f"{path.name[:12]}.pose.txt"))
+        centres[path.name] = (pose @ [0.02, 0, 0, 1])[:3]  # the colour camera stands beside the other
+    K = open_folder(data, "all").intrinsics(0)[0]
+    return Scene("RGB-D frames", folder, K, centres)
+
+
 def score(scene: Scene, model: Model | None) -> dict[str, Any]:
     if model is None:
         return {"registered": 0}
@@ -148,42 +165,55 @@ def measure(scene: Scene, work: Path, detectors: list[str], keypoints: int, weig
             settings = ReconstructSettings(extract, scene.pairing, cameras, mapping, use)
             output = work / f"{scene.folder.name}-{detector}"
             output.mkdir(exist_ok=True)
-            try:
-                model = reconstruct_folder(scene.folder, output, method, settings).model
-            except DataError:
-                model = None
+            model = attempt(partial(make_model, scene.folder, output, method, settings))
             found[f"{detector}, adjusted" if use else detector] = score(scene, model)
     output = work / f"{scene.folder.name}-sift"
     output.mkdir()
     with quiet():
         names = sorted(scene.centres)
-        found["colmap-sift"] = score(scene, make_sift_model(output, scene.folder, names, cameras, mapping))
-        strict = map_incrementally(
-            output / "database.db", scene.folder, output / "strict", be_strict(mapping), True
-        )
+        plain = attempt(lambda: make_sift_model(output, scene.folder, names, cameras, mapping))
+        found["colmap-sift"] = score(scene, plain)
+        places = (output / "database.db", scene.folder, output / "strict")
+        strict = attempt(lambda: map_incrementally(*places, be_strict(mapping), True))
         found["colmap-sift, stricter"] = score(scene, strict)
     return found
+
+
+def make_model(folder: Path, output: Path, method: Method, settings: ReconstructSettings) -> Model:
+    return reconstruct_folder(folder, output, method, settings).model
+
+
+def attempt(make: Callable[[], Model]) -> Model | None:
+    """A model; None where the images make none."""
+    try:
+        return make()
+    except DataError:
+        return None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--photos", type=Path, required=True, help="photographs, in folders below it too")
+    parser.add_argument("--photos", type=Path, help="photographs, in folders below it too")
     parser.add_argument("--kitti", type=Path, help="KITTI odometry")
+    parser.add_argument("--rgbd", type=Path, help="RGB-D frames in the layout of 7-Scenes")
     parser.add_argument("--keypoints", type=int, default=4096)
     parser.add_argument("--detectors", default=",".join(DETECTORS))
     parser.add_argument("--weights", default="geometric")
     parser.add_argument("--scenes", type=int, default=len(_ASKEW))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    photos = sorted(options.photos.rglob("*.jpg"))
+    photos = [] if options.photos is None else sorted(options.photos.rglob("*.jpg"))
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        scenes = [make_scene(photos, work / f"corner{seed}", seed) for seed in range(options.scenes)]
+        rooms = range(options.scenes if photos else 0)
+        scenes = [make_scene(photos, work / f"corner{seed}", seed) for seed in rooms]
         if options.kitti is not None:
             scenes.append(copy_kitti(options.kitti, work / "kitti"))
+        if options.rgbd is not None:
+            scenes.append(copy_rgbd(options.rgbd, work / "rgbd"))
         for scene in scenes:
             detectors = options.detectors.split(",")
             figures[scene.name] = measure(scene, work, detectors, options.keypoints, options.weights)

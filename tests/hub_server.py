@@ -18,13 +18,11 @@ class FakeHub:
         commits: repository to its commits, each a name and its files.
         requests: methods and paths, in order.
         lies: what the hub says of a file instead of the truth: "size", "sha256".
-        licence: of all cards.
     """
 
     commits: dict[str, list[tuple[str, dict[str, bytes]]]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     lies: dict[str, Any] = field(default_factory=dict)
-    licence: str | None = "mit"
     endpoint: str = ""
 
     def commit(self, repository: str, files: dict[str, bytes]) -> str:
@@ -128,9 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
             }
             for path, content in files.items()
         ]
-        card = {"license": self.hub.licence} if self.hub.licence else None
         facts = {"id": repository, "modelId": repository, "sha": name, "siblings": siblings, "tags": []}
-        self._send_json({**facts, "cardData": card, "private": False, "downloads": 0, "likes": 0})
+        self._send_json({**facts, "private": False, "downloads": 0, "likes": 0})
 
     def _send_file(self, repository: str, revision: str, path: str) -> None:
         found = self.hub.find(repository, revision)

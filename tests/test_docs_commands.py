@@ -31,7 +31,7 @@ NOT_RUN = {
     r"ucn bench.*": "minutes; tests/cli/test_bench.py runs it on small inputs",
     r"ucn export .*": "tests/export/test_onnx.py runs it",
     r"python examples/.*": "tests/test_readme.py and tests/export/test_onnx.py run the examples",
-    r"python (benchmarks|tests)/.*": "minutes; tests/test_benchmarks.py runs benchmarks on small data",
+    r"python (benchmarks|tests)/.*": "minutes; tests of the scripts run them on small data",
     r"ucn extract .*--engine ray.*": "tests/batch/test_ray_engine.py runs a cluster of two workers",
     r"ucn evaluate .*": "minutes, and data sets; tests/evaluate and tests/cli/test_cli_evaluate.py run it",
     r"ucn train (?!recipes/own).*": "hours, and data sets; tests/cli/test_cli_train.py trains",

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -30,6 +31,40 @@ def test_every_part_is_done_once(count: int) -> None:
 
     share(work, range(count))
     assert (done == 1).all()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 9])
+@pytest.mark.parametrize("count", [0, 1, 12])
+def test_no_more_threads_than_memory_allows(most: int, count: int) -> None:
+    torch.set_num_threads(4)
+    done, working, peak = torch.zeros(count), 0, 0
+    lock = threading.Lock()
+
+    def work(part: int) -> None:
+        nonlocal working, peak
+        with lock:
+            working += 1
+            peak = max(peak, working)
+        time.sleep(0.005)
+        done[part] += 1
+        with lock:
+            working -= 1
+
+    share(work, range(count), most)
+    assert (done == 1).all()
+    assert peak <= min(most, 4)
+    if count == 12 and most > 1:
+        assert peak > 1
+
+
+def test_an_error_in_limited_threads_reaches_the_caller() -> None:
+    torch.set_num_threads(4)
+
+    def work(part: int) -> None:
+        raise ValueError(f"part {part}")
+
+    with pytest.raises(ValueError, match="part 0"):
+        share(work, range(6), 2)
 
 
 def test_each_thread_computes_alone_and_without_gradients() -> None:

@@ -35,6 +35,18 @@ def use_fused(*tensors: Tensor) -> bool:
     return _is_on and all(tensor.is_cuda for tensor in tensors) and _check_ready()
 
 
+def has_programs() -> bool:
+    """Whether programs can be made for the CUDA device of this machine: by Triton, or by torch's compiler."""
+    return _is_on and _check_ready()
+
+
+def has_bfloat16_units(device: torch.device) -> bool:
+    """Whether a device is NVIDIA's and multiplies in bfloat16 faster than in float32; a processor is not."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+
+
 def _check_ready() -> bool:
     """Whether Triton works on this machine; asked once."""
     global _is_ready

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from ucn.geometry.sampling import read_nearest
 from ucn.keypoints import detect_corners, grid_points
 from ucn.matching import CheckedMatches, match_and_check, similarity_map, spread_over_pixels
 from ucn.nn import MIN_SIDE
-from ucn.nn.fast import FastEncoder
+from ucn.nn.fast import Engine, choose_encoder
 from ucn.nn.tiling import Encoder, encode_in_tiles, reduce_image
 from ucn.scoring import score_matches, score_pair
 from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, PairGuide, SimilarityMap
@@ -33,9 +33,6 @@ _PAIR_CORNERS = 500  # as many as the pair score was calibrated on
 
 Report = Callable[[str], None]
 """Called with a short phrase at the beginning of each stage."""
-
-Engine = Literal["auto", "fast", "plain"]
-"""What encodes images: a `FastEncoder`, the network, or the first on a CPU and the second elsewhere."""
 
 
 class Matcher:
@@ -64,9 +61,7 @@ class Matcher:
         self._calibration = loaded.calibration
         # torch's annotations do not know memory_format.
         model = loaded.model.to(self.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-        # On a CUDA device the fast encoder compiles for seconds at each new size, and rounds to bfloat16.
-        is_fast = engine == "fast" or (engine == "auto" and self.device.type == "cpu")
-        self._encoder: Encoder = FastEncoder(model) if is_fast else model
+        self._encoder: Encoder = choose_encoder(model, engine)
 
     @classmethod
     def from_pretrained(
@@ -83,9 +78,10 @@ class Matcher:
             name_or_path: such as "geometric", or a .safetensors file that `ucn train` wrote.
             config: how images are matched; the defaults when None.
             device: "cpu", "cuda", "cuda:1", "mps"; CUDA where there is one, else the CPU, when None.
-            engine: "auto" is fast on a CPU, with the same descriptors to rounding, and plain elsewhere.
-                "fast" on a CUDA device suits many images of few sizes: it compiles at each new size, for
-                seconds, and works in bfloat16.
+            engine: "plain" is the network as it stands, in float32. "auto" is faster where that costs nothing
+                first: on a CPU with the same descriptors to rounding; on a CUDA device since Ampere in
+                bfloat16, captured in graphs for sizes that come often. "fast" also compiles there, for a
+                minute or so at each new size: for many images of few sizes.
 
         Raises:
             WeightsError: the name is unknown or the file is damaged.

@@ -11,7 +11,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import torch
@@ -19,8 +21,14 @@ import torch
 _Part = TypeVar("_Part")
 
 
-def share(work: Callable[[_Part], None], parts: Iterable[_Part]) -> None:
-    """Calls `work` for every part, without gradients, in as many threads as torch uses for an operation."""
+def share(work: Callable[[_Part], None], parts: Iterable[_Part], most: int | None = None) -> None:
+    """Calls `work` for every part, without gradients, in as many threads as torch uses for an operation.
+
+    Args:
+        work: is called once a part.
+        parts: in any order.
+        most: threads at a time, for work that needs memory; None sets no limit.
+    """
     waiting = list(parts)
 
     def run(part: _Part) -> None:
@@ -28,13 +36,27 @@ def share(work: Callable[[_Part], None], parts: Iterable[_Part]) -> None:
             work(part)
 
     count = torch.get_num_threads()
-    threads = _start_threads(os.getpid(), count) if count > 1 and len(waiting) > 1 else None
+    is_shared = min(count, len(waiting), count if most is None else most) > 1
+    threads = _start_threads(os.getpid(), count) if is_shared else None
     if threads is None:
         with torch.autocast("cpu", enabled=False):  # as in threads, which do not know the caller's
             for part in waiting:
                 run(part)
         return
-    for _ in threads.map(run, waiting):
+    if most is None or most >= count:
+        for _ in threads.map(run, waiting):
+            pass
+        return
+    queue: SimpleQueue[_Part] = SimpleQueue()
+    for part in waiting:
+        queue.put(part)
+
+    def run_some(_: int) -> None:
+        with suppress(Empty):
+            while True:
+                run(queue.get_nowait())
+
+    for _ in threads.map(run_some, range(most)):
         pass
 
 

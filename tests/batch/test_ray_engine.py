@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -85,7 +86,9 @@ def _make_noted(diary: str, _device: str | None) -> _PidExtractor:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_two_workers_of_which_one_is_killed(tmp_path: Path, cluster: Any) -> None:
+def test_two_workers_of_which_one_is_killed(
+    tmp_path: Path, cluster: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     from functools import partial
 
     from ucn.batch.extraction import Method
@@ -125,6 +128,9 @@ def test_two_workers_of_which_one_is_killed(tmp_path: Path, cluster: Any) -> Non
     assert len(list(diary.parent.glob("pid-*"))) >= 3, "nobody took the place of the killed worker"
     assert (result.images, result.failures) == (local.images, local.failures) == (12, {})
     assert (tmp_path / "ray.h5").read_bytes() == (tmp_path / "local.h5").read_bytes()
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert not re.search("Progress bars|execution finished", printed.err)
 
 
 @pytest.mark.slow

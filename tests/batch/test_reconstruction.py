@@ -14,7 +14,8 @@ from ucn.batch.reconstruction import PairingSettings, ReconstructSettings, choos
 from ucn.errors import ConfigError, DataError
 from ucn.export.colmap import CameraSettings, MappingSettings, quiet
 from ucn.export.colmap_sift import make_sift_model
-from ucn.export.hloc import open_features, read_pairs
+from ucn.export.hloc import open_features
+from ucn.export.pair_lists import read_pairs
 
 pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
 EXTRACT = ExtractSettings(max_keypoints=400)

@@ -87,7 +87,12 @@ def test_cuda_tables_come_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     part = encode.measure(make_pretended())
     check_part(part)
-    speed, accuracy = part.tables
+    speed, accuracy, engines = part.tables
+    assert [str(row[0]).partition(":")[0] for row in engines.rows] == [
+        "plain",
+        "auto, sizes that are new",
+        "auto, sizes that came before",
+    ]
     assert [row[0] for row in speed.rows][-1] == "floor"
     assert speed.rows[1][2] == 7.0
     assert [row[0] for row in accuracy.rows] == ["float32", "fast path"]

@@ -56,6 +56,16 @@ def test_blocks_are_filled_and_the_rest_stays() -> None:
     assert fill_page(filled, {"mine": _make_result(knn=Part((TABLE,)))}) == filled
 
 
+def test_a_part_is_shown_with_its_own_settings_and_failures_are_told() -> None:
+    result = _make_result(knn=Part((TABLE,)))
+    result["parts"]["knn"]["settings"] = {"is_thorough": True, "limit_seconds": 400.0}
+    result["failures"] = {"train": "no room"}
+    page = "<!-- bench:knn -->\n<!-- /bench -->\n<!-- bench:machines -->\n<!-- /bench -->"
+    filled = fill_page(page, {"mine": result})
+    assert "**mine**, measured with `--thorough --limit-seconds 400`" in filled
+    assert "  Part `train` failed: no room." in filled
+
+
 def test_machines_targets_and_curves() -> None:
     page = "".join(
         f"<!-- bench:{name} -->\n<!-- /bench -->\n" for name in ("machines", "targets", "growth", "knn")

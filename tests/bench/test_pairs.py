@@ -68,7 +68,13 @@ def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     part = pairs.measure(make_settings())
     check_part(part)
     (table,) = part.tables
-    assert [row[0] for row in table.rows] == ["plain", "fast path", "Matcher.match"]
+    assert [row[0] for row in table.rows] == [
+        "plain",
+        "fast path",
+        "Matcher.match, engine plain",
+        "Matcher.match",
+    ]
+    assert table.rows[2][5] == pytest.approx(table.rows[3][5], abs=3)
     plain, fast = table.rows[:2]
     assert plain[5] == pytest.approx(fast[5], abs=20)  # matches
     assert float(fast[6] or 0) == pytest.approx(float(plain[6] or 1), abs=0.05)
@@ -87,7 +93,8 @@ def test_cuda_table_comes_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         ("fast path", 1),
         ("plain", 2),
         ("fast path", 2),
+        ("Matcher.match, engine plain", 1),
         ("Matcher.match", 1),
     ]
-    assert [row[3] for row in table.rows] == [250.0, 250.0, 500.0, 500.0, 250.0]
+    assert [row[3] for row in table.rows] == [250.0, 250.0, 500.0, 500.0, 250.0, 250.0]
     assert table.rows[0][5] == table.rows[2][5]

@@ -1,11 +1,15 @@
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
 from bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
 from ucn.bench import train
-from ucn.bench.train import list_runs, make_bank, make_stepper
-from ucn.config import ModelConfig
+from ucn.bench.train import list_runs, make_bank, make_stepper, settle_teacher
+from ucn.config import ModelConfig, TeacherConfig, TrainConfig
 from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.train.step import Teacher
 
 
 def test_photographs_depend_on_the_seed_alone() -> None:
@@ -39,6 +43,43 @@ def test_steps_move_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     stepper.advance()
     assert not torch.equal(weight, before)
     assert torch.get_float32_matmul_precision() == precision
+
+
+def _teach(weights: str) -> TrainConfig:
+    config = next(iter(list_runs(make_settings()).values()))
+    return replace(config, name="student", teacher=TeacherConfig(weights, sha256="0" * 64))
+
+
+def test_a_step_includes_its_teacher_whichever_file_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, note = settle_teacher(_teach("geometric"))
+    assert note == "The steps of student include its teacher, geometric."
+    assert config.teacher is not None
+    taught: list[object] = []
+
+    def step(*_: object, teacher: object) -> None:
+        taught.append(teacher)
+
+    monkeypatch.setattr(train, "training_step", step)
+    make_stepper(config, make_bank(CPU, 0, count=2), make_settings(), is_compiled=False).advance()
+    assert len(taught) == 1
+    assert isinstance(taught[0], Teacher)
+
+
+def test_a_teacher_that_is_not_there_is_told(tmp_path: Path) -> None:
+    config, note = settle_teacher(_teach(str(tmp_path / "missing.safetensors")))
+    assert config.teacher is None
+    assert "Without the teacher" in note
+    assert "missing.safetensors" in note
+    plain = next(iter(list_runs(make_settings()).values()))
+    assert settle_teacher(plain) == (plain, "")
+
+
+def test_a_run_with_a_teacher_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_timings(train, monkeypatch)
+    monkeypatch.setattr(train, "list_runs", lambda _: {"student's recipe": _teach("geometric")})
+    (table,) = train.measure(make_settings()).tables
+    assert [row[0] for row in table.rows] == ["student's recipe"]
+    assert any("include its teacher" in note for note in table.notes)
 
 
 @pytest.mark.parametrize("is_cuda", [False, True])

@@ -117,6 +117,33 @@ def test_update_refuses_other_results_before_the_work(
     assert measured == []
 
 
+@pytest.mark.parametrize("use_json", [True, False])
+def test_a_part_that_fails_is_told_and_the_others_are_kept(
+    use_json: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measure(name: str, settings: Settings) -> Part:
+        if name == "knn":
+            raise RuntimeError("no room")
+        return PART
+
+    monkeypatch.setattr(run, "measure_part", measure)
+    path = tmp_path / "speed.json"
+    arguments = ["knn", "encode", "-o", str(path), "--device", "cpu", *(["--json"] if use_json else [])]
+    result = _invoke(*arguments)
+    assert result.exit_code == 1
+    assert "error: part knn failed: RuntimeError: no room" in result.stderr
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    assert list(kept["parts"]) == ["encode"]
+    assert kept["failures"] == {"knn": "RuntimeError: no room"}
+    if use_json:
+        assert json.loads(result.stdout)["failures"] == kept["failures"]
+    else:
+        for text in ("Speed", "0.0897", "Parts that failed", "RuntimeError: no room", "written"):
+            assert text in result.stdout
+    assert "Traceback" not in result.stderr
+    assert "Traceback" in _invoke(*arguments, "--overwrite", "--debug").stderr
+
+
 def test_interrupted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def stop(*_: Any) -> Part:
         raise KeyboardInterrupt

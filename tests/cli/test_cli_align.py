@@ -14,6 +14,7 @@ from ucn.cli import _matcher
 from ucn.cli.app import app
 from ucn.config import MatchConfig
 from ucn.data.io import read_image
+from ucn.errors import OutputError
 from ucn.types import Matches
 
 
@@ -85,6 +86,19 @@ class TestShift:
         again = run(*pair, *options)
         assert again.exit_code == 1
         assert "exists" in again.stderr
+
+    def test_all_outputs_or_none(
+        self, pair: tuple[str, str], out: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OutputError("cannot write blink.gif: no space left on device")
+
+        monkeypatch.setattr("ucn.viz.overlay.write_blinking", fail)
+        (out / "w.png").write_bytes(b"before")
+        result = run(*pair, "-o", out / "w.png", "--blink", out / "blink.gif", "--overwrite")
+        assert result.exit_code == 1
+        assert "no space left" in result.stderr
+        assert [path.read_bytes() for path in out.iterdir()] == [b"before"]
 
     @pytest.mark.parametrize(
         "options", [("--threshold", "0"), ("--threshold", "inf"), ("--min-inliers", "3"), ("--seed", "-1")]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from ucn.cli import _matcher
 from ucn.cli.app import app
 from ucn.config import MatchConfig
+from ucn.errors import OutputError
 from ucn.types import FloatArray, Matches
 
 
@@ -157,6 +158,28 @@ def test_refusals(frames: Path, tmp_path: Path, out: Path) -> None:
         assert result.stderr.startswith("error: ")
         assert words in result.stderr
         assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_no_video_without_its_table(
+    frames: Path, out: Path, monkeypatch: pytest.MonkeyPatch, has_folder: bool
+) -> None:
+    """The table is written last; where that fails, the video that is whole by then does not stay either."""
+
+    def fail(*_: object) -> None:
+        raise OutputError("cannot write tracks.csv: no space left on device")
+
+    folder = out / "n"
+    if has_folder:
+        folder.mkdir()
+        (folder / "tracks.mp4").write_bytes(b"before")
+    monkeypatch.setattr("ucn.tracking.write_tracks", fail)
+    result = run(frames, "--grid", "30", "-o", folder, "--overwrite")
+    assert result.exit_code == 1
+    assert "no space left" in result.stderr
+    found = {path.name: path.read_bytes() for path in folder.glob("*")}
+    assert found == ({"tracks.mp4": b"before"} if has_folder else {})
+    assert folder.exists() is has_folder
 
 
 def test_nothing_is_left_where_frames_differ(frames: Path, out: Path) -> None:

@@ -15,10 +15,8 @@ from ucn.export.hloc import (
     names_to_pair,
     open_features,
     read_matches,
-    read_pairs,
     write_features,
     write_matches,
-    write_pairs,
 )
 
 
@@ -105,33 +103,6 @@ def test_matches_round_trip_and_are_found_the_other_way_round(tmp_path: Path) ->
     assert empty.rows.shape == (0, 2)
     with pytest.raises(DataError, match="no matches of x and y"):
         list(read_matches(tmp_path / "m.h5", [("x", "y")]))
-
-
-def test_pairs_round_trip(tmp_path: Path) -> None:
-    pairs = [("a.jpg", "s/b.jpg"), ("s/b.jpg", "c.jpg")]
-    write_pairs(tmp_path / "p.txt", pairs)
-    assert (tmp_path / "p.txt").read_text() == "a.jpg s/b.jpg\ns/b.jpg c.jpg\n"
-    with (tmp_path / "p.txt").open("a") as file:
-        file.write("\n# a note\ns/b.jpg a.jpg\n")
-    assert read_pairs(tmp_path / "p.txt", ["a.jpg", "s/b.jpg", "c.jpg"]) == pairs
-
-
-def test_list_of_pairs_has_no_spaces(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no spaces in names"):
-        write_pairs(tmp_path / "p.txt", [("a.jpg", "my photo.jpg")])
-    assert not (tmp_path / "p.txt").exists()
-
-
-@pytest.mark.parametrize("line", ["a.jpg", "a.jpg a.jpg", "a.jpg x.jpg", "a.jpg b.jpg c.jpg"])
-def test_wrong_line_of_pairs_is_named(tmp_path: Path, line: str) -> None:
-    (tmp_path / "p.txt").write_text(f"a.jpg b.jpg\n{line}\n")
-    with pytest.raises(DataError, match=r"p\.txt:2: expected the names of two images"):
-        read_pairs(tmp_path / "p.txt", ["a.jpg", "b.jpg", "c.jpg"])
-
-
-def test_missing_list_of_pairs(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot read the list of pairs"):
-        read_pairs(tmp_path / "p.txt", [])
 
 
 def test_names_that_hloc_cannot_tell_apart() -> None:

@@ -133,8 +133,9 @@ class TestFiles:
         ModelConfig(transformer="none", dim=None, head_norm="none", use_standard_light=True),
         ModelConfig(transformer="in_branch", dim=24, head_norm="channel", context_layers=1),
         ModelConfig(transformer="after_trunk", dim=16, strides=(2, 2, 2, 1), head_norm="batch", levels=2),
+        ModelConfig(trunk="lite", transformer="none", dim=16, head_norm="none"),
     ],
-    ids=lambda config: config.transformer,
+    ids=lambda config: f"{config.trunk}, {config.transformer}",
 )
 def test_every_kind_of_network(config: ModelConfig, tmp_path: Path) -> None:
     export = export_onnx(random_weights(config), tmp_path / "n.onnx")

@@ -13,7 +13,7 @@ from hub_server import FakeHub, start_hub
 from ucn.config import ModelConfig
 from ucn.errors import WeightsError
 from ucn.integrations import hub as hub_module
-from ucn.integrations.hub import FILE_NAME, download, from_pretrained, push
+from ucn.integrations.hub import CARD_NAME, FILE_NAME, download, from_pretrained, push
 from ucn.nn import build_model
 from ucn.weights import load_weights, save_weights
 
@@ -43,8 +43,11 @@ def pull(hub: FakeHub, cache: Path, repository: str = "user/mine", **options: An
     return from_pretrained(repository, **options)
 
 
+CARD = b"---\nlicense: mit\ntags:\n- image-matching\n---\n\n# mine\n"
+
+
 def put(hub: FakeHub, path: Path, **files: bytes) -> str:
-    return hub.commit("user/mine", {FILE_NAME: path.read_bytes(), **files})
+    return hub.commit("user/mine", {FILE_NAME: path.read_bytes(), CARD_NAME: CARD, **files})
 
 
 class TestPull:
@@ -65,7 +68,7 @@ class TestPull:
         put(hub, weights, **{"modeling.py": b"raise SystemExit", "pytorch_model.bin": b"pickle"})
         pull(hub, tmp_path)
         got = {request.split("/")[-1] for request in hub.requests if "/resolve/" in request}
-        assert got == {FILE_NAME}
+        assert got == {FILE_NAME, CARD_NAME}
         assert not list(tmp_path.rglob("*.py"))
 
     def test_revision(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
@@ -84,13 +87,40 @@ class TestPull:
         commit = put(hub, weights)
         pull(hub, tmp_path)
         asked = len(hub.requests)
-        assert pull(hub, tmp_path, revision=commit).weights.name == f"user/mine@{commit[:12]}"
+        cached = pull(hub, tmp_path, revision=commit).weights
+        assert cached.name == f"user/mine@{commit[:12]}"
+        assert cached.licence == "mit (as its card says)"
         assert len(hub.requests) == asked
 
-    def test_no_licence(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
-        hub.licence = None
-        put(hub, weights)
-        assert "not in the table" in pull(hub, tmp_path).weights.licence
+    def test_a_cached_commit_has_its_own_licence(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
+        free = put(hub, weights)
+        put(hub, weights, **{CARD_NAME: b"---\nlicense: cc-by-nc-4.0\n---\n"})
+        for revision in (free, None, free):
+            expected = "mit" if revision else "cc-by-nc-4.0"
+            assert pull(hub, tmp_path, revision=revision).weights.licence == f"{expected} (as its card says)"
+
+    @pytest.mark.parametrize(
+        "card",
+        [
+            b"# no head",
+            b"---\ntags: []\n---\n",
+            b"---\nlicense: [mit]\n---\n",
+            b"---\nlicense: {\n---\n",
+            b"---\n- mit\n---\n",
+            b"---\nlicense: \xff\n---\n",
+            b"---\nlicense: mit\n---\n" + b" " * hub_module.MAX_CARD_BYTES,
+        ],
+        ids=["no head", "not named", "a list", "no YAML", "no mapping", "no UTF-8", "too long"],
+    )
+    def test_no_licence(self, hub: FakeHub, weights: Path, tmp_path: Path, card: bytes) -> None:
+        commit = put(hub, weights, **{CARD_NAME: card})
+        for revision in (None, commit):
+            assert "not in the table" in pull(hub, tmp_path, revision=revision).weights.licence
+
+    def test_no_card(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
+        commit = hub.commit("user/mine", {FILE_NAME: weights.read_bytes()})
+        for revision in (None, commit):
+            assert "not in the table" in pull(hub, tmp_path, revision=revision).weights.licence
 
 
 class TestRefused:
@@ -139,7 +169,10 @@ class TestRefused:
             pull(hub, tmp_path)
 
     def test_no_answer(self, hub: FakeHub, tmp_path: Path) -> None:
-        with pytest.raises(WeightsError, match="the hub does not answer for user/mine"):
+        with pytest.raises(
+            WeightsError,
+            match=r"the hub does not answer for user/mine: .*; try again; a commit that is in the cache",
+        ):
             download("user/mine", token=False, endpoint="http://127.0.0.1:9", cache=tmp_path)
 
     def test_package_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,3 +218,19 @@ class TestPush:
         with pytest.raises(WeightsError, match="called user/name"):
             push(tmp_path / "bad.safetensors", "mine", licence="mit", endpoint=hub.endpoint)
         assert hub.requests == []
+
+
+def test_what_the_documents_say(
+    hub: FakeHub, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    snippet = page.split("## Hugging Face hub")[1].split("```text\n")[1].split("```")[0]
+    open_hub = hub_module._open_hub
+    monkeypatch.setattr(hub_module, "_open_hub", lambda *_: open_hub(hub.endpoint, "hf_secret"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "my.safetensors").write_bytes(weights.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    assert names["matcher"].weights.name == f"user/bolts@{names['commit'][:12]}"
+    assert names["matcher"].weights.licence == "mit (as its card says)"

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.knn import Outside, nearest
-from ucn.knn.binned_search import rank_in_bins
+from ucn.knn.binned_search import _count_bytes, _plan_threads, rank_in_bins
 
 _BUDGET = 2**28
 
@@ -170,3 +170,39 @@ def test_lengths_that_overflow_settle_nothing_wrongly() -> None:
     database = database * torch.logspace(-3, 21, 1030)[:, None]
     expected = _search_slowly(queries, database, 1)
     assert torch.equal(nearest(queries, database).indices, expected)
+
+
+@pytest.mark.parametrize(
+    ("available", "expected"), [(1, 1), (2, 2), (16, 16), (32, 32), (48, 35), (64, 35), (100, None)]
+)
+@pytest.mark.parametrize("N", [2000, 20_000])
+def test_as_many_threads_work_as_the_memory_has_room_for(
+    N: int, available: int, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: available)
+    plan = _plan_threads(N, 19200, 128, 1, None, _BUDGET)
+    if expected is None:
+        assert plan is None
+        return
+    assert plan is not None
+    step, threads = plan
+    assert threads == pytest.approx(expected, abs=0 if expected <= 32 else 3)
+    assert _count_bytes(step, 19200, 128, 1, None) * threads <= _BUDGET
+    rounds = -(-N // (step * threads))
+    assert step * threads * rounds < N + rounds * threads  # all have as much to do
+
+
+def test_fewer_threads_find_the_same() -> None:
+    queries, database = _draw(60, 1300)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        most = _count_bytes(20, 1300, 16, 2, None) * 3 + 28 * 1300  # room for three threads of four
+        assert _plan_threads(60, 1300, 16, 2, None, most - 28 * 1300) == (20, 3)
+        found = rank_in_bins(queries[None], database[None], 2, None, most)
+    finally:
+        torch.set_num_threads(before)
+    assert found is not None
+    indices, is_settled = found
+    assert is_settled.all()
+    assert torch.equal(indices[0], _search_slowly(queries, database, 2))

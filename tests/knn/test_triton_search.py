@@ -40,22 +40,48 @@ def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert acceleration._find_obstacle() == "triton is not installed"
 
 
+@pytest.fixture
+def types() -> dict[str, str]:
+    """Of the programs' arguments, as Triton names them."""
+    floats = ("penalties", "shortest", "extremes", "scales", "totals", "candidates", "distances")
+    places = ("centres", "sorted_centres", "positions", "heights")
+    found = dict.fromkeys(("queries", "database", *floats, *places), "*fp32")
+    found |= dict.fromkeys(("query_copies", "copies"), "*fp16")
+    return found | {"indices": "*i64", "measured": "*i32", "order": "*i32", "radius_squared": "fp32"}
+
+
+EVERY = {"D_PAD": 128, "HAS_OUTSIDE": True, "IS_HOPPER": True}
+
+
 @pytest.mark.slow
-def test_programs_compile_for_a_gpu(tmp_path: Path) -> None:
+def test_programs_before_and_after_ranking_compile_for_a_gpu(types: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
     from ucn.knn.triton_prepare import prepare
-    from ucn.knn.triton_rank import rank
     from ucn.knn.triton_settle import settle
 
-    halves, floats = ("query_copies", "copies"), ("penalties", "extremes", "scales", "totals", "candidates")
-    types = dict.fromkeys(halves, "*fp16") | dict.fromkeys(floats, "*fp32")
-    places = ("centres", "sorted_centres", "positions", "heights")
-    types |= dict.fromkeys(("queries", "database", "distances", *places), "*fp32")
-    types |= {"indices": "*i64", "measured": "*i32", "order": "*i32", "radius_squared": "fp32"}
-    every = {"D_PAD": 128, "HAS_OUTSIDE": True, "IS_HOPPER": True}
-    compile_for_gpu(prepare, types, every | {"BLOCK": 64, "QUERY_BLOCK": 16, "IS_FULL": False}, tmp_path, 4)
-    common = every | {"COLUMNS": 128, "SLOTS": 8}
-    ranking = {"ROWS": 128, "FOLD": 2, "DEPTH": 128, "STAGES": 3, "BLOCK": 64}
-    assert compile_for_gpu(rank, types, common | ranking, tmp_path, 8) <= 227 * 1024
-    settling = {"BINS": 64, "SPLITS_PAD": 16, "K": 3, "K_PAD": 4, "ROWS": 16, "IS_FULL": True}
-    compile_for_gpu(settle, types, common | settling, tmp_path, 1)
+    compile_for_gpu(prepare, types, EVERY | {"BLOCK": 64, "QUERY_BLOCK": 16, "IS_FULL": False}, tmp_path, 4)
+    settling = {"COLUMNS": 128, "SLOTS": 8, "BINS": 64, "SPLITS_PAD": 16, "K": 3, "K_PAD": 4}
+    compile_for_gpu(settle, types, EVERY | settling | {"ROWS": 16, "IS_FULL": True}, tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_ranking_compiles_for_a_gpu(types: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="it has wheels for Linux alone")
+    from ucn.knn.triton_rank import rank
+
+    cuts = {"ROWS": 128, "COLUMNS": 128, "FOLD": 2, "DEPTH": 128, "STAGES": 3, "SLOTS": 8, "BLOCK": 64}
+    assert compile_for_gpu(rank, types, EVERY | cuts | {"SKIPS": True}, tmp_path, 8) <= 227 * 1024
+
+
+@pytest.mark.slow
+def test_two_programs_that_rank_many_queries_fit_on_a_multiprocessor(
+    types: dict[str, str], tmp_path: Path
+) -> None:
+    pytest.importorskip("triton", reason="it has wheels for Linux alone")
+    from ucn.knn.triton_search import WIDE
+    from ucn.knn.triton_wide import rank_wide
+
+    cuts = {"ROWS": WIDE.rows, "COLUMNS": WIDE.columns, "STAGES": WIDE.stages, "SLOTS": 4, "BLOCK": 64}
+    cuts |= {"SKIPS": True, "TRANSPOSES": True}
+    # An H200 has 228 KiB, of which it takes one for each program.
+    assert compile_for_gpu(rank_wide, types, EVERY | cuts, tmp_path, WIDE.warps) <= 113 * 1024

@@ -12,7 +12,7 @@ from ucn.config import ModelConfig
 from ucn.nn import ConvolutionalSpatialTransformer
 from ucn.nn.banded_network import BandedNetwork, can_band
 from ucn.nn.banded_transformer import BandedTransformer
-from ucn.nn.bands import for_each_band, make_map
+from ucn.nn.bands import cut_bands, for_each_band, make_map
 from ucn.nn.fast import FastEncoder
 from ucn.nn.folding import fold
 from ucn.nn.tiling import encode_in_tiles
@@ -185,12 +185,21 @@ def test_bands_cover_every_row_once(size_hw: tuple[int, int]) -> None:
     assert all(first % 4 == 0 for first in starts)
 
 
+def test_as_many_threads_find_work_as_there_are_bands() -> None:
+    bands = cut_bands(120, 160)  # of an image of 640 × 480
+    assert len(bands) == 16
+    assert bands[:2] == [(0, 8), (8, 16)]
+    assert bands[-2:] == [(112, 116), (116, 120)]
+    assert cut_bands(4, 160) == [(0, 4)]
+    assert cut_bands(9, 5000) == [(0, 4), (4, 8), (8, 9)]  # the last one cannot be cut
+
+
 @pytest.mark.usefixtures("threads")
 def test_an_error_in_a_band_reaches_the_caller() -> None:
     def fail(first: int, stop: int) -> None:
         raise ValueError(f"rows {first} to {stop}")
 
-    with pytest.raises(ValueError, match="rows 0 to 12"):
+    with pytest.raises(ValueError, match="rows 0 to 8"):
         for_each_band(fail, 120, 160)
 
 

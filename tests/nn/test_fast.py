@@ -76,5 +76,3 @@ def test_encoder_refuses_what_the_network_refuses() -> None:
         encoder.encode(torch.zeros(3, 40, 40))
     with pytest.raises(ValueError, match="images must be at least 32 px a side"):
         encoder.encode(torch.zeros(1, 3, 31, 40))
-    with pytest.raises(ValueError, match="max_sizes must be at least 1, got 0"):
-        FastEncoder(build_model(ModelConfig(dim=8)), max_sizes=0)

@@ -3,7 +3,7 @@ import torch
 
 from ucn.config import ModelConfig
 from ucn.nn import build_model
-from ucn.nn.tiling import encode_in_tiles, reduce_image
+from ucn.nn.tiling import _plan_tiles, count_encoded_pixels, encode_in_tiles, reduce_image
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,40 @@ def test_no_tile_is_a_sliver() -> None:
     with torch.no_grad():
         tiled = encode_in_tiles(model, torch.rand(1, 3, 40, 129), 64)
         assert tiled.features.shape == model.encode(torch.rand(1, 3, 40, 129)).features.shape
+
+
+@pytest.mark.parametrize("reach", [20, 83, 269])
+@pytest.mark.parametrize("tile_side", [64, 256, 1536])
+@pytest.mark.parametrize(
+    "size_hw", [(1537, 40), (348, 5113), (2048, 2048), (4096, 4096), (257, 3001), (9000, 1000), (5, 1600)]
+)
+def test_tiles_cover_an_image_in_bounded_memory(size_hw: tuple[int, int], tile_side: int, reach: int) -> None:
+    plan = _plan_tiles(size_hw, tile_side, reach)
+    margin = -(-reach // 32) * 32
+    longest = []
+    for spans, size in zip(plan, size_hw, strict=True):
+        stops = [span.stop for span in spans]
+        assert [span.start for span in spans] == [0, *stops[:-1]]
+        assert stops[-1] == size
+        assert all(stop % 32 == 0 for stop in stops[:-1])
+        for span in spans:
+            assert span.stop > span.start
+            assert span.wide_start == max(0, span.start - margin)
+            assert span.wide_stop == min(size, span.stop + margin)
+        longest.append(max(span.wide_stop - span.wide_start for span in spans))
+    assert longest[0] * longest[1] <= (tile_side + 2 * margin) ** 2
+    encoded = [sum(span.wide_stop - span.wide_start for span in spans) for spans in plan]
+    assert count_encoded_pixels(size_hw, tile_side, reach) == encoded[0] * encoded[1]
+
+
+def test_few_pixels_are_encoded_twice() -> None:
+    assert count_encoded_pixels((1536, 1536), 1536, 269) == 1536**2
+    # Two halves of 1024 rows, each with a border of 288; squares would have two borders each.
+    assert count_encoded_pixels((2048, 2048), 1536, 269) == 2 * (1024 + 288) * 2048
+    # What square tiles of 1536 pixels encode, with the borders that they have.
+    for side, squares in ((3072, 2), (4096, 3), (8192, 6)):
+        by_squares = (side + 2 * 288 * (squares - 1)) ** 2
+        assert side**2 < count_encoded_pixels((side, side), 1536, 269) <= by_squares
 
 
 @pytest.mark.parametrize(

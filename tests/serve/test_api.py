@@ -89,15 +89,15 @@ def test_motorcycle_points_are_found_with_similarities(client: TestClient) -> No
 
 
 def test_a_click_is_answered_quickly(client: TestClient) -> None:
-    """The page promises 100 ms on two free cores; this bound holds on busy ones too."""
+    """In processor time of all threads together, which a busy machine does not lengthen: at most the wait."""
     client.post("/api/match", json={**MOTORCYCLE, "points": []})
     seconds = []
-    for column in range(5):
-        started = time.perf_counter()
+    for column in range(8):
+        started = time.process_time()
         question = {**MOTORCYCLE, "points": [[200.0 + 20 * column, 250.0]], "similarities_of": 0}
         assert client.post("/api/match", json=question).status_code == 200
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 0.5
+        seconds.append(time.process_time() - started)
+    assert min(seconds) < 0.1
 
 
 def test_without_points_mutual_matches_come_best_first_also_as_table(client: TestClient) -> None:

@@ -8,7 +8,10 @@ the folder of images and that of the output under the same paths.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,19 @@ def load_ray() -> Any:
     import ray.data
 
     return ray
+
+
+@contextmanager
+def _quiet_ray() -> Iterator[None]:
+    """Keeps Ray from saying what the command says itself, and what it says of dead workers off stdout."""
+    logger = logging.getLogger("ray.data")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with redirect_stdout(sys.stderr):  # where there may be JSON for a program
+            yield
+    finally:
+        logger.setLevel(before)
 
 
 class ShardWorker:
@@ -74,14 +90,15 @@ class RayEngine:
         """Makes all shards."""
         ray = load_ray()
         is_own = not ray.is_initialized()
-        if is_own:
-            ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
-        try:
-            for row in self._plan(ray, folder, shards, method, settings).iter_rows():
-                on_images(row["images"])
-        finally:
+        with _quiet_ray():
             if is_own:
-                ray.shutdown()
+                ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+            try:
+                for row in self._plan(ray, folder, shards, method, settings).iter_rows():
+                    on_images(row["images"])
+            finally:
+                if is_own:
+                    ray.shutdown()
 
     def _plan(
         self, ray: Any, folder: Path, shards: Sequence[Shard], method: Method, settings: ExtractSettings

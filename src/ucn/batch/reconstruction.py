@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.batch.adjustment import adjust_keypoints
+from ucn.batch.adjustment import Rows, adjust_keypoints
 from ucn.batch.describing import ExtractSettings
 from ucn.batch.extraction import Engine, Extracted, Method, extract_folder
 from ucn.batch.images import digest_images, list_images, read_reduced
@@ -33,13 +34,11 @@ from ucn.export.colmap import (
 from ucn.export.hloc import (
     FeatureFile,
     check_pair_names,
-    has_space,
     open_features,
     read_matches,
     read_note,
-    read_pairs,
-    write_pairs,
 )
+from ucn.export.pair_lists import has_space, read_pairs, write_pairs
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.types import FloatArray
 
@@ -198,12 +197,14 @@ def _extract(
     """Features of the folder: those of an earlier run, or new ones."""
     path = output / "features.h5"
     names = list_images(folder)
-    wanted = {"key": dict(method.key), "images": digest_images(folder, names)}
+    wanted = {
+        "key": dict(method.key),
+        "images": digest_images(folder, names),
+        "settings": asdict(settings.extract),
+    }
     if path.is_file():
         with open_features(path) as file:
-            is_same = {name: file.meta.get(name) for name in wanted} == wanted
-            is_same &= ExtractSettings(**file.meta.get("settings", {})) == settings.extract
-            if is_same:
+            if {name: file.meta.get(name) for name in wanted} == wanted:
                 return Extracted(path, len(file), len(file), file.meta.get("failures", {}))
         if not overwrite:
             raise DataError(
@@ -261,38 +262,42 @@ def _build_model(
     moved, mapping = None, settings.mapping
     if settings.use_adjustment:
         pictures = _Pictures(folder, images, settings.extract.max_side)
-        adjusted = adjust_keypoints(
-            [pictures.to_reduced(number) for number in range(len(images))],
-            verified,
-            pictures.grey,
-            lambda done, total: say("adjusting", done, total),
-        )
-        images = [
-            replace(image, keypoints=pictures.to_file(number, adjusted.keypoints[number]))
-            for number, image in enumerate(images)
-        ]
-        matches, moved = adjusted.matches, adjusted.moved
+        images, matches, moved = _adjust(pictures, images, verified, say)
         mapping = be_strict(mapping, pictures.largest_scale)
         geometries = verify_matches(images, cameras, matches, settings.mapping)
     write_database(output / "database.db", images, cameras, geometries, matches)
-    registered = 2
-
-    def count() -> None:
-        nonlocal registered
-        registered += 1
-        say("mapping", registered, len(images))
-
+    registered = count(3)  # two are there when the first of the others comes
     model = map_incrementally(
         output / "database.db",
         folder,
         output / "sparse",
         mapping,
         settings.cameras.intrinsics is not None,
-        count,
+        lambda: say("mapping", next(registered), len(images)),
     )
     extracted, total = before
     counts = [sum(len(rows) for rows in each.values()) for each in (verified, matches)]
     return Reconstructed(model, extracted, len(pairs), total, counts[0], counts[1], moved)
+
+
+def _adjust(
+    pictures: _Pictures,
+    images: Sequence[DatabaseImage],
+    verified: Mapping[tuple[int, int], Rows],
+    say: Progress,
+) -> tuple[list[DatabaseImage], dict[tuple[int, int], Rows], float]:
+    """Images with keypoints where the pixels agree, the matches that hold then, and the median move."""
+    adjusted = adjust_keypoints(
+        [pictures.to_reduced(number) for number in range(len(images))],
+        verified,
+        pictures.grey,
+        lambda done, total: say("adjusting", done, total),
+    )
+    moved = [
+        replace(image, keypoints=pictures.to_file(number, adjusted.keypoints[number]))
+        for number, image in enumerate(images)
+    ]
+    return moved, adjusted.matches, adjusted.moved
 
 
 def be_strict(mapping: MappingSettings, scale: float = 1.0) -> MappingSettings:

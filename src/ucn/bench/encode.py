@@ -30,7 +30,8 @@ from ucn.bench.samples import (
 from ucn.bench.settings import Settings
 from ucn.bench.timing import Work, measure_memory, measure_product_rate, time_eager, time_in_turns
 from ucn.nn import CorrespondenceNetwork
-from ucn.nn.fast import FastEncoder
+from ucn.nn.captures import CapturePolicy
+from ucn.nn.fast import PATIENT, FastEncoder
 from ucn.weights import list_weights
 
 _SIFT_KEYPOINTS = 2000
@@ -84,6 +85,7 @@ def _measure_cuda(settings: Settings) -> Part:
         )
         tables.append(_tabulate_cuda(name, times, floor, rate, images, notes))
         tables.append(_compare_paths(name, network, encoder, count, settings))
+        tables.append(_compare_engines(name, network, images[:1]))
         if name == PAPER:
             ms = times["fast path, copies in and out included"]
             targets.append(Target(f"fast path, {count} images", "an H200", ms, 3.0, "ms", is_least=False))
@@ -150,6 +152,24 @@ def _compare_paths(
     cosines = (encode(images) * expected).sum(dim=1)
     fast = measure_accuracy(encode, network, settings.image_hw, settings.device)
     return tabulate_accuracy(f"Accuracy, {name}", {"float32": reference, _FAST: fast}, cosines)
+
+
+@torch.no_grad()
+def _compare_engines(name: str, network: CorrespondenceNetwork, image: Tensor) -> Table:
+    """One image, by the engines of `Matcher` that cost nothing first."""
+    uncaptured = FastEncoder(network, use_compiler=False, policy=CapturePolicy(after=2**31))
+    captured = FastEncoder(network, use_compiler=False, policy=PATIENT)
+    ways: dict[str, Work] = {
+        "plain: the network, float32": partial(network, image),
+        "auto, sizes that are new: folded, bfloat16": partial(uncaptured, image),
+        "auto, sizes that came before: the same as a CUDA graph": partial(captured, image),
+    }
+    times = {way: time_eager(work) for way, work in ways.items()}
+    plain = next(iter(times.values()))
+    columns = (Column("engine"), Column("time", "ms"), Column("plain ÷ this", "ratio"))
+    rows = tuple((way, ms, plain / ms) for way, ms in times.items())
+    title = f"Encoding, {name}: one image of {image.shape[-1]} × {image.shape[-2]}, by engine of Matcher"
+    return Table(title, columns, rows, ("Launched from Python each time; neither engine compiles.",))
 
 
 def tabulate_accuracy(title: str, found: dict[str, Accuracy], cosines: Tensor | None = None) -> Table:

@@ -18,10 +18,11 @@ from ucn.bench.settings import Settings
 from ucn.bench.timing import Effort, Work, measure_memory, time_eager, time_in_turns
 from ucn.config import LossConfig, MatchConfig
 from ucn.matching import match_cells
+from ucn.nn.tiling import count_encoded_pixels
 from ucn.predict import Matcher
 from ucn.train.step import compute_loss
 from ucn.types import FeatureMap, PairBatch
-from ucn.weights import list_weights
+from ucn.weights import list_weights, load_weights
 
 TOLERANCE = 0.15
 """By how much a fitted exponent may exceed its theory: small sizes do not yet fill a device."""
@@ -36,6 +37,7 @@ _COLUMNS = (
     Column("extra memory", "MB"),
     Column("of it result", "MB"),
     Column("rounds", "count"),
+    Column("work in theory", "ratio"),
 )
 
 
@@ -46,16 +48,18 @@ class Series:
     Attributes:
         name: what grows.
         title: the same, and what is done.
-        theory: the exponent with which the cost may grow.
+        count: how much there is to do of a size, in theory, in any unit; the cost may grow as this does.
         sizes: rising.
         make: the work of a size, and megabytes of its result.
+        about: a sentence on what is counted, where that is not the size itself.
     """
 
     name: str
     title: str
-    theory: float
+    count: Callable[[int], float]
     sizes: Sequence[int]
     make: Callable[[int], tuple[Work, float]]
+    about: str = ""
 
 
 def fit_exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
@@ -78,46 +82,49 @@ def measure(settings: Settings) -> Part:
     tables, targets = [], []
     for series in list_series(settings):
         settings.report(f"growth: {series.title}")
-        table, exponent = measure_series(series, settings)
+        table, exponent, theory = measure_series(series, settings)
         tables.append(table)
         if not math.isnan(exponent):
             name = f"exponent of the time: {series.name}"
-            wanted = series.theory + TOLERANCE
+            wanted = theory + TOLERANCE
             targets.append(Target(name, "any machine", exponent, wanted, "number", is_least=False))
     return Part(tuple(tables), tuple(targets))
 
 
-def measure_series(series: Series, settings: Settings) -> tuple[Table, float]:
-    """Times and memory of rising sizes, and the fitted exponent of the time."""
+def measure_series(series: Series, settings: Settings) -> tuple[Table, float, float]:
+    """Times and memory of rising sizes, the fitted exponent of the time, and that of the work in theory."""
     rows: list[tuple[Cell, ...]] = []
     begin, left_out = time.perf_counter(), list(series.sizes)
     for size in series.sizes:
         spent = time.perf_counter() - begin
-        if rows and spent + _PASSES * _expect_seconds(rows[-1], size, series.theory) > settings.limit_seconds:
+        if rows and spent + _PASSES * _expect_seconds(rows[-1], size, series) > settings.limit_seconds:
             break
         work, result_mb = series.make(size)
         ms, rounds = _time(work, settings, settings.limit_seconds - spent)
-        rows.append((size, ms, measure_memory(work, settings.device), result_mb, rounds))
+        amount = series.count(size) / series.count(series.sizes[0])
+        rows.append((size, ms, measure_memory(work, settings.device), result_mb, rounds, amount))
         left_out.remove(size)
-    sizes, times = ([float(row[column] or 0) for row in rows] for column in (0, 1))
-    exponent = fit_exponent(sizes, times)
+    sizes, times, amounts = ([float(row[column] or 0) for row in rows] for column in (0, 1, 5))
+    exponent, theory = fit_exponent(sizes, times), fit_exponent(sizes, amounts)
     fitted = sizes[len(sizes) // 2 if len(sizes) > 3 else 0 :]
     memory = [float(row[2]) for row in rows if row[2]]
     of_memory = fit_exponent(sizes, memory) if len(memory) == len(sizes) else math.nan
     notes = [
         f"Exponents fitted over sizes from {fitted[0]:,.0f} on: time {exponent:.2f}, extra memory "
-        f"{of_memory:.2f}; in theory at most {series.theory:g}, and {TOLERANCE:g} more is tolerated.",
+        f"{of_memory:.2f}; in theory {theory:.2f}, and {TOLERANCE:g} more is tolerated.",
     ]
+    if series.about:
+        notes.append(series.about)
     if left_out:
         sizes_text = ", ".join(f"{size:,}" for size in left_out)
         notes.append(f"Not measured, since {settings.limit_seconds:g} s were up: {sizes_text}.")
-    return Table(series.title, _COLUMNS, tuple(rows), tuple(notes)), exponent
+    return Table(series.title, _COLUMNS, tuple(rows), tuple(notes)), exponent, theory
 
 
-def _expect_seconds(row: tuple[Cell, ...], size: int, theory: float) -> float:
+def _expect_seconds(row: tuple[Cell, ...], size: int, series: Series) -> float:
     """What one pass of the next size will take, by the row of the last one."""
-    last_size, last_ms = float(row[0] or 1), float(row[1] or 0)
-    return float(last_ms / 1000 * (size / last_size) ** theory)
+    last_size, last_ms = int(row[0] or 1), float(row[1] or 0)
+    return last_ms / 1000 * series.count(size) / series.count(last_size)
 
 
 def _time(work: Work, settings: Settings, seconds_left: float) -> tuple[float, int]:
@@ -141,18 +148,21 @@ def list_series(settings: Settings) -> Iterable[Series]:
     correspondences = (10, 30, 100) if is_quick else _CORRESPONDENCES
     name = choose_network()
     matcher = Matcher.from_pretrained(name, config=MatchConfig(), device=str(settings.device))
+    tile_side, reach = matcher.config.tile_side, load_weights(name).model.reach
     yield Series(
         "side of images",
-        f"Side of an image, pixels: encoding with {name}, in tiles beyond {matcher.config.tile_side:,}",
-        2.0,
+        f"Side of an image, pixels: encoding with {name}, in tiles beyond {tile_side:,}",
+        lambda side: count_encoded_pixels((side, side), tile_side, reach),
         sides,
         partial(_make_encoding, settings=settings, matcher=matcher),
+        "The work is the pixels that are encoded. They are those of the image, whose number grows with the "
+        f"square of the side, and of tiles those of their borders, of {reach} pixels, once more.",
     )
     del matcher
     yield Series(
         "keypoints",
         "Keypoints matched with a map of 120 × 160 cells",
-        1.0,
+        float,
         keypoints,
         partial(_make_matching, settings=settings),
     )
@@ -163,7 +173,7 @@ def list_series(settings: Settings) -> Iterable[Series]:
         yield Series(
             f"correspondences, {title}",
             f"Correspondences of a training pair, 80 × 80 cells: {title}, forward and backward",
-            1.0,
+            float,
             correspondences,
             partial(_make_loss, settings=settings, loss=loss),
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from ucn.bench.machine import say_machine
 from ucn.bench.report import Part, Table, tabulate_targets
-from ucn.bench.run import PARTS, read_parts
+from ucn.bench.run import PARTS, read_parts, say_settings
 from ucn.errors import DataError
 
 _BLOCK = re.compile(r"<!-- bench:(\w+) -->\n.*?<!-- /bench -->", flags=re.DOTALL)
@@ -76,6 +76,7 @@ def _list_machines(results: Results) -> str:
         software = f"Python {machine['python']}, {machine['system']}, {packages}"
         lines.append(f"- **{name}**: {say_machine(machine)}. {software}.")
         lines += [f"  Warning: {warning}." for warning in machine["warnings"]]
+        lines += [f"  Part `{part}` failed: {why}." for part, why in result.get("failures", {}).items()]
     return "\n".join(lines) + "\n\n"
 
 
@@ -98,7 +99,8 @@ def _show_part(
     for name in results:
         if part not in parts[name]:
             continue
-        blocks.append(f"**{name}**\n\n")
+        options = say_settings(results[name]["parts"][part])
+        blocks.append(f"**{name}**{f', measured with `{options}`' if options else ''}\n\n")
         if part == "growth" and image_of is not None:
             blocks.append(f"![Growth of time and memory, {name}]({image_of(name)})\n\n")
         blocks += [render_table(table) for table in parts[name][part].tables]

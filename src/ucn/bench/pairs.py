@@ -25,7 +25,7 @@ from ucn.geometry.sampling import sample_descriptors
 from ucn.keypoints import strongest_corners
 from ucn.knn import nearest
 from ucn.nn import CorrespondenceNetwork
-from ucn.nn.fast import FastEncoder
+from ucn.nn.fast import PATIENT, Engine, FastEncoder
 from ucn.predict import Matcher
 from ucn.types import FeatureMap
 
@@ -35,6 +35,9 @@ _TOLERANCE_PIXELS = 6.0
 """How far the way back may miss its start: as far as the corner of the next cell."""
 _CHUNK = 8
 """Images that a CUDA device encodes at once: more do not make it faster."""
+_ABOUT_GRAPHS = (
+    "The fast path is captured in CUDA graphs, and compiled with --thorough; Matcher.match is not."
+)
 _COLUMNS = (
     Column("path"),
     Column("pairs at once", "count"),
@@ -129,7 +132,7 @@ def measure(settings: Settings) -> Part:
     else:
         measured = _measure_cpu(network, pair, settings)
     rows = _make_rows(measured, pair, settings)
-    rows.append(_measure_matcher(pair, settings))
+    rows += _measure_matcher(pair, settings)
     height, width = settings.image_hw
     title = f"Pairs of {width} × {height} to {MATCHES:,} mutual matches, {weights}"
     notes = (
@@ -137,6 +140,7 @@ def measure(settings: Settings) -> Part:
         "view 1, and all of those back against all cells of view 0. The bundled pair, whose truth is known.",
         "Matcher.match besides looks for rivals elsewhere, scores, and aligns matches by pixels; its share "
         "is of the matches that it keeps.",
+        *([_ABOUT_GRAPHS] if settings.is_cuda else []),
     )
     return Part((Table(title, _COLUMNS, tuple(rows), notes),))
 
@@ -145,12 +149,11 @@ def _measure_cuda(network: CorrespondenceNetwork, pair: Tensor, settings: Settin
     device, many = settings.device, 2 if settings.is_quick else 32
     pinned = {count: pair.repeat_interleave(count, dim=0).pin_memory() for count in (1, many)}
     plain = partial(_match_plainly, network=network, device=device)
-    settings.report("pairs: compiling")
-    single = FastEncoder(network, use_compiler=None if settings.is_thorough else False)
-    batched = FastEncoder(network)
+    settings.report("pairs: capturing")
+    encoder = FastEncoder(network, use_compiler=None if settings.is_thorough else False)
     fast = {
-        1: partial(match_pairs, encode=single, network=network, device=device),
-        many: partial(match_pairs, encode=partial(encode_in_chunks, batched), network=network, device=device),
+        1: partial(match_pairs, encode=encoder, network=network, device=device),
+        many: partial(match_pairs, encode=partial(encode_in_chunks, encoder), network=network, device=device),
     }
     found = []
     for count, pixels in pinned.items():
@@ -206,16 +209,35 @@ def _make_rows(measured: list[_Measured], pair: Tensor, settings: Settings) -> l
     return rows
 
 
-def _measure_matcher(pair: Tensor, settings: Settings) -> tuple[Cell, ...]:
-    """What a user calls, with everything that it does."""
+def _measure_matcher(pair: Tensor, settings: Settings) -> list[tuple[Cell, ...]]:
+    """What a user calls, with everything that it does, by the reference and by the default engine."""
     settings.report("pairs: Matcher.match")
-    matcher = Matcher.from_pretrained(settings.weights, config=MatchConfig(), device=str(settings.device))
     images = [each.float() / 255 for each in pair]
-    work = partial(matcher.match, *images)
-    ms = (
-        _time_wall(work, 10) if settings.is_cuda else time_in_turns({"match": work}, settings.effort)["match"]
-    )
-    matches = matcher.match(*images)
-    points0, points1 = (torch.from_numpy(each) for each in (matches.points0, matches.points1))
-    shares = score_pair(points0, points1, settings.image_hw)
-    return ("Matcher.match", 1, ms, 1000 / ms, None, len(matches), *shares)
+    engines: dict[str, Engine] = {"Matcher.match, engine plain": "plain", "Matcher.match": "auto"}
+    works = {
+        name: partial(_make_matcher(engine, settings).match, *images) for name, engine in engines.items()
+    }
+    if settings.is_cuda:
+        times = {name: _time_wall(_repeat(work), 10) for name, work in works.items()}
+    else:
+        times = time_in_turns(works, settings.effort)
+    plain = times["Matcher.match, engine plain"]
+    rows: list[tuple[Cell, ...]] = []
+    for name, work in works.items():
+        matches, ms = work(), times[name]
+        points0, points1 = (torch.from_numpy(each) for each in (matches.points0, matches.points1))
+        shares = score_pair(points0, points1, settings.image_hw)
+        rows.append((name, 1, ms, 1000 / ms, plain / ms, len(matches), *shares))
+    return rows
+
+
+def _make_matcher(engine: Engine, settings: Settings) -> Matcher:
+    device = str(settings.device)
+    return Matcher.from_pretrained(settings.weights, config=MatchConfig(), device=device, engine=engine)
+
+
+def _repeat(work: Callable[[], object]) -> Callable[[], object]:
+    """The same work, done often enough before that what is captured for it is."""
+    for _ in range(PATIENT.after):
+        work()
+    return work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -174,6 +174,11 @@ def tabulate_targets(targets: Sequence[Target]) -> Table:
     )
     names = ("figure", "asked on", "asked for", "found here", "met")
     return Table("Figures asked for", tuple(Column(name) for name in names), rows)
+
+
+def tabulate_failures(failures: Mapping[str, str]) -> Table:
+    """Parts that failed, with the reasons, as a table."""
+    return Table("Parts that failed", (Column("part"), Column("reason")), tuple(failures.items()))
 
 
 def format_cell(value: Cell, unit: Unit) -> str:

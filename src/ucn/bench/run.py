@@ -10,7 +10,7 @@ from typing import Any
 from ucn.bench.machine import describe_machine
 from ucn.bench.report import Part, read_part
 from ucn.bench.settings import Settings
-from ucn.errors import DataError
+from ucn.errors import DataError, UcnError
 
 SCHEMA = "ucn-bench-1"
 PARTS: dict[str, str] = {
@@ -25,21 +25,38 @@ PARTS: dict[str, str] = {
 """Name to what is measured; each name is a module of this room."""
 
 
-def run_parts(names: Sequence[str], settings: Settings) -> dict[str, Any]:
-    """Measures parts, and gives everything as JSON has it.
+Failed = Callable[[str, Exception], None]
+"""Called with the name of a part that failed, and why."""
+
+
+def run_parts(names: Sequence[str], settings: Settings, on_failure: Failed | None = None) -> dict[str, Any]:
+    """Measures parts, and gives everything as JSON has it; a part that fails does not lose the others.
 
     Args:
         names: of `PARTS`.
         settings: how to measure.
+        on_failure: called at once where a part fails; the result names it, too.
     """
     machine = describe_machine(settings.device)  # before the machine is busy with this
-    found = {name: measure_part(name, settings) for name in names}
-    return {
-        "schema": SCHEMA,
-        "machine": machine,
-        "settings": describe_settings(settings),
-        "parts": {name: part.to_dict() for name, part in found.items()},
-    }
+    own = describe_settings(settings)
+    found: dict[str, dict[str, Any]] = {}
+    failures: dict[str, str] = {}
+    for name in names:
+        try:
+            found[name] = {**measure_part(name, settings).to_dict(), "settings": own}
+        except Exception as error:  # whatever it is, it is of this part
+            failures[name] = say_error(error)
+            if on_failure is not None:
+                on_failure(name, error)
+    return {"schema": SCHEMA, "machine": machine, "settings": own, "parts": found, "failures": failures}
+
+
+def say_error(error: Exception) -> str:
+    """One line on what went wrong."""
+    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:500]
+    if isinstance(error, UcnError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def describe_settings(settings: Settings) -> dict[str, Any]:
@@ -72,7 +89,8 @@ def read_parts(result: Any, name: str = "the file") -> dict[str, Part]:
     keys = ("machine", "settings", "parts")
     is_result = isinstance(result, Mapping) and result.get("schema") == SCHEMA
     is_whole = is_result and all(isinstance(result.get(key), Mapping) for key in keys)
-    if not is_whole or not set(result["parts"]) <= set(PARTS):
+    is_whole = is_whole and isinstance(result.get("failures", {}), Mapping)
+    if not is_whole or not {*result["parts"], *result.get("failures", {})} <= set(PARTS):
         raise DataError(
             f"{name} is no result of `ucn bench`: expected the schema '{SCHEMA}'; write one with "
             "`ucn bench -o FILE`"
@@ -105,14 +123,18 @@ def check_mergeable(before: Mapping[str, Any], machine: Mapping[str, Any], is_qu
 def merge_results(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """An earlier result of the same machine, with the parts that were measured now in place of its own.
 
-    What it warned of is kept as long as one of its parts is.
+    Each part keeps the settings it was measured with; those of the result are of the last run. A part that
+    failed now stays as it was. What the earlier result warned of is kept as long as one of its parts is.
 
     Raises:
         DataError: as `check_mergeable`.
     """
     check_mergeable(before, now["machine"], now["settings"]["is_quick"])
     order = list(PARTS)
-    parts = {**before["parts"], **now["parts"]}
+    # Files of earlier versions have settings of the whole alone.
+    kept = {name: {"settings": before["settings"], **part} for name, part in before["parts"].items()}
+    parts = {**kept, **now["parts"]}
+    failures = {name: why for name, why in before.get("failures", {}).items() if name not in now["parts"]}
     is_kept = any(name not in now["parts"] for name in before["parts"])
     earlier = before["machine"].get("warnings", []) if is_kept else []
     warnings = dict.fromkeys([*earlier, *now["machine"]["warnings"]])
@@ -120,4 +142,22 @@ def merge_results(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str
         **now,
         "machine": {**now["machine"], "warnings": list(warnings)},
         "parts": {name: parts[name] for name in sorted(parts, key=order.index)},
+        "failures": {**failures, **now["failures"]},
     }
+
+
+def say_settings(part: Mapping[str, Any]) -> str:
+    """The options of `ucn bench` that a part, as it is kept, was measured with; empty for the defaults."""
+    settings = part.get("settings")
+    if not isinstance(settings, Mapping):
+        return ""
+    options = [
+        ("is_quick", False, "--quick"),
+        ("is_thorough", False, "--thorough"),
+        ("weights", "geometric", "--weights {}"),
+        ("has_xfeat", False, "--xfeat FILE"),
+        ("limit_seconds", 90.0, "--limit-seconds {:g}"),
+        ("seed", 0, "--seed {}"),
+    ]
+    given = [text.format(settings[key]) for key, usual, text in options if settings.get(key, usual) != usual]
+    return " ".join(given)

@@ -17,10 +17,12 @@ from ucn.bench.timing import measure_memory, time_work
 from ucn.config import LossConfig, SyntheticConfig, TrainConfig
 from ucn.data.io import read_image
 from ucn.data.synthetic import ImageBank, make_pairs
+from ucn.errors import WeightsError
 from ucn.evaluate.bundled import find_self_images
 from ucn.nn import build_model
 from ucn.train.optim import build_optimiser, set_rates, update_average
 from ucn.train.step import training_step
+from ucn.train.teaching import start_teacher
 from ucn.weights import load_weights
 
 _CANVAS_SIDE = 448
@@ -81,12 +83,31 @@ def list_runs(settings: Settings) -> dict[str, TrainConfig]:
     return {"the paper's, hardest negatives": paper, f"{settings.weights}'s recipe": shipped}
 
 
+def settle_teacher(config: TrainConfig) -> tuple[TrainConfig, str]:
+    """A run whose teacher is there, whichever file it is; else without one, and a sentence that says so.
+
+    Speed does not hang on the numbers in a file, so another training of the same network will do.
+    """
+    if config.teacher is None:
+        return config, ""
+    named = config.teacher.weights
+    try:
+        load_weights(named)
+    except WeightsError as error:
+        return replace(config, teacher=None), f"Without the teacher '{named}', which is not there: {error}."
+    found = replace(config.teacher, sha256="")
+    return replace(config, teacher=found), f"The steps of {config.name} include its teacher, {named}."
+
+
 def measure(settings: Settings) -> Part:
     """Steps of both runs; compiled as well where asked for on a CUDA device."""
     bank = make_bank(settings.device, settings.seed)
     rows: list[tuple[Cell, ...]] = []
+    notes = ["Pairs are made on the device, of photographs that come with the package or are made up."]
     best = 0.0
-    for name, config in list_runs(settings).items():
+    for name, recorded in list_runs(settings).items():
+        config, about_teacher = settle_teacher(recorded)
+        notes += [about_teacher] if about_teacher else []
         for is_compiled in (False, True) if settings.is_cuda and settings.is_thorough else (False,):
             way = "compiled" if is_compiled else "eager"
             settings.report(f"training: {name}, {way}")
@@ -103,7 +124,6 @@ def measure(settings: Settings) -> Part:
         f"Training step: {some.batch} pairs of {some.synthetic.side} × {some.synthetic.side}, "
         f"{some.synthetic.points:,} points each"
     )
-    notes = ["Pairs are made on the device, of photographs that come with the package or are made up."]
     if settings.is_cuda and not settings.is_thorough:
         notes.append("Compiled steps are measured with --thorough.")
     asked = [Target("steps a second", "an H200", best, _STEPS_TO_BEAT, "rate")] if settings.is_cuda else []
@@ -117,6 +137,7 @@ def make_stepper(config: TrainConfig, bank: ImageBank, settings: Settings, is_co
     model.train()
     average = copy.deepcopy(model).eval().requires_grad_(False)
     optimiser = build_optimiser(model, config)
+    teacher = start_teacher(replace(config, use_compile=is_compiled), model, device)
     if is_compiled:
         model.compile(dynamic=False)
     generator = torch.Generator(device).manual_seed(settings.seed)
@@ -128,7 +149,16 @@ def make_stepper(config: TrainConfig, bank: ImageBank, settings: Settings, is_co
         batch = make_pairs(bank, config.batch, config.synthetic, generator)
         set_rates(optimiser, config, 1)
         with _fast_products(device):
-            training_step(model, batch, config.loss, optimiser, config.clip_norm, generator, config.precision)
+            training_step(
+                model,
+                batch,
+                config.loss,
+                optimiser,
+                config.clip_norm,
+                generator,
+                config.precision,
+                teacher=teacher,
+            )
         update_average(average, model, config.average_decay, 1)
 
     return _Stepper(draw, advance)

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ucn.cli._options import path_argument
+
 if TYPE_CHECKING:
     from ucn.batch.describing import ExtractSettings
     from ucn.batch.extraction import Engine
     from ucn.evaluate.reconstruction_methods import FolderMethod
 
-Folder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FOLDER", readable=False, help="Images, in folders below it too.", show_default=False
-    ),
-]
+Folder = Annotated[Path, path_argument("FOLDER", "Images, in folders below it too.")]
 MethodName = Annotated[
     str | None,
     typer.Option(

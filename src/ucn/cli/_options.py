@@ -11,11 +11,25 @@ import typer
 if TYPE_CHECKING:
     from ucn.config import MatchConfig
 
-# readable=False: the library says itself what is wrong with a file, and better.
-Image0 = Annotated[Path, typer.Argument(metavar="A", readable=False, help="First image.", show_default=False)]
-Image1 = Annotated[
-    Path, typer.Argument(metavar="B", readable=False, help="Second image.", show_default=False)
-]
+
+def path_option(help_text: str, *names: str, metavar: str = "FILE", show_default: bool | str = False) -> Any:
+    """An option that names a file or a folder; without names it is called as its parameter."""
+    # readable=False: the library says itself what is wrong with a file, and better.
+    return typer.Option(*names, metavar=metavar, readable=False, help=help_text, show_default=show_default)
+
+
+def output_option(help_text: str, metavar: str = "FILE", show_default: bool | str = False) -> Any:
+    """The option ``-o``: where the result goes."""
+    return path_option(help_text, "-o", "--output", metavar=metavar, show_default=show_default)
+
+
+def path_argument(metavar: str, help_text: str) -> Any:
+    """An argument that names a file or a folder."""
+    return typer.Argument(metavar=metavar, readable=False, help=help_text, show_default=False)
+
+
+Image0 = Annotated[Path, path_argument("A", "First image.")]
+Image1 = Annotated[Path, path_argument("B", "Second image.")]
 Weights = Annotated[
     str,
     typer.Option("--weights", metavar="NAME|FILE", help="Shipped weights by name, or a .safetensors file."),
@@ -33,6 +47,7 @@ Device = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or mps.", show_default="the best there is"),
 ]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the estimator's draws.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", envvar="UCN_DEBUG", help="On an error, show the traceback.")]

@@ -1,9 +1,17 @@
-"""Checks of all outputs of a verb before its work begins."""
+"""Outputs of a verb: checked before its work begins, and all there at its end or none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path | None], overwrite: bool) -> None:
@@ -47,6 +55,106 @@ def check_folder(
         raise OutputError(f"cannot write into {folder}: it is a file; give a folder with -o")
     else:
         check_output(folder)
+
+
+@contextmanager
+def write_together(outputs: Sequence[Path], overwrite: bool) -> Iterator[list[Path]]:
+    """Gives places to write outputs to, under the same names; when all are written they move together.
+
+    Where anything goes wrong before that, no output is touched and nothing is left.
+
+    Raises:
+        OutputError: the outputs cannot be written, or exist by now.
+    """
+    from ucn.errors import OutputError
+
+    folders: dict[Path, Path] = {}
+    try:
+        for path in outputs:
+            if path.parent not in folders:
+                folders[path.parent] = _open_beside(path)
+        places = [folders[path.parent] / path.name for path in outputs]
+        yield places
+        _move_all(places, outputs, overwrite)
+    except OutputError as error:  # it names the place, which means nothing to the user
+        text = str(error)
+        for parent, folder in folders.items():
+            text = text.replace(str(folder), str(parent))
+        raise OutputError(text) from error
+    finally:
+        for folder in folders.values():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_all(writers: Mapping[Path, Callable[[Path], object]], overwrite: bool) -> None:
+    """Writes each output by the function that writes it to a given place; all or none.
+
+    Raises:
+        OutputError: as `write_together`.
+    """
+    with write_together(list(writers), overwrite) as places:
+        for write, place in zip(writers.values(), places, strict=True):
+            write(place)
+
+
+def check_names(output: Path | None, suffixes: Sequence[str], what: str, draw: Path | None) -> None:
+    """Checks the suffixes of a result's file and of its picture, as far as they are asked for.
+
+    Raises:
+        OutputError: one says no format that can be written.
+    """
+    from ucn.data.io import check_image_suffix
+    from ucn.data.points import check_suffix
+
+    if output is not None:
+        check_suffix(output, suffixes, what)
+    if draw is not None:
+        check_image_suffix(draw)
+
+
+def write_result(
+    output: Path | None,
+    write: Callable[[Path], object],
+    draw: Path | None,
+    paint: Callable[[], NDArray[np.uint8]],
+    overwrite: bool,
+) -> None:
+    """Writes a result's file and its picture, as far as they are asked for; both or none.
+
+    Raises:
+        OutputError: as `write_together`.
+    """
+    from ucn.data.io import write_image
+
+    writers: dict[Path, Callable[[Path], object]] = {}
+    if output is not None:
+        writers[output] = write
+    if draw is not None:
+        writers[draw] = lambda place: write_image(place, paint())
+    write_all(writers, overwrite)
+
+
+def _open_beside(path: Path) -> Path:
+    """A new folder beside a file, so that moving from there copies nothing."""
+    from ucn.errors import OutputError
+
+    try:
+        return Path(tempfile.mkdtemp(prefix=".ucn-", suffix=".part", dir=path.parent))
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _move_all(places: Sequence[Path], outputs: Sequence[Path], overwrite: bool) -> None:
+    from ucn.data.io import check_output
+    from ucn.errors import OutputError
+
+    for path in outputs:  # somebody else may have written one meanwhile
+        check_output(path, overwrite)
+    for place, path in zip(places, outputs, strict=True):
+        try:
+            place.replace(path)
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
 
 
 def _check_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ucn.cli import _matcher
-from ucn.cli._options import Debug, Device, Image0, Image1, Json, MaxSide, Overwrite, Weights, build_config
-from ucn.cli._outputs import check_outputs
+from ucn.cli._options import (
+    Debug,
+    Device,
+    Image0,
+    Image1,
+    Json,
+    MaxSide,
+    Overwrite,
+    Seed,
+    Weights,
+    build_config,
+    output_option,
+    path_option,
+)
+from ucn.cli._outputs import check_outputs, write_all
 from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_seconds
 from ucn.cli._stages import Stages
 
@@ -21,49 +36,36 @@ if TYPE_CHECKING:
     from ucn.types import Matches
 
 
+@dataclass(frozen=True)
+class _Files:
+    """What is asked for, by what it shows."""
+
+    warped: Path | None
+    overlay: Path | None
+    blink: Path | None
+    matrix: Path | None
+
+    def given(self) -> dict[str, Path]:
+        return {name: path for name, path in vars(self).items() if path is not None}
+
+
 def run(
     image0: Image0,
     image1: Image1,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            readable=False,
-            help="Write B in the frame of A: .png, .jpg or .webp.",
-            show_default=False,
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_option("Write B in the frame of A: .png, .jpg or .webp.")] = None,
     overlay: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Write A in red and B in cyan, grey where they agree: .png, .jpg or .webp.",
-            show_default=False,
-        ),
+        path_option("Write A in red and B in cyan, grey where they agree: .png, .jpg or .webp."),
     ] = None,
-    blink: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Write a GIF that shows A and B in turn.",
-            show_default=False,
-        ),
-    ] = None,
-    matrix: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", readable=False, help="Write the homography: .json.", show_default=False),
-    ] = None,
+    blink: Annotated[Path | None, path_option("Write a GIF that shows A and B in turn.")] = None,
+    matrix: Annotated[Path | None, path_option("Write the homography: .json.")] = None,
     threshold: Annotated[
         float, typer.Option(metavar="PX", help="How far a match may lie from where the homography puts it.")
     ] = 3.0,
     min_inliers: Annotated[
         int, typer.Option(metavar="N", min=4, help="With fewer matches that agree there is no homography.")
     ] = 15,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the estimator's draws.")] = 0,
+    seed: Seed = 0,
     weights: Weights = "geometric",
     max_side: MaxSide = None,
     device: Device = None,
@@ -80,13 +82,13 @@ def run(
     if not 0 < threshold < float("inf"):
         raise typer.BadParameter(f"--threshold must be a number of pixels above 0, got {threshold:g}")
     config = build_config(max_side)
-    outputs = [path for path in (output, overlay, blink, matrix) if path is not None]
+    files = _Files(output, overlay, blink, matrix)
     with Stages(is_quiet=json) as stages:
         from ucn.data.io import read_image
         from ucn.geometry.homography import estimate_homography
 
-        _check_names(output, overlay, blink, matrix)
-        check_outputs(outputs, (image0, image1), overwrite)
+        _check_names(files)
+        check_outputs(list(files.given().values()), (image0, image1), overwrite)
         stages("reading images")
         tensors = read_image(image0), read_image(image1)
         stages("loading weights")
@@ -102,41 +104,31 @@ def run(
             **describe_run(matcher),
             "image0": str(image0),
             "image1": str(image1),
-            "estimator": {
-                "name": "poselib",
-                "threshold_px": threshold,
-                "min_inliers": min_inliers,
-                "seed": seed,
-            },
+            "estimator": _describe_estimator(threshold, min_inliers, seed),
             **_summarise(found, matches),
         }
         stages("writing")
-        written: list[Path] = []
-        if found.H_0to1 is not None:
-            _write_pictures(tensors, found.H_0to1, (output, overlay, blink), overwrite)
-            if matrix is not None:
-                _write_matrix(matrix, summary, overwrite)
-            written = outputs
-    if json:
-        files = [str(path) for path in written]
-        print_json({**summary, "seconds": stages.report(), "outputs": files})
-    else:
-        _print(summary, stages.report(), written)
+        written = _write(files, tensors, found.H_0to1, summary, overwrite)
+    _report(summary, stages.report(), written, json)
     if found.failure:
         raise typer.Exit(1)
 
 
-def _check_names(output: Path | None, overlay: Path | None, blink: Path | None, matrix: Path | None) -> None:
+def _check_names(files: _Files) -> None:
     from ucn.data.io import check_image_suffix
     from ucn.data.points import check_suffix
 
-    for path in (output, overlay):
+    for path in (files.warped, files.overlay):
         if path is not None:
             check_image_suffix(path)
-    if blink is not None:
-        check_suffix(blink, (".gif",), "blinking images")
-    if matrix is not None:
-        check_suffix(matrix, (".json",), "a homography")
+    if files.blink is not None:
+        check_suffix(files.blink, (".gif",), "blinking images")
+    if files.matrix is not None:
+        check_suffix(files.matrix, (".json",), "a homography")
+
+
+def _describe_estimator(threshold: float, min_inliers: int, seed: int) -> dict[str, Any]:
+    return {"name": "poselib", "threshold_px": threshold, "min_inliers": min_inliers, "seed": seed}
 
 
 def _summarise(found: HomographyEstimate, matches: Matches) -> dict[str, Any]:
@@ -151,32 +143,39 @@ def _summarise(found: HomographyEstimate, matches: Matches) -> dict[str, Any]:
     }
 
 
-def _write_pictures(
+def _write(
+    files: _Files,
     images: tuple[Tensor, Tensor],
-    H_0to1: NDArray[Any],
-    paths: tuple[Path | None, Path | None, Path | None],
+    H_0to1: NDArray[Any] | None,
+    summary: dict[str, Any],
     overwrite: bool,
-) -> None:
-    from ucn.data.io import to_pixels, write_image
-    from ucn.viz.overlay import mix, warp_onto, write_blinking
-
-    output, overlay, blink = paths
-    size_hw = (int(images[0].shape[-2]), int(images[0].shape[-1]))
-    warped, is_seen = warp_onto(images[1], H_0to1, size_hw)
-    if output is not None:
-        write_image(output, warped, overwrite)
-    if overlay is not None:
-        write_image(overlay, mix(images[0], warped, is_seen), overwrite)
-    if blink is not None:
-        write_blinking(blink, (to_pixels(images[0]), warped), overwrite=overwrite)
-
-
-def _write_matrix(path: Path, summary: dict[str, Any], overwrite: bool) -> None:
+) -> list[Path]:
+    """Writes what is asked for, all or nothing; without a homography, nothing."""
     from json import dumps
 
-    from ucn.data.io import write_bytes_atomically
+    from ucn.data.io import to_pixels, write_bytes_atomically, write_image
+    from ucn.viz.overlay import mix, warp_onto, write_blinking
 
-    write_bytes_atomically(path, (dumps(summary, indent=2) + "\n").encode(), overwrite)
+    given = files.given()
+    if H_0to1 is None or not given:
+        return []
+    size_hw = (int(images[0].shape[-2]), int(images[0].shape[-1]))
+    warped, is_seen = warp_onto(images[1], H_0to1, size_hw)
+    writers: dict[str, Callable[[Path], object]] = {
+        "warped": lambda place: write_image(place, warped),
+        "overlay": lambda place: write_image(place, mix(images[0], warped, is_seen)),
+        "blink": lambda place: write_blinking(place, (to_pixels(images[0]), warped)),
+        "matrix": lambda place: write_bytes_atomically(place, (dumps(summary, indent=2) + "\n").encode()),
+    }
+    write_all({path: writers[name] for name, path in given.items()}, overwrite)
+    return list(given.values())
+
+
+def _report(summary: dict[str, Any], seconds: dict[str, float], written: list[Path], is_json: bool) -> None:
+    if is_json:
+        print_json({**summary, "seconds": seconds, "outputs": list(map(str, written))})
+    else:
+        _print(summary, seconds, written)
 
 
 def _print(summary: dict[str, Any], seconds: dict[str, float], written: list[Path]) -> None:

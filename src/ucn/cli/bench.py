@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json as json_module
+import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli._options import Debug, Device, Json, Overwrite
+from ucn.cli._options import Debug, Device, Json, Overwrite, output_option, path_option
 from ucn.cli._outputs import check_outputs
 from ucn.cli._report import find_version, print_json, without_nan
 from ucn.cli._stages import Stages
@@ -32,20 +34,11 @@ def run(
     device: Device = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            readable=False,
-            help="Write everything as JSON.",
-            show_default=False,
-        ),
+        output_option("Write everything as JSON."),
     ] = None,
     plots: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", readable=False, help="Draw the curves of growth there.", show_default=False
-        ),
+        path_option("Draw the curves of growth there.", metavar="DIR"),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small inputs, few repeats: does it run? No figures to be quoted.")
@@ -58,9 +51,7 @@ def run(
     ] = "geometric",
     xfeat: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", readable=False, help="XFeat as ONNX, for comparison.", show_default=False
-        ),
+        path_option("XFeat as ONNX, for comparison."),
     ] = None,
     limit_seconds: Annotated[
         float, typer.Option(min=1.0, max=86400.0, help="Each series of growing sizes ends after this time.")
@@ -93,7 +84,8 @@ def run(
         _check_device(settings.device.type)
         if before is not None:
             check_mergeable(before, describe_machine(settings.device), quick)
-        result = run_parts(names, settings)
+        result = run_parts(names, settings, partial(_tell_failure, is_debug=debug))
+        failures = result["failures"]
         if before is not None:
             result = merge_results(before, result)
     result = {"command": "bench", "ucn": find_version(), **result}
@@ -101,10 +93,21 @@ def run(
     written = _write(result, found, output, plots, overwrite or update)
     if json:
         print_json({**result, "outputs": list(map(str, written))})
-        return
-    _print(result, {name: found[name] for name in names})
-    for path in written:
-        typer.echo(f"written: {path}")
+    else:
+        _print(result, {name: found[name] for name in names if name not in failures}, failures)
+        for path in written:
+            typer.echo(f"written: {path}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _tell_failure(name: str, error: Exception, is_debug: bool) -> None:
+    """Says at once, on stderr, that a part failed: the others may take minutes more."""
+    from ucn.bench.run import say_error
+
+    typer.secho(f"error: part {name} failed: {say_error(error)}", err=True, fg=typer.colors.RED)
+    if is_debug:
+        typer.echo("".join(traceback.format_exception(error)), err=True)
 
 
 def _choose_parts(asked: list[str], legal: list[str]) -> list[str]:
@@ -181,11 +184,11 @@ def _write(
     return written
 
 
-def _print(result: dict[str, Any], parts: dict[str, Part]) -> None:
+def _print(result: dict[str, Any], parts: dict[str, Part], failures: dict[str, str]) -> None:
     from rich.console import Console
 
     from ucn.bench.machine import say_machine
-    from ucn.bench.report import tabulate_targets
+    from ucn.bench.report import tabulate_failures, tabulate_targets
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
@@ -201,6 +204,8 @@ def _print(result: dict[str, Any], parts: dict[str, Part]) -> None:
     targets = tuple(target for part in parts.values() for target in part.targets)
     if targets:
         _print_table(console, tabulate_targets(targets))
+    if failures:
+        _print_table(console, tabulate_failures(failures))
 
 
 def _print_table(console: Any, table: Table) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli._options import Debug, Json, Overwrite
+from ucn.cli._options import Debug, Json, Overwrite, output_option, path_argument
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines
 
@@ -23,9 +23,7 @@ _SHOWN_FAULTS = 20
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A data set, see `ucn data list`.", show_default=False)
 ]
-Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", readable=False, help="Its folder.", show_default=False)
-]
+Folder = Annotated[Path, path_argument("DIR", "Its folder.")]
 Split = Annotated[
     str | None, typer.Option(metavar="NAME", help="Which part of it.", show_default="its first split")
 ]
@@ -84,9 +82,7 @@ def check(
 def show(
     name: Name,
     folder: Folder,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", readable=False, help="Picture: .png or .jpg.")
-    ],
+    output: Annotated[Path, output_option("Picture: .png or .jpg.")],
     count: Annotated[int, typer.Option("-n", metavar="N", min=1, max=100, help="How many pairs.")] = 4,
     width: Annotated[
         int, typer.Option(metavar="N", min=200, max=8000, help="Of the picture, in pixels.")
@@ -122,9 +118,7 @@ def show(
 def convert(
     name: Name,
     folder: Folder,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", readable=False, help="Folder to make.")
-    ],
+    output: Annotated[Path, output_option("Folder to make.", metavar="DIR")],
     split: Split = None,
     options: Options = None,
     limit: Annotated[

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ucn.cli import _matcher
-from ucn.cli._options import Debug, Device, Json, Overwrite, Weights
+from ucn.cli._options import Debug, Device, Json, Overwrite, Weights, output_option
 from ucn.cli._outputs import check_folder
 from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_seconds, say_share
 from ucn.cli._stages import Stages
@@ -35,9 +33,7 @@ class _Result:
 def run(
     output: Annotated[
         Path,
-        typer.Option(
-            "-o", "--output", metavar="DIR", readable=False, help="Folder for the pictures; made if missing."
-        ),
+        output_option("Folder for the pictures; made if missing.", metavar="DIR", show_default=True),
     ] = Path("ucn-demo"),
     weights: Weights = "geometric",
     device: Device = None,

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli._options import Debug, Device, Json, Overwrite
+from ucn.cli._options import Debug, Device, Json, Overwrite, output_option, path_option
 from ucn.cli._progress import CountBar
 from ucn.cli._report import print_json, say_files
 
 if TYPE_CHECKING:
+    from ucn.evaluate.evaluations import Evaluation
     from ucn.evaluate.report import Report
 
 _WIDTH = 160
@@ -29,7 +30,7 @@ def run(
     ],
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", readable=False, help="Its data; bundled benchmarks need none."),
+        path_option("Its data; bundled benchmarks need none.", metavar="DIR"),
     ] = None,
     methods: Annotated[
         str | None,
@@ -41,47 +42,29 @@ def run(
     ] = None,
     trunk: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="ImageNet weights for method trunk.",
-            show_default="googlenet/*.npz in $UCN_DATA",
-        ),
+        path_option("ImageNet weights for method trunk.", show_default="googlenet/*.npz in $UCN_DATA"),
     ] = None,
     xfeat: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="ONNX file for method xfeat.",
-            show_default="peers/*.onnx in $UCN_DATA",
-        ),
+        path_option("ONNX file for method xfeat.", show_default="peers/*.onnx in $UCN_DATA"),
     ] = None,
     siamese: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", readable=False, help="Network for method siamese.", show_default="the package's"
-        ),
+        path_option("Network for method siamese.", show_default="the package's"),
     ] = None,
     vgg: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Torchvision's vgg16 for method vgg.",
-            show_default="vgg/*.safetensors in $UCN_DATA",
-        ),
+        path_option("Torchvision's vgg16 for method vgg.", show_default="vgg/*.safetensors in $UCN_DATA"),
     ] = None,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="DIR", readable=False, help="Folder for the results."),
+        output_option("Folder for the results.", metavar="DIR", show_default=True),
     ] = Path("ucn-results"),
     cache: Annotated[
         Path | None,
-        typer.Option(
+        path_option(
+            "Folder for predictions; those in it are not made again.",
             metavar="DIR",
-            readable=False,
-            help="Folder for predictions; those in it are not made again.",
             show_default="predictions/ in the results",
         ),
     ] = None,
@@ -110,12 +93,7 @@ def run(
     ] = 0,
     class_masks: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            readable=False,
-            help="Masks SEQUENCE/FRAME.png of classes, for kitti-raw-points.",
-            show_default=False,
-        ),
+        path_option("Masks SEQUENCE/FRAME.png of classes, for kitti-raw-points.", metavar="DIR"),
     ] = None,
     jobs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Processes that share the methods of the CPU.")
@@ -130,20 +108,34 @@ def run(
     Predictions are kept, so that a run that was stopped goes on, and a second run only scores.
     """
     from ucn.devices import choose_device
-    from ucn.errors import ConfigError
     from ucn.evaluate.evaluations import Request, find_evaluation
     from ucn.evaluate.methods import MethodFiles
     from ucn.evaluate.outputs import check_outputs, list_outputs, write_outputs
     from ucn.evaluate.run import RunSettings
 
     evaluation = find_evaluation(name)
-    if data is None and evaluation.needs_folder:
-        raise ConfigError(f"{name} needs its data: give the folder with --data DIR")
+    _check_options(name, evaluation, data, sheet, class_masks)
     names = None if methods is None else [part.strip() for part in methods.split(",") if part.strip()]
-    if sheet and not evaluation.pictures:
-        raise ConfigError(f"{name} has no sheet of matches; leave --sheet out")
-    if class_masks is not None and not evaluation.has_classes:
-        raise ConfigError(f"{name} does not tell classes of things; leave --class-masks out")
+    given = {
+        "--data": data,
+        "--methods": methods,
+        "--weights-file": weights_files,
+        "--trunk": trunk,
+        "--xfeat": xfeat,
+        "--siamese": siamese,
+        "--vgg": vgg,
+        "--limit": limit,
+        "--seed": seed or None,
+        "--no-refinement": not refinement,
+        "--max-side": max_side,
+        "--sheet": sheet or None,
+        "--class-masks": class_masks,
+        "--jobs": jobs if jobs > 1 else None,
+        "--device": device,
+        "-o": output,
+        "--cache": cache,
+        "--overwrite": overwrite,
+    }
     pictures = evaluation.pictures if sheet else ()
     check_outputs(list_outputs(output, name, evaluation.plots, pictures), overwrite)
     settings = RunSettings(
@@ -154,29 +146,7 @@ def run(
         max_side=max_side,
         device=str(choose_device(device)),
         jobs=jobs,
-        command=_say_command(
-            name,
-            {
-                "--data": data,
-                "--methods": methods,
-                "--weights-file": weights_files,
-                "--trunk": trunk,
-                "--xfeat": xfeat,
-                "--siamese": siamese,
-                "--vgg": vgg,
-                "--limit": limit,
-                "--seed": seed or None,
-                "--no-refinement": not refinement,
-                "--max-side": max_side,
-                "--sheet": sheet or None,
-                "--class-masks": class_masks,
-                "--jobs": jobs if jobs > 1 else None,
-                "--device": device,
-                "-o": output,
-                "--cache": cache,
-                "--overwrite": overwrite,
-            },
-        ),
+        command=_say_command(name, given),
     )
     with CountBar(name, is_quiet=json) as bar:
         request = Request(
@@ -192,11 +162,23 @@ def run(
         outcome = evaluation.run(request)
     written = write_outputs(outcome.report, output, overwrite, outcome.pictures)
     if json:
-        from ucn.evaluate.report import to_dict
-
-        print_json({**to_dict(outcome.report), "outputs": [str(path) for path in written]})
+        _print_json(outcome.report, written)
     else:
         _print_report(outcome.report, written)
+
+
+def _check_options(
+    name: str, evaluation: Evaluation, data: Path | None, sheet: int, class_masks: Path | None
+) -> None:
+    """Refuses options that this evaluation has nothing to do with, and asks for what it needs."""
+    from ucn.errors import ConfigError
+
+    if data is None and evaluation.needs_folder:
+        raise ConfigError(f"{name} needs its data: give the folder with --data DIR")
+    if sheet and not evaluation.pictures:
+        raise ConfigError(f"{name} has no sheet of matches; leave --sheet out")
+    if class_masks is not None and not evaluation.has_classes:
+        raise ConfigError(f"{name} does not tell classes of things; leave --class-masks out")
 
 
 def _say_skipped(name: str, reason: str) -> None:
@@ -221,6 +203,12 @@ def _say_path(path: Path) -> str:
     if folder and path.is_relative_to(folder):
         return f"$UCN_DATA/{shlex.quote(path.relative_to(folder).as_posix())}".removesuffix("/.")
     return shlex.quote(str(path))
+
+
+def _print_json(report: Report, written: list[Path]) -> None:
+    from ucn.evaluate.report import to_dict
+
+    print_json({**to_dict(report), "outputs": [str(path) for path in written]})
 
 
 def _print_report(report: Report, written: list[Path]) -> None:

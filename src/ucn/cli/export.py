@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli._options import Debug, Json, Overwrite
+from ucn.cli._options import Debug, Json, Overwrite, output_option
 from ucn.cli._report import find_version, print_json, print_lines, say_seconds, say_share
 from ucn.cli._stages import Stages
 
@@ -24,17 +24,7 @@ def run(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            readable=False,
-            help="Write the network: .onnx.",
-            show_default=False,
-        ),
-    ],
+    output: Annotated[Path, output_option("Write the network: .onnx.")],
     pair: Annotated[
         bool, typer.Option("--pair", help="Export two images to matches, not images to descriptors.")
     ] = False,
@@ -72,17 +62,21 @@ def run(
         )
     if json:
         print_json(_to_json(export, stages.report()))
-        return
+    else:
+        _print(export, stages.report())
+
+
+def _print(export: Export, seconds: dict[str, float]) -> None:
     worst = min(parity.same_matches for parity in export.parity)
     difference = max(parity.max_difference for parity in export.parity)
     lines = {
-        "graph": "two images to matches" if pair else "images to descriptors",
+        "graph": "two images to matches" if export.kind == "pair" else "images to descriptors",
         "agreement": f"{say_share(worst)} of the same matches as torch, numbers within {difference:.1e}",
         "at": ", ".join(f"{parity.size_hw[1]} × {parity.size_hw[0]}" for parity in export.parity),
         "weights": f"{export.metadata['weights']}, sha256 {export.metadata['weights_sha256'][:16]}",
         "licence": export.metadata["licence"],
-        "time": say_seconds(stages.report()),
-        "written": f"{output} ({export.file_bytes / 1e6:.1f} MB)",
+        "time": say_seconds(seconds),
+        "written": f"{export.path} ({export.file_bytes / 1e6:.1f} MB)",
     }
     print_lines(lines)
 

@@ -21,7 +21,7 @@ from ucn.cli._folder import (
     build_settings,
     find_method,
 )
-from ucn.cli._options import Debug, Device, Json, MaxSide, Overwrite, Weights
+from ucn.cli._options import Debug, Device, Json, MaxSide, Overwrite, Weights, output_option
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines
 
@@ -33,10 +33,7 @@ _SHOWN = 5  # failures that are printed
 
 def run(
     folder: Folder,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="FILE", readable=False, help="Features, .h5."),
-    ] = Path("features.h5"),
+    output: Annotated[Path, output_option("Features, .h5.", show_default=True)] = Path("features.h5"),
     weights: Weights = "geometric",
     method: MethodName = None,
     detector: Detector = DetectorName.corners,
@@ -83,24 +80,25 @@ def run(
         )
     seconds = time.perf_counter() - begin
     speed = (extracted.images + len(extracted.failures) - extracted.resumed) / seconds
-    summary = {
-        "command": "extract",
-        "ucn": find_version(),
-        "folder": str(folder),
-        "output": str(output),
-        "method": {"name": found.method.name, "title": found.title, "key": dict(found.method.key)},
-        "settings": vars(settings),
-        "engine": engine.value,
-        "images": extracted.images,
-        "resumed": extracted.resumed,
-        "failures": dict(extracted.failures),
-        "seconds": round(seconds, 3),
-        "images_per_second": round(speed, 3),
-    }
-    if json:
-        print_json(summary)
+    if not json:
+        _print(extracted, found.title, seconds, speed)
         return
-    _print(extracted, found.title, seconds, speed)
+    print_json(
+        {
+            "command": "extract",
+            "ucn": find_version(),
+            "folder": str(folder),
+            "output": str(output),
+            "method": {"name": found.method.name, "title": found.title, "key": dict(found.method.key)},
+            "settings": vars(settings),
+            "engine": engine.value,
+            "images": extracted.images,
+            "resumed": extracted.resumed,
+            "failures": dict(extracted.failures),
+            "seconds": round(seconds, 3),
+            "images_per_second": round(speed, 3),
+        }
+    )
 
 
 def _print(extracted: Extracted, title: str, seconds: float, speed: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucn.cli._options import Debug, Json, Overwrite
+from ucn.cli._options import Debug, Json, Overwrite, path_option
 from ucn.cli._outputs import check_outputs
 from ucn.cli._report import print_json, print_lines
 
@@ -27,9 +27,7 @@ def run(
     size: Annotated[
         str, typer.Option(metavar="WxH", help="Of the image whose shapes are shown, in pixels.")
     ] = "640x480",
-    draw: Annotated[
-        Path | None, typer.Option(metavar="FILE", readable=False, help="Draw the network (.png, .jpg).")
-    ] = None,
+    draw: Annotated[Path | None, path_option("Draw the network (.png, .jpg).")] = None,
     overwrite: Overwrite = False,
     json: Json = False,
     debug: Debug = False,

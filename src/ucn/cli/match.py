@@ -20,8 +20,10 @@ from ucn.cli._options import (
     Overwrite,
     Weights,
     build_config,
+    output_option,
+    path_option,
 )
-from ucn.cli._outputs import check_outputs
+from ucn.cli._outputs import check_names, check_outputs, write_result
 from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_seconds, say_share
 from ucn.cli._stages import Stages
 from ucn.config import MatchConfig
@@ -37,46 +39,27 @@ def run(
     image1: Image1,
     points: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="CSV of x,y in A: one row out per row in, on stdout unless -o is given.",
-            show_default=False,
-        ),
+        path_option("CSV of x,y in A: one row out per row in, on stdout unless -o is given."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            readable=False,
-            help="Write matches: .npz, .csv or .h5.",
-            show_default=False,
-        ),
+        output_option("Write matches: .npz, .csv or .h5."),
     ] = None,
     draw: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", readable=False, help="Draw the matches: .png, .jpg or .webp.", show_default=False
-        ),
+        path_option("Draw the matches: .png, .jpg or .webp."),
     ] = None,
     mask: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Match only where this image is not black, in both.",
-            show_default=False,
-        ),
+        path_option("Match only where this image is not black, in both."),
     ] = None,
     mask0: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", readable=False, help="The same for A only.", show_default=False),
+        path_option("The same for A only."),
     ] = None,
     mask1: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", readable=False, help="The same for B only.", show_default=False),
+        path_option("The same for B only."),
     ] = None,
     weights: Weights = "geometric",
     max_side: MaxSide = None,
@@ -145,7 +128,9 @@ def run(
     outputs = [path for path in (output, draw) if path is not None]
     masks = (mask or mask0, mask or mask1)
     with Stages(is_quiet=json) as stages:
-        _check_names(output, draw)
+        from ucn.data.points import MATCH_SUFFIXES
+
+        check_names(output, MATCH_SUFFIXES, "matches", draw)
         check_outputs(outputs, (image0, image1, points, *masks), overwrite)
         stages("reading images")
         inputs = _read(image0, image1, points, masks)
@@ -155,12 +140,7 @@ def run(
         matches = matcher.match(*inputs.images, **inputs.options, progress=stages)
         meta = {**describe_run(matcher), "image0": str(image0), "image1": str(image1)}
         stages("writing")
-        if output is not None:
-            from ucn.data.points import write_matches
-
-            write_matches(output, matches, meta, (image0.name, image1.name), overwrite)
-        if draw is not None:
-            _draw(draw, inputs.images, matches, is_query=points is not None, overwrite=overwrite)
+        _write((output, draw), matches, meta, inputs, overwrite)
     if json:
         rows = {"points": _rows(matches)} if points is not None else {}
         files = {"outputs": [str(path) for path in outputs]}
@@ -222,24 +202,26 @@ def _print(
     print_lines(lines, rows_to_stdout)
 
 
-def _check_names(output: Path | None, draw: Path | None) -> None:
-    from ucn.data.io import check_image_suffix
-    from ucn.data.points import MATCH_SUFFIXES, check_suffix
-
-    if output is not None:
-        check_suffix(output, MATCH_SUFFIXES, "matches")
-    if draw is not None:
-        check_image_suffix(draw)
-
-
-def _draw(
-    path: Path, images: tuple[Tensor, Tensor], matches: Matches, is_query: bool, overwrite: bool
+def _write(
+    paths: tuple[Path | None, Path | None],
+    matches: Matches,
+    meta: dict[str, Any],
+    inputs: _Inputs,
+    overwrite: bool,
 ) -> None:
     from ucn import viz
-    from ucn.data.io import write_image
+    from ucn.data.points import write_matches
 
-    draw = viz.draw_points if is_query else viz.draw_matches
-    write_image(path, draw(*images, matches), overwrite)
+    output, picture = paths
+    names = Path(meta["image0"]).name, Path(meta["image1"]).name
+    draw = viz.draw_points if "points" in inputs.options else viz.draw_matches
+    write_result(
+        output,
+        lambda place: write_matches(place, matches, meta, names),
+        picture,
+        lambda: draw(*inputs.images, matches),
+        overwrite,
+    )
 
 
 def _summarise(matches: Matches) -> dict[str, Any]:

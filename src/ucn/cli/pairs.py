@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucn.cli._options import Debug, Device, Json, Overwrite
-from ucn.cli._outputs import check_outputs
+from ucn.cli._options import Debug, Device, Json, Overwrite, output_option, path_argument, path_option
+from ucn.cli._outputs import check_outputs, write_together
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines, say_files
+
+if TYPE_CHECKING:
+    from ucn.batch.pairing import Pair
 
 
 class PairingName(StrEnum):
@@ -34,25 +37,12 @@ MinSimilarity = Annotated[
 
 
 def run(
-    features: Annotated[
-        Path,
-        typer.Argument(metavar="FEATURES", readable=False, help="Of `ucn extract`, .h5.", show_default=False),
-    ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", readable=False, help="Two names a line.")
-    ] = Path("pairs.txt"),
+    features: Annotated[Path, path_argument("FEATURES", "Of `ucn extract`, .h5.")],
+    output: Annotated[Path, output_option("Two names a line.", show_default=True)] = Path("pairs.txt"),
     pairing: Pairing = PairingName.exhaustive,
     overlap: Overlap = 10,
     neighbours: Neighbours = 20,
-    matches: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Match the pairs too, and write matches, .h5.",
-            show_default=False,
-        ),
-    ] = None,
+    matches: Annotated[Path | None, path_option("Match the pairs too, and write matches, .h5.")] = None,
     min_similarity: MinSimilarity = -1.0,
     device: Device = None,
     overwrite: Overwrite = False,
@@ -60,11 +50,10 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Choose pairs of images, and match their keypoints: mutual nearest neighbours, in hloc's layout."""
-    from ucn.batch.matching import match_pairs
     from ucn.batch.reconstruction import PairingSettings, choose_pairs
     from ucn.devices import choose_device
     from ucn.errors import DataError
-    from ucn.export.hloc import open_features, write_pairs
+    from ucn.export.hloc import open_features
 
     outputs = [path for path in (output, matches) if path is not None]
     check_outputs(outputs, (features,), overwrite)
@@ -74,19 +63,7 @@ def run(
         images = len(file)
     if not chosen:
         raise DataError(f"{features}: no pairs of {images} images; a pair needs two")
-    write_pairs(output, chosen, overwrite)
-    found = None
-    if matches is not None:
-        with CountBar("pairs", is_quiet=json) as bar:
-            found = match_pairs(
-                features,
-                chosen,
-                matches,
-                min_similarity=min_similarity,
-                device=str(choose_device(device)),
-                overwrite=overwrite,
-                progress=bar,
-            )
+    found = _write(features, chosen, outputs, min_similarity, str(choose_device(device)), overwrite, json)
     if json:
         print_json(
             {
@@ -105,3 +82,26 @@ def run(
     if found is not None:
         lines["matches"] = f"{found:,}, {found / len(chosen):,.0f} a pair"
     print_lines({**lines, "written": say_files(outputs)})
+
+
+def _write(
+    features: Path,
+    pairs: list[Pair],
+    outputs: list[Path],
+    min_similarity: float,
+    device: str,
+    overwrite: bool,
+    is_quiet: bool,
+) -> int | None:
+    """Writes the list and, where a second output is given, the matches, whose number it returns."""
+    from ucn.batch.matching import match_pairs
+    from ucn.export.pair_lists import write_pairs
+
+    with write_together(outputs, overwrite) as places:
+        write_pairs(places[0], pairs)
+        if len(places) == 1:
+            return None
+        with CountBar("pairs", is_quiet) as bar:
+            return match_pairs(
+                features, pairs, places[1], min_similarity=min_similarity, device=device, progress=bar
+            )

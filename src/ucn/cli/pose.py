@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,13 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucn.cli import _matcher
-from ucn.cli._options import Debug, Device, Image0, Image1, Json, MaxSide, Overwrite, Weights, build_config
-from ucn.cli._outputs import check_outputs
+from ucn.cli._options import (
+    Debug,
+    Device,
+    Image0,
+    Image1,
+    Json,
+    MaxSide,
+    Overwrite,
+    Seed,
+    Weights,
+    build_config,
+    output_option,
+    path_option,
+)
+from ucn.cli._outputs import check_names, check_outputs, write_result
 from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_seconds
 from ucn.cli._stages import Stages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from ucn.geometry.pose import PoseEstimate
     from ucn.types import Matches
@@ -53,23 +68,11 @@ def run(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            readable=False,
-            help="Write the motion: .json, or .npz with the matches.",
-            show_default=False,
-        ),
+        output_option("Write the motion: .json, or .npz with the matches."),
     ] = None,
     draw: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Draw the matches that agree: .png, .jpg or .webp.",
-            show_default=False,
-        ),
+        path_option("Draw the matches that agree: .png, .jpg or .webp."),
     ] = None,
     estimator: Annotated[
         Estimators, typer.Option(help="How the essential matrix is estimated.")
@@ -77,7 +80,7 @@ def run(
     threshold: Annotated[
         float, typer.Option(metavar="PX", help="How far a match may lie from its epipolar line.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the estimator's draws.")] = 0,
+    seed: Seed = 0,
     weights: Weights = "geometric",
     max_side: MaxSide = None,
     device: Device = None,
@@ -96,11 +99,11 @@ def run(
     config = build_config(max_side)
     outputs = [path for path in (output, draw) if path is not None]
     with Stages(is_quiet=json) as stages:
-        from ucn.data.cameras import read_intrinsics, write_pose
+        from ucn.data.cameras import POSE_SUFFIXES, read_intrinsics
         from ucn.data.io import read_image
         from ucn.geometry.pose import estimate_pose
 
-        _check_names(output, draw)
+        check_names(output, POSE_SUFFIXES, "a camera motion", draw)
         check_outputs(outputs, (image0, image1, *map(Path, given)), overwrite)
         stages("reading images")
         cameras = read_intrinsics(given[0]), read_intrinsics(given[1])
@@ -128,10 +131,8 @@ def run(
         }
         stages("writing")
         written = [] if pose.failure else outputs
-        if output in written:
-            write_pose(output, pose, matches, cameras, summary, overwrite)
-        if draw in written:
-            _draw(draw, tensors, matches.select(pose.is_inlier), overwrite)
+        if written:
+            _write((output, draw), _Result(pose, matches, cameras, tensors), summary, overwrite)
     if json:
         files = [str(path) for path in written]
         print_json({**summary, "seconds": stages.report(), "outputs": files})
@@ -139,6 +140,16 @@ def run(
         _print(summary, stages.report(), written)
     if pose.failure:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What was found, and of what."""
+
+    pose: PoseEstimate
+    matches: Matches
+    cameras: tuple[NDArray[Any], NDArray[Any]]
+    images: tuple[Tensor, Tensor]
 
 
 def _choose_intrinsics(both: str | None, first: str | None, second: str | None) -> tuple[str, str]:
@@ -151,17 +162,6 @@ def _choose_intrinsics(both: str | None, first: str | None, second: str | None) 
         "give --intrinsics for both images, or --intrinsics0 and --intrinsics1: a motion is found for known "
         "cameras only"
     )
-
-
-def _check_names(output: Path | None, draw: Path | None) -> None:
-    from ucn.data.cameras import POSE_SUFFIXES
-    from ucn.data.io import check_image_suffix
-    from ucn.data.points import check_suffix
-
-    if output is not None:
-        check_suffix(output, POSE_SUFFIXES, "a camera motion")
-    if draw is not None:
-        check_image_suffix(draw)
 
 
 def _summarise(
@@ -185,11 +185,21 @@ def _summarise(
     }
 
 
-def _draw(path: Path, images: tuple[Any, Any], inliers: Matches, overwrite: bool) -> None:
-    from ucn import viz
-    from ucn.data.io import write_image
+def _write(
+    paths: tuple[Path | None, Path | None], result: _Result, summary: dict[str, Any], overwrite: bool
+) -> None:
+    from ucn.data.cameras import write_pose
+    from ucn.viz import draw_matches
 
-    write_image(path, viz.draw_matches(*images, inliers), overwrite)
+    output, draw = paths
+    inliers = result.matches.select(result.pose.is_inlier)
+    write_result(
+        output,
+        lambda place: write_pose(place, result.pose, result.matches, result.cameras, summary),
+        draw,
+        lambda: draw_matches(*result.images, inliers),
+        overwrite,
+    )
 
 
 def _print(summary: dict[str, Any], seconds: dict[str, float], written: list[Path]) -> None:

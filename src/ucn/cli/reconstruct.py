@@ -21,7 +21,7 @@ from ucn.cli._folder import (
     build_settings,
     find_method,
 )
-from ucn.cli._options import Debug, Device, Json, MaxSide, Overwrite, Weights
+from ucn.cli._options import Debug, Device, Json, MaxSide, Overwrite, Weights, output_option, path_option
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines
 from ucn.cli.extract import say_failures
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 def run(
     folder: Folder,
     output: Annotated[
-        Path,
-        typer.Option(
-            "-o", "--output", metavar="DIR", readable=False, help="Folder for the model, made where missing."
-        ),
+        Path, output_option("Folder for the model, made where missing.", metavar="DIR", show_default=True)
     ] = Path("model"),
     weights: Weights = "geometric",
     method: MethodName = None,
@@ -48,12 +45,7 @@ def run(
     pairing: Pairing = PairingName.exhaustive,
     overlap: Overlap = 10,
     neighbours: Neighbours = 20,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", readable=False, help="A list of pairs, two names a line.", show_default=False
-        ),
-    ] = None,
+    pairs: Annotated[Path | None, path_option("A list of pairs, two names a line.")] = None,
     min_similarity: MinSimilarity = -1.0,
     intrinsics: Annotated[
         str | None,
@@ -94,7 +86,7 @@ def run(
     from ucn.export.colmap import MappingSettings, load_pycolmap
 
     load_pycolmap()
-    _open_output(output, overwrite)
+    _open_output(output, folder, overwrite)
     found = find_method(weights, method)
     settings = ReconstructSettings(
         extract=build_settings(found, max_side, max_keypoints, detector, batch),
@@ -132,11 +124,16 @@ def run(
         _print(summary, made)
 
 
-def _open_output(output: Path, overwrite: bool) -> None:
-    """Makes the folder, and refuses to replace a model that is complete."""
+def _open_output(output: Path, images: Path, overwrite: bool) -> None:
+    """Makes the folder, and refuses to replace a model that is complete, or to write among the images."""
     from ucn.data.io import check_output
     from ucn.errors import OutputError
 
+    if output.resolve().is_relative_to(images.resolve()):
+        raise OutputError(
+            f"cannot write a model to {output}: it lies in the folder of images {images}, and its picture "
+            "would be taken for one of them; give a folder elsewhere with -o"
+        )
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

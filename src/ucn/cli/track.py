@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ucn.cli import _matcher
-from ucn.cli._options import Debug, Device, Json, MaxSide, Overwrite, Weights, build_config
-from ucn.cli._outputs import check_folder
+from ucn.cli._options import (
+    Debug,
+    Device,
+    Json,
+    MaxSide,
+    Overwrite,
+    Weights,
+    build_config,
+    output_option,
+    path_argument,
+    path_option,
+)
+from ucn.cli._outputs import check_folder, write_together
 from ucn.cli._progress import CountBar
-from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_share
+from ucn.cli._report import describe_run, print_json, print_lines, say_share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,36 +38,22 @@ if TYPE_CHECKING:
 _TABLE, _VIDEO = "tracks.csv", "tracks.mp4"
 
 
+@dataclass(frozen=True)
+class _Drawing:
+    """The video that is drawn: its file, and frames a second."""
+
+    path: Path
+    speed: float
+
+
 def run(
     video: Annotated[
-        Path,
-        typer.Argument(
-            metavar="VIDEO",
-            readable=False,
-            help="A clip, or a folder of frames in the order of their names.",
-            show_default=False,
-        ),
+        Path, path_argument("VIDEO", "A clip, or a folder of frames in the order of their names.")
     ],
     output: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            readable=False,
-            help=f"Folder for {_TABLE} and {_VIDEO}; made if missing.",
-            show_default=False,
-        ),
+        Path, output_option(f"Folder for {_TABLE} and {_VIDEO}; made if missing.", metavar="DIR")
     ],
-    points: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="CSV of points x,y of the first frame.",
-            show_default=False,
-        ),
-    ] = None,
+    points: Annotated[Path | None, path_option("CSV of points x,y of the first frame.")] = None,
     grid: Annotated[
         int | None,
         typer.Option(
@@ -104,9 +102,10 @@ def run(
     starts = _choose_points(frames.read(0), points, grid)
     matcher = _matcher.load_matcher(weights, build_config(max_side), device)
     count = min(len(frames), max_frames)
-    with _folder(output):
-        tracks = _track(matcher, frames, starts, count, min_score, fps, outputs, overwrite, json)
-        write_tracks(outputs[0], tracks, overwrite)
+    with _folder(output), write_together(outputs, overwrite) as places:
+        drawing = _Drawing(places[1], fps or _find_speed(frames)) if use_video else None
+        tracks = _track(matcher, frames, starts, count, min_score, drawing, is_quiet=json)
+        write_tracks(places[0], tracks)
     facts = {
         "command": "track",
         **describe_run(matcher),
@@ -117,16 +116,8 @@ def run(
     }
     if json:
         print_json(facts)
-        return
-    lines = {
-        "frames": f"{facts['frames']:,}{', there are more: see --max-frames' if facts['is_cut'] else ''}",
-        "points": f"{facts['points']:,}",
-        "seen": f"{say_share(facts['seen_share'])} of all points in all frames",
-        "at the end": f"{facts['seen_at_end']:,} of {facts['points']:,} seen",
-        "weights": f"{matcher.weights.name}, sha256 {matcher.weights.sha256[:16]}",
-        "written": say_files(outputs),
-    }
-    print_lines(lines)
+    else:
+        _print(facts)
 
 
 @contextmanager
@@ -160,17 +151,14 @@ def _track(
     starts: FloatArray,
     count: int,
     min_score: float,
-    fps: float | None,
-    outputs: list[Path],
-    overwrite: bool,
+    drawing: _Drawing | None,
+    *,
     is_quiet: bool,
 ) -> list[TrackedFrame]:
     """Tracks through all frames, drawing each as it comes."""
-    from ucn.data.sets.video_frames import Clip
     from ucn.tracking import track_points
     from ucn.viz.tracks import TrackPainter, VideoFile
 
-    speed = fps or (frames.frames_per_second if isinstance(frames, Clip) else 25.0)
     shown: list[Tensor] = []
 
     def read() -> Iterator[Tensor]:
@@ -182,13 +170,20 @@ def _track(
     painter = TrackPainter()
     with ExitStack() as stack:
         bar = stack.enter_context(CountBar("tracking", is_quiet))
-        file = stack.enter_context(VideoFile(outputs[1], speed, overwrite)) if len(outputs) > 1 else None
+        file = None if drawing is None else stack.enter_context(VideoFile(drawing.path, drawing.speed))
         for tracked in track_points(matcher, read(), starts, min_score=min_score):
             tracks.append(tracked)
             if file is not None:
                 file.add(painter.paint(shown[0], tracked))
             bar(len(tracks), count)
     return tracks
+
+
+def _find_speed(frames: Frames) -> float:
+    """Frames a second: the clip's, or 25."""
+    from ucn.data.sets.video_frames import Clip
+
+    return frames.frames_per_second if isinstance(frames, Clip) else 25.0
 
 
 def _is_cut(frames: Frames, count: int) -> bool:
@@ -209,3 +204,17 @@ def _summarise(tracks: list[TrackedFrame], min_score: float) -> dict[str, Any]:
         "seen_at_end": int((~is_lost[-1]).sum()),
         "min_score": min_score,
     }
+
+
+def _print(facts: dict[str, Any]) -> None:
+    weights = facts["weights"]
+    print_lines(
+        {
+            "frames": f"{facts['frames']:,}{', there are more: see --max-frames' if facts['is_cut'] else ''}",
+            "points": f"{facts['points']:,}",
+            "seen": f"{say_share(facts['seen_share'])} of all points in all frames",
+            "at the end": f"{facts['seen_at_end']:,} of {facts['points']:,} seen",
+            "weights": f"{weights['name']}, sha256 {weights['sha256'][:16]}",
+            "written": ", ".join(facts["outputs"]),
+        }
+    )

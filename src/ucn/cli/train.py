@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli._options import Debug, Device, Json, Overwrite
+from ucn.cli._options import Debug, Device, Json, Overwrite, output_option, path_argument, path_option
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines, say_share
 from ucn.cli._training_bar import TrainingBar
@@ -33,13 +33,11 @@ _SHOWN_FAULTS = 20
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", readable=False, help="A recipe, .yaml.")],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", readable=False, help="Weights: .safetensors.")
-    ],
+    recipe: Annotated[Path, path_argument("RECIPE", "A recipe, .yaml.")],
+    output: Annotated[Path, output_option("Weights: .safetensors.")],
     images: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", readable=False, help="Folder of photographs to make pairs from."),
+        path_option("Folder of photographs to make pairs from.", metavar="DIR"),
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -101,34 +99,8 @@ def run(
                 typer.secho(f"warning: {warning}", err=True, fg=typer.colors.YELLOW)
         session = _Session(config, output, folder, team, chosen, is_quiet)
         trained = session.train(mixture, is_resumed, use_board)
-    if not team.is_first:
-        return
-    seconds = time.perf_counter() - started
-    if json:
-        result = {
-            "command": "train",
-            "ucn": find_version(),
-            "config": config.to_dict(),
-            "skipped": [_to_dict(skipped) for skipped in mixture.skipped],
-            "skipped_while_training": [asdict(skip) for skip in mixture.late_skips()],
-            "warnings": list(mixture.warnings),
-            "processes": team.size,
-            "resumed_at": session.begun_at,
-            "validation": trained.pck,
-            "score": trained.score,
-            "best_step": trained.step,
-            "seconds": round(seconds, 1),
-            "output": str(output),
-            "folder": str(folder.path),
-            "sha256": session.sha256,
-        }
-        print_json(result)
-        return
-    for skip in mixture.late_skips()[:_SHOWN_FAULTS]:
-        typer.secho(f"skipped while training: {skip.label}, {skip.message}", err=True, fg=typer.colors.YELLOW)
-    lines = {name: say_share(value) for name, value in trained.pck.items()}
-    written = {"written": str(output), "sha256": session.sha256, "log": str(folder.log)}
-    print_lines(lines | {"time": f"{seconds:.0f} s"} | written)
+    if team.is_first:
+        session.report(trained, mixture, time.perf_counter() - started, json)
 
 
 def _open_sources(
@@ -175,6 +147,38 @@ class _Session:
         self._watchers: list[Callable[[Progress], None]] = []
         self.sha256 = ""
         self.begun_at = 0
+
+    def report(self, trained: Trained, mixture: Mixture, seconds: float, is_json: bool) -> None:
+        """Prints what came of it, for programs or for people."""
+        if is_json:
+            print_json(self._to_json(trained, mixture, seconds))
+            return
+        for skip in mixture.late_skips()[:_SHOWN_FAULTS]:
+            typer.secho(
+                f"skipped while training: {skip.label}, {skip.message}", err=True, fg=typer.colors.YELLOW
+            )
+        lines = {name: say_share(value) for name, value in trained.pck.items()}
+        written = {"written": str(self._output), "sha256": self.sha256, "log": str(self._folder.log)}
+        print_lines(lines | {"time": f"{seconds:.0f} s"} | written)
+
+    def _to_json(self, trained: Trained, mixture: Mixture, seconds: float) -> dict[str, Any]:
+        return {
+            "command": "train",
+            "ucn": find_version(),
+            "config": self._config.to_dict(),
+            "skipped": [_to_dict(skipped) for skipped in mixture.skipped],
+            "skipped_while_training": [asdict(skip) for skip in mixture.late_skips()],
+            "warnings": list(mixture.warnings),
+            "processes": self._team.size,
+            "resumed_at": self.begun_at,
+            "validation": trained.pck,
+            "score": trained.score,
+            "best_step": trained.step,
+            "seconds": round(seconds, 1),
+            "output": str(self._output),
+            "folder": str(self._folder.path),
+            "sha256": self.sha256,
+        }
 
     def train(self, mixture: Mixture, is_resumed: bool, use_board: bool) -> Trained:
         """Trains until the end, or until a signal comes.

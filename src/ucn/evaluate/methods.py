@@ -34,6 +34,7 @@ from ucn.evaluate.method_types import LoadedMethods as LoadedMethods
 from ucn.evaluate.method_types import Method as Method
 from ucn.evaluate.method_types import MethodFiles as MethodFiles
 from ucn.evaluate.method_types import MethodInfo as MethodInfo
+from ucn.nn.fast import Engine, choose_exact_engine
 from ucn.predict import Matcher
 from ucn.weights import list_weights
 
@@ -60,7 +61,10 @@ def _list_quick() -> tuple[str, ...]:
 
 
 def load_methods(
-    names: Iterable[str] | None, files: MethodFiles | None = None, device: str | torch.device = "cpu"
+    names: Iterable[str] | None,
+    files: MethodFiles | None = None,
+    device: str | torch.device = "cpu",
+    engine: Engine | None = None,
 ) -> LoadedMethods:
     """Loads methods; those whose files or packages are absent are skipped, with the reason.
 
@@ -68,6 +72,7 @@ def load_methods(
         names: of `list_methods`, and ``FEATURES+OPTIMISER``; None means all that take no seconds a pair.
         files: what they need beside the package.
         device: where networks of torch run.
+        engine: of a `Matcher`; None takes one that computes in float32, whatever the device.
 
     Raises:
         ConfigError: a name is unknown.
@@ -81,11 +86,11 @@ def load_methods(
         _check_name(name, [path.stem for path in files.weights])
     loaded = LoadedMethods()
     for path in files.weights:
-        loaded.methods.append(_load_weights(str(path), path.stem, device))
+        loaded.methods.append(_load_weights(str(path), path.stem, device, engine))
     features = {method.name: method for method in loaded.methods}
     for name in chosen:
         try:
-            loaded.methods.append(_load(name, features, files, device))
+            loaded.methods.append(_load(name, features, files, device, engine))
         except _AbsentError as reason:
             loaded.skipped[name] = str(reason)
     repeated = {method.name for method in loaded.methods if _count(loaded, method.name) > 1}
@@ -113,26 +118,32 @@ def _check_name(name: str, weights: Sequence[str]) -> None:
     )
 
 
-def _load(name: str, features: dict[str, Method], files: MethodFiles, device: str | torch.device) -> Method:
+def _load(
+    name: str,
+    features: dict[str, Method],
+    files: MethodFiles,
+    device: str | torch.device,
+    engine: Engine | None,
+) -> Method:
     """A method by name; `features` keeps those whose features others may share."""
     base, plus, optimiser = name.partition("+")
     if plus:
-        return OPTIMISERS[optimiser].work_on(_load(base, features, files, device))
+        return OPTIMISERS[optimiser].work_on(_load(base, features, files, device, engine))
     if name in OPTIMISERS:
         return OPTIMISERS[name].alone()
     if name not in features:
         loaders = {**_BASELINES, **_ON_REQUEST}
         features[name] = (
-            loaders[name](files, device) if name in loaders else _load_weights(name, name, device)
+            loaders[name](files, device) if name in loaders else _load_weights(name, name, device, engine)
         )
     return features[name]
 
 
-def _load_weights(name_or_path: str, name: str, device: str | torch.device) -> Method:
+def _load_weights(name_or_path: str, name: str, device: str | torch.device, engine: Engine | None) -> Method:
     # Benchmarks decide the size at which images are seen, so the matcher must not reduce them.
-    matcher = Matcher.from_pretrained(
-        name_or_path, config=MatchConfig(max_side=None, keypoints="grid"), device=str(device)
-    )
+    config = MatchConfig(max_side=None, keypoints="grid")
+    engine = engine or choose_exact_engine(device)
+    matcher = Matcher.from_pretrained(name_or_path, config=config, device=str(device), engine=engine)
     sha256 = matcher.weights.sha256
     return Method(name, f"UCN, weights {name}, sha256 {sha256[:16]}", {"ucn": sha256}, matcher)
 

@@ -29,6 +29,7 @@ from ucn.geometry.coords import resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
 from ucn.keypoints import detect_corners
 from ucn.matching import match_and_check
+from ucn.nn.fast import choose_exact_engine
 from ucn.predict import Matcher
 from ucn.types import Features
 from ucn.weights import list_weights
@@ -212,7 +213,8 @@ def _refuse(name: str, legal: tuple[str, ...]) -> None:
 
 
 def _load_weights(name_or_path: str | Path, name: str, device: str | torch.device) -> MotionMethod:
-    matcher = Matcher.from_pretrained(name_or_path, config=_CONFIG, device=str(device))
+    engine = choose_exact_engine(device)
+    matcher = Matcher.from_pretrained(name_or_path, config=_CONFIG, device=str(device), engine=engine)
     sha256 = matcher.weights.sha256
     title = (
         f"UCN, weights {name}, sha256 {sha256[:16]}: up to {_CONFIG.max_keypoints:,} corners of image 0, "

@@ -21,6 +21,7 @@ from ucn.evaluate.plots import choose_style, lay_out, save_plot
 from ucn.evaluate.predictions import Progress
 from ucn.evaluate.report import Plot, Report, Table, say_number, say_percent
 from ucn.evaluate.run import RunSettings, require_methods
+from ucn.nn.fast import choose_exact_engine
 from ucn.predict import Matcher
 
 TITLE = "pairs of HPatches and CUB that match and that do not, told apart by the pair score"
@@ -45,7 +46,8 @@ def run_pair_score(
         if isinstance(method.extractor, Matcher) and method.is_nearest:
             # The benchmarks' own matchers see images at the benchmark's size; these as a user's would.
             weights, device = method.extractor.weights.name, str(method.extractor.device)
-            matchers[method] = Matcher.from_pretrained(weights, device=device)
+            engine = choose_exact_engine(device)
+            matchers[method] = Matcher.from_pretrained(weights, device=device, engine=engine)
         else:
             skipped[method.name] = "it has no pair score"
     usable = LoadedMethods(list(matchers), skipped)

@@ -63,9 +63,10 @@ def _make(name_or_path: str, files: MethodFiles, device: str | None) -> Extracto
 def _load(name_or_path: str, files: MethodFiles, device: str) -> MeasuredMethod:
     if _is_file(name_or_path):
         given = MethodFiles(weights=(Path(name_or_path),), trunk=files.trunk, xfeat=files.xfeat)
-        loaded = load_methods([], given, device)
+        loaded = load_methods([], given, device, engine="auto")
     else:
-        loaded = load_methods([name_or_path], MethodFiles(trunk=files.trunk, xfeat=files.xfeat), device)
+        given = MethodFiles(trunk=files.trunk, xfeat=files.xfeat)
+        loaded = load_methods([name_or_path], given, device, engine="auto")
     for name, reason in loaded.skipped.items():
         raise ConfigError(f"method '{name}' cannot run here: {reason}")
     found = loaded.methods[0]

@@ -151,15 +151,15 @@ def load_pycolmap() -> Any:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps COLMAP from writing to the terminal, errors aside."""
+def quiet(level: str = "ERROR") -> Iterator[None]:
+    """Keeps COLMAP from writing to the terminal what is less than an error, or than a FATAL one."""
     colmap = load_pycolmap()
-    level = colmap.logging.minloglevel
-    colmap.logging.minloglevel = int(colmap.logging.ERROR.value)
+    before = colmap.logging.minloglevel
+    colmap.logging.minloglevel = int(getattr(colmap.logging, level).value)
     try:
         yield
     finally:
-        colmap.logging.minloglevel = level
+        colmap.logging.minloglevel = before
 
 
 def build_cameras(
@@ -327,13 +327,14 @@ def map_incrementally(
     part = output.with_name(f".{output.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    found = colmap.incremental_mapping(
-        database,
-        folder,
-        part,
-        _build_options(colmap, settings, are_cameras_known),
-        next_image_callback=on_image,
-    )
+    with quiet("FATAL"):  # that there is no model is said below, with what to do
+        found = colmap.incremental_mapping(
+            database,
+            folder,
+            part,
+            _build_options(colmap, settings, are_cameras_known),
+            next_image_callback=on_image,
+        )
     if not found:
         shutil.rmtree(part)
         raise DataError(

@@ -1,4 +1,4 @@
-"""Features, pairs and matches in the files of hloc (Hierarchical-Localization).
+"""Features and matches in the files of hloc (Hierarchical-Localization).
 
 Features, .h5: a group an image, called as the image's path below its folder (``left/001.jpg``), with
 
@@ -11,7 +11,7 @@ Features, .h5: a group an image, called as the image's path below its folder (``
 - ``global_descriptor`` (D,) float32 of unit length: the image as a whole, as hloc's retrieval reads it.
 
 Matches, .h5: a group a pair, called ``a.jpg/b.jpg`` with every / of a name made -, with ``matches0`` (N0,)
-int32, the row in image 1 or -1, and ``matching_scores0`` (N0,) float16. Pairs, .txt: two names a line.
+int32, the row in image 1 or -1, and ``matching_scores0`` (N0,) float16.
 """
 
 from __future__ import annotations
@@ -90,11 +90,6 @@ def check_pair_names(names: Iterable[str]) -> None:
             raise DataError(
                 f"images {other} and {name} have one name in hloc's files of matches; rename one of them"
             )
-
-
-def has_space(name: str) -> bool:
-    """Whether a name would be cut in two in a list of pairs."""
-    return any(letter.isspace() for letter in name)
 
 
 class FeatureWriter:
@@ -308,50 +303,6 @@ def read_note(path: Path) -> dict[str, Any]:
         except (TypeError, ValueError):
             return {}
         return note
-
-
-def write_pairs(path: Path, pairs: Sequence[tuple[str, str]], overwrite: bool = False) -> None:
-    """Writes pairs, two names a line.
-
-    Raises:
-        DataError: a name has a space, or hloc could not tell two images apart.
-        OutputError: the file cannot be written, or exists already.
-    """
-    names = dict.fromkeys(name for pair in pairs for name in pair)
-    check_pair_names(names)
-    spaced = next((name for name in names if has_space(name)), None)
-    if spaced is not None:
-        raise DataError(f"image {spaced!r}: hloc's lists of pairs allow no spaces in names; rename the file")
-    text = "".join(f"{name0} {name1}\n" for name0, name1 in pairs)
-    write_bytes_atomically(path, text.encode(), overwrite)
-
-
-def read_pairs(path: Path, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Reads pairs; each once, whichever way round it comes again.
-
-    Args:
-        path: of the list.
-        names: of all images there are.
-
-    Raises:
-        DataError: with its line, where a pair is not two of those names; or the file is missing.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read the list of pairs {path}: {error}; check its path") from error
-    known = set(names)
-    pairs: dict[frozenset[str], tuple[str, str]] = {}
-    for number, line in enumerate(lines, 1):
-        cells = line.split()
-        if not cells or cells[0].startswith("#"):
-            continue
-        unknown = [cell for cell in cells if cell not in known]
-        if len(cells) != 2 or unknown or cells[0] == cells[1]:
-            wrong = f"no image {unknown[0]!r:.80}" if unknown else f"got {line.strip()!r:.80}"
-            raise DataError(f"{path}:{number}: expected the names of two images, {wrong}; correct the line")
-        pairs.setdefault(frozenset(cells), (cells[0], cells[1]))
-    return list(pairs.values())
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Weights from and to the Hugging Face hub: one .safetensors file a repository, and no code of strangers.
 
-What is downloaded is a single file of a pinned commit, whose size is asked before and whose hash is compared
-after. `load_weights` then treats it like every stranger's file: nothing in it is run.
+What is downloaded is one file of a pinned commit, whose size is asked before and whose hash is compared
+after, and the card that says its licence. `load_weights` then treats the file like every stranger's: nothing
+in it is run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from yaml import YAMLError
+
 from ucn.config import MatchConfig
 from ucn.errors import WeightsError
 from ucn.predict import Matcher
@@ -21,8 +24,12 @@ from ucn.weights import LoadedWeights, WeightsInfo, load_weights
 
 FILE_NAME = "model.safetensors"
 """The file of a repository that holds the weights."""
+CARD_NAME = "README.md"
+"""The file of a repository that says their licence."""
 MAX_FILE_BYTES = 512 * 2**20
 """Larger files are refused before they are downloaded."""
+MAX_CARD_BYTES = 2**20
+"""Longer cards are not read."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -94,17 +101,19 @@ def download(
     if revision is not None and _COMMIT.fullmatch(revision):
         cached = _find_cached(api, repository, revision, cache)
         if cached is not None:
-            return HubFile(cached, repository, revision, "")
+            card = _find_cached(api, repository, revision, cache, CARD_NAME)
+            return HubFile(cached, repository, revision, _read_licence(card))
     try:
         about = api.model_info(repository, revision=revision, files_metadata=True, timeout=30)
         commit, size, sha256 = _find_file(about, repository)
         path = Path(api.hf_hub_download(repository, FILE_NAME, revision=commit, cache_dir=cache))
+        card = _download_card(api, about, repository, commit, cache)
     except WeightsError:
         raise
     except Exception as error:  # of the client, of what it fetches with, and of what a stranger's server says
         raise _explain(error, repository, revision) from error
     _check_content(path, repository, size, sha256)
-    return HubFile(path, repository, commit, _read_licence(about))
+    return HubFile(path, repository, commit, _read_licence(card))
 
 
 def push(
@@ -151,9 +160,9 @@ def push(
     try:
         api.create_repo(repository, private=private, exist_ok=True)
         operations = [CommitOperationAdd(FILE_NAME, content)]
-        if not api.file_exists(repository, "README.md"):
+        if not api.file_exists(repository, CARD_NAME):
             card = write_card(loaded, repository, licence, description)
-            operations.append(CommitOperationAdd("README.md", card.encode()))
+            operations.append(CommitOperationAdd(CARD_NAME, card.encode()))
         return str(api.create_commit(repository, operations, commit_message=message).oid)
     except Exception as error:  # as in `download`
         raise _explain(error, repository, None) from error
@@ -190,14 +199,14 @@ def _open_hub(endpoint: str | None, token: str | bool | None) -> Any:
     return HfApi(endpoint=endpoint, token=token, library_name="ucn")
 
 
-def _find_cached(api: Any, repository: str, commit: str, cache: Path | None) -> Path | None:
+def _find_cached(
+    api: Any, repository: str, commit: str, cache: Path | None, name: str = FILE_NAME
+) -> Path | None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         return Path(
-            api.hf_hub_download(
-                repository, FILE_NAME, revision=commit, cache_dir=cache, local_files_only=True
-            )
+            api.hf_hub_download(repository, name, revision=commit, cache_dir=cache, local_files_only=True)
         )
     except LocalEntryNotFoundError:
         return None
@@ -234,8 +243,26 @@ def _check_content(path: Path, repository: str, size: int, sha256: str) -> None:
     raise WeightsError(f"{FILE_NAME} of {repository} has {what}; it was deleted, try again")
 
 
-def _read_licence(about: Any) -> str:
-    licence = getattr(about.card_data, "license", None) if about.card_data else None
+def _download_card(api: Any, about: Any, repository: str, commit: str, cache: Path | None) -> Path | None:
+    """The card of a commit, into the cache, so that its licence is known without the hub the next time."""
+    sizes = {file.rfilename: file.size for file in about.siblings or ()}
+    size = sizes.get(CARD_NAME)
+    if not isinstance(size, int) or size > MAX_CARD_BYTES:
+        return None
+    return Path(api.hf_hub_download(repository, CARD_NAME, revision=commit, cache_dir=cache))
+
+
+def _read_licence(card: Path | None) -> str:
+    """The licence that the head of a card names; empty where there is no card, or it names none."""
+    if card is None or card.stat().st_size > MAX_CARD_BYTES:
+        return ""
+    from huggingface_hub import metadata_load
+
+    try:
+        head = metadata_load(card)
+    except (ValueError, YAMLError, RecursionError):  # what a stranger wrote is no reason not to match
+        return ""
+    licence = (head or {}).get("license")
     return licence[:64] if isinstance(licence, str) else ""
 
 
@@ -259,4 +286,5 @@ def _explain(error: Exception, repository: str, revision: str | None) -> Weights
     if isinstance(error, errors.RepositoryNotFoundError):
         return WeightsError(f"the hub has no {repository}, or it is private: give token= or `hf auth login`")
     reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
-    return WeightsError(f"the hub does not answer for {where}: {reason}")
+    remedy = "try again; a commit that is in the cache, given as revision=, needs no network"
+    return WeightsError(f"the hub does not answer for {where}: {reason}; {remedy}")

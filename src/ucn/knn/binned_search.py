@@ -50,12 +50,11 @@ def rank_in_bins(
     is_suited = queries.device.type == "cpu" and queries.dtype == torch.float32 and M >= _BLOCK_ROWS
     if not is_suited or k > _MOST_NEIGHBOURS or factor_roundoff(torch.float32) > 0:
         return None
-    threads = torch.get_num_threads()
-    rounds = -(-N // (_BLOCK_QUERIES * threads))
-    step = -(-N // (rounds * threads))  # as much for each thread
     prepared = 28 * M  # lengths in float64, what is made of them, and penalties
-    if _count_bytes(step, M, D, k, outside) * threads + prepared > memory_bytes:
+    plan = _plan_threads(N, M, D, k, outside, memory_bytes - prepared)
+    if plan is None:
         return None
+    step, threads = plan
     indices = torch.empty(B, N, k, dtype=torch.int64)
     is_settled = torch.empty(B, N, dtype=torch.bool)
     for item in range(B):
@@ -70,8 +69,27 @@ def rank_in_bins(
                 own = replace(near, centres=near.centres[part])
             indices[item, part], is_settled[item, part] = _rank(queries[item, part], rows, k, own)
 
-        share(rank, [slice(start, min(start + step, N)) for start in range(0, N, step)])
+        share(rank, [slice(start, min(start + step, N)) for start in range(0, N, step)], threads)
     return indices, is_settled
+
+
+def _plan_threads(
+    N: int, M: int, D: int, k: int, outside: Outside | None, memory_bytes: int
+) -> tuple[int, int] | None:
+    """How many queries a thread takes at a time, and how many threads work at once.
+
+    Where memory is short, threads take fewer queries at a time, and then fewer threads work: at the default
+    budget some 35 at most. None where that is less than half of those there are, since all of them could work
+    on plain products.
+    """
+    available = torch.get_num_threads()
+    for threads in range(available, (available - 1) // 2, -1):
+        for most in (_BLOCK_QUERIES, _BLOCK_QUERIES // 2, _BLOCK_QUERIES // 4, _BLOCK_QUERIES // 8):
+            rounds = -(-N // (most * threads))
+            step = -(-N // (rounds * threads))  # as much for each thread
+            if _count_bytes(step, M, D, k, outside) * threads <= memory_bytes:
+                return step, threads
+    return None
 
 
 def _count_bytes(step: int, M: int, D: int, k: int, outside: Outside | None) -> int:

@@ -12,6 +12,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 # Below every score; with bits of a bin's number in its mantissa it stays a number, which -inf would not.
 LOWEST = tl.constexpr(-3.0e38)
 
+# Room for places of queries is a multiple of this, the most queries of a program of `rank`.
+PLACES = tl.constexpr(256)
+
 # Arguments that differ from call to call; Triton would compile anew for those that are 1 or multiples of 16.
 # Strides are not among them: where they are multiples of 16, a thread reads several values at a time.
 SIZES = ["N", "M", "D", "padded", "blocks", "database_blocks", "splits", "tiles", "position_stride_item"]
@@ -103,6 +106,12 @@ def read_places(places: tl.tensor, rows: tl.tensor, count: tl.tensor) -> tl.tens
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def pad_count(N: tl.tensor) -> tl.tensor:
+    """Room for a value of each query, so that the next value's begin where many are read at a time."""
+    return tl.cdiv(N, PLACES) * PLACES
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _sort_by_height(
     centres: tl.tensor,
     sorted_centres: tl.tensor,
@@ -113,6 +122,7 @@ def _sort_by_height(
 ) -> tl.tensor:
     """Where queries stand by the y of their centres, of which it writes a sorted copy, and by their number.
 
+    The copy has all x first, then all y.
     Only some thousand queries are sorted among themselves, so that the work does not grow with N squared.
     """
     GROUP: tl.constexpr = 4096
@@ -127,8 +137,8 @@ def _sort_by_height(
         is_equal = (other == height[:, None]) & (others[None, :] < rows[:, None])
         before += ((other < height[:, None]) | is_equal).to(tl.int32)
     places = start + tl.sum(before, axis=1)
-    tl.store(sorted_centres + places * 2, x, mask=rows < N)
-    tl.store(sorted_centres + places * 2 + 1, y, mask=rows < N)
+    tl.store(sorted_centres + places, x, mask=rows < N)
+    tl.store(sorted_centres + pad_count(N) + places, y, mask=rows < N)
     tl.store(order + places, rows, mask=rows < N)
     return tl.where(rows < N, places, rows)
 
@@ -140,6 +150,7 @@ def prepare(
     query_copies: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
+    shortest: tl.tensor,
     extremes: tl.tensor,
     scales: tl.tensor,
     centres: tl.tensor,
@@ -186,6 +197,9 @@ def prepare(
         tl.store(
             penalties + item * padded + rows, tl.where(rows < M, -0.5 * squared, LOWEST), mask=rows < padded
         )
+        # Zero where there are no rows: `rank` takes penalties for unequal then.
+        least = tl.sqrt(tl.min(tl.where(rows < M, squared, float("inf")), axis=0))
+        tl.store(shortest + item * database_blocks + block, tl.where(least < float("inf"), least, 0.0))
         if block == 0:
             tl.store(scales + item, scale)
         if HAS_OUTSIDE:
@@ -201,8 +215,9 @@ def prepare(
         if HAS_OUTSIDE:
             start = item * N
             places = _sort_by_height(
-                centres + start * 2, sorted_centres + start * 2, order + start, query_rows, N, QUERY_BLOCK
-            )
+                centres + start * 2, sorted_centres + item * pad_count(N) * 2, order + start, query_rows, N,
+                QUERY_BLOCK,
+            )  # fmt: skip
         _copy_rows(
             queries, database, query_copies, extremes, query_rows, places, N, N, D, query_stride_row,
             query_stride_value, stride_value, D_PAD, IS_FULL,

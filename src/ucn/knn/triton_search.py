@@ -9,21 +9,24 @@ exact: only the time grows. Launches depend on shapes alone, so they can be capt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
 from ucn.knn.exclusion import Outside
-from ucn.knn.triton_prepare import prepare
+from ucn.knn.triton_prepare import PLACES, prepare
 from ucn.knn.triton_rank import rank
 from ucn.knn.triton_settle import settle
+from ucn.knn.triton_wide import rank_wide
 
 MAX_DIMENSION = 512
 MAX_NEIGHBOURS = 8
 
 # Bins that a program of `settle` chooses from: as many as its registers take.
 _MOST_CANDIDATES = 4096
+_PLACES = int(PLACES.value)
 # Registers of a multiprocessor, and most of a thread.
 _REGISTERS = 65536
 _MOST_REGISTERS = 255
@@ -34,9 +37,13 @@ class Tuning:
     """How the launches are cut into programs.
 
     Attributes:
-        rows: queries per product of `rank`; a program takes two such blocks.
+        is_wide: whether `rank_wide` ranks, where rows have at most 128 values, and not `rank`.
+        transposes: whether tensor cores hand the best scores of `rank_wide` from thread to thread.
+        skips_penalties: whether splits whose rows are about equally long do without penalties.
+        rows: queries per product, up to 128; a program of `rank` takes two such blocks, one of `rank_wide` a
+            single one of up to 256.
         columns: database rows per step; a power of two.
-        fold: how many of them share a bin; fewer bins leave room for larger steps.
+        fold: how many of them share a bin; fewer bins leave room for larger steps. 2 in `rank_wide`.
         depth: values of a row per step where a row is longer than 128.
         tiles: most steps per program; `fold` times as many rows are in a bin.
         warps: of 32 threads each.
@@ -46,9 +53,13 @@ class Tuning:
         prepare_warps: of such a program.
         settle_values: of database rows, held at a time by a program of `settle`.
         settle_warps: of such a program.
+        settle_registers: that a thread of it may have, so that all programs are held at a time; 0 for any.
         use_chain: whether a launch may begin before the last one has ended, where the device can do that.
     """
 
+    is_wide: bool = False
+    transposes: bool = True
+    skips_penalties: bool = False
     rows: int = 64
     columns: int = 128
     fold: int = 2
@@ -61,7 +72,20 @@ class Tuning:
     prepare_warps: int = 4
     settle_values: int = 512
     settle_warps: int = 1
+    settle_registers: int = 0
     use_chain: bool = True
+
+    @property
+    def queries(self) -> int:
+        """How many queries a program ranks."""
+        return self.rows if self.is_wide else 2 * self.rows
+
+
+# Two programs of it fill the shared memory of a multiprocessor of an H100 or H200.
+WIDE = Tuning(is_wide=True, rows=256, columns=64, fold=2, tiles=16, stages=3)
+# What was quickest on an H200, where rows have no more values than a program of either kind holds.
+_HOPPER = Tuning()
+_WIDEST = 128
 
 
 @dataclass(frozen=True)
@@ -95,6 +119,22 @@ class _Sizes:
     blocks: int
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What one launch leaves to the next."""
+
+    query_copies: Tensor
+    copies: Tensor
+    candidates: Tensor
+    order: Tensor
+    penalties: Tensor
+    shortest: Tensor
+    scales: Tensor
+    totals: Tensor
+    sorted_centres: Tensor
+    heights: Tensor
+
+
 def can_search(queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int) -> bool:
     """Whether `search_fused` takes such inputs (B, N, D) and (B, M, D); others are for the torch search."""
     (B, N, D), M = queries.shape, database.shape[1]
@@ -104,7 +144,7 @@ def can_search(queries: Tensor, database: Tensor, k: int, outside: Outside | Non
         return False
     if outside is not None and torch.float64 in (outside.centres.dtype, outside.positions.dtype):
         return False
-    sizes = _plan(queries, database, k, choose_tuning(queries.device))
+    sizes = _plan(queries, database, k, choose_tuning(queries.device, queries.shape[2]))
     row_bytes = (
         2 * sizes.d_pad * (N + sizes.padded)
         + 4 * sizes.padded
@@ -130,65 +170,128 @@ def search_fused(
         The neighbours. Values that are not finite, or that differ by more than float16 spans, spoil them;
         `extremes` then is not finite.
     """
-    tuning = tuning or choose_tuning(queries.device)
-    (B, N, D), M = queries.shape, database.shape[1]
+    tuning = tuning or choose_tuning(queries.device, queries.shape[2])
+    (B, N, _), M = queries.shape, database.shape[1]
     sizes = _plan(queries, database, k, tuning)
     device = queries.device
-    query_copies = torch.empty((B, N, sizes.d_pad), dtype=torch.float16, device=device)
-    copies = torch.empty((B, sizes.padded, sizes.d_pad), dtype=torch.float16, device=device)
-    has_outside = outside is not None
-    parts = [sizes.padded, 1, 2 * sizes.splits, has_outside * 2 * N, has_outside * 2 * sizes.database_blocks]
-    # Each begins at a multiple of 16 bytes: Triton compiles anew for pointers that do not.
-    parts = [B * part + -B * part % 4 for part in parts]
-    floats = torch.empty(sum(parts), dtype=torch.float32, device=device)
-    penalties, scales, totals, sorted_centres, heights = torch.split(floats, parts)
-    order = torch.empty(B * N if has_outside else 0, dtype=torch.int32, device=device)
+    work = _allocate(B, N, sizes, outside is not None, device)
     found = FusedNeighbours(
         torch.empty((B, N, k), dtype=torch.float32, device=device),
         torch.empty((B, N, k), dtype=torch.int64, device=device),
         torch.empty((B, N), dtype=torch.int32, device=device),
         torch.empty((B, sizes.blocks, 2), dtype=torch.float32, device=device),
     )
-    candidates = torch.empty((B, N, sizes.splits, sizes.slots), dtype=torch.float32, device=device)
-    centres, positions, radius_squared = _read_outside(outside, floats)
+    centres, positions, radius_squared = _read_outside(outside, work.penalties)
     is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": has_outside, "IS_HOPPER": is_hopper}
+    common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": outside is not None, "IS_HOPPER": is_hopper}
     # What launches take that may begin before the last one has ended.
     later = {**common, "launch_pdl": is_hopper and tuning.use_chain}
     with torch.cuda.device(device) if device.type == "cuda" else torch.no_grad():
-        prepare[(sizes.blocks, B)](
-            queries, database, query_copies, copies, penalties, found.extremes, scales,
-            centres, sorted_centres, order, positions, heights,
-            N, M, D, sizes.padded, sizes.database_blocks, *queries.stride(), *database.stride(),
-            positions.stride(0), BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block,
-            IS_FULL=sizes.d_pad == D, num_warps=tuning.prepare_warps, **common,
-        )  # fmt: skip
-        rank[(triton.cdiv(N, 2 * tuning.rows), sizes.splits, B)](
-            query_copies, copies, penalties, found.extremes, totals, candidates,
-            sorted_centres, positions, heights, radius_squared, N, M, sizes.tiles, sizes.blocks,
-            sizes.database_blocks, positions.stride(0), ROWS=tuning.rows, COLUMNS=tuning.columns,
-            FOLD=tuning.fold, DEPTH=sizes.depth, SLOTS=sizes.slots, STAGES=tuning.stages, BLOCK=sizes.block,
-            num_warps=tuning.warps, num_stages=tuning.stages, maxnreg=_count_registers(tuning), **later,
-        )  # fmt: skip
-        settle[(N, B)](
-            queries, database, query_copies, copies, penalties, scales, totals, candidates,
-            order, centres, positions, radius_squared, found.distances, found.indices, found.measured,
-            N, M, D, sizes.splits, sizes.tiles, *queries.stride(), *database.stride(), positions.stride(0),
-            COLUMNS=tuning.columns, BINS=tuning.columns // tuning.fold, SLOTS=sizes.slots,
-            SPLITS_PAD=triton.next_power_of_2(sizes.splits), K=k, K_PAD=triton.next_power_of_2(k),
-            ROWS=min(32, tuning.settle_values // sizes.d_pad), IS_FULL=sizes.d_pad == D,
-            num_warps=tuning.settle_warps, **later,
-        )  # fmt: skip
+        _launch_prepare(queries, database, work, found, centres, positions, sizes, tuning, common)
+        _launch_rank(N, M, work, found, positions, radius_squared, sizes, tuning, later)
+        _launch_settle(
+            queries, database, work, found, centres, positions, radius_squared, sizes, tuning, later
+        )
     return found
 
 
-def choose_tuning(device: torch.device) -> Tuning:
-    """A good cut for a device: less shared memory asks for smaller steps."""
+def _allocate(B: int, N: int, sizes: _Sizes, has_outside: bool, device: torch.device) -> _Work:
+    places = has_outside * 2 * triton.cdiv(N, _PLACES) * _PLACES
+    parts = [
+        sizes.padded, sizes.database_blocks, 1, 3 * sizes.splits, places,
+        has_outside * 2 * sizes.database_blocks,
+    ]  # fmt: skip
+    # Each begins at a multiple of 16 bytes: Triton compiles anew for pointers that do not.
+    parts = [B * part + -B * part % 4 for part in parts]
+    floats = torch.empty(sum(parts), dtype=torch.float32, device=device)
+    return _Work(
+        torch.empty((B, N, sizes.d_pad), dtype=torch.float16, device=device),
+        torch.empty((B, sizes.padded, sizes.d_pad), dtype=torch.float16, device=device),
+        torch.empty((B, N, sizes.splits, sizes.slots), dtype=torch.float32, device=device),
+        torch.empty(B * N if has_outside else 0, dtype=torch.int32, device=device),
+        *torch.split(floats, parts),
+    )
+
+
+def _launch_prepare(
+    queries: Tensor,
+    database: Tensor,
+    work: _Work,
+    found: FusedNeighbours,
+    centres: Tensor,
+    positions: Tensor,
+    sizes: _Sizes,
+    tuning: Tuning,
+    common: dict[str, Any],
+) -> None:
+    (B, N, D), M = queries.shape, database.shape[1]
+    prepare[(sizes.blocks, B)](
+        queries, database, work.query_copies, work.copies, work.penalties, work.shortest, found.extremes,
+        work.scales, centres, work.sorted_centres, work.order, positions, work.heights,
+        N, M, D, sizes.padded, sizes.database_blocks, *queries.stride(), *database.stride(),
+        positions.stride(0), BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block,
+        IS_FULL=sizes.d_pad == D, num_warps=tuning.prepare_warps, **common,
+    )  # fmt: skip
+
+
+def _launch_rank(
+    N: int,
+    M: int,
+    work: _Work,
+    found: FusedNeighbours,
+    positions: Tensor,
+    radius_squared: float,
+    sizes: _Sizes,
+    tuning: Tuning,
+    later: dict[str, Any],
+) -> None:
+    program: Any = rank
+    cuts: dict[str, Any] = {"FOLD": tuning.fold, "DEPTH": sizes.depth}
+    if tuning.is_wide:
+        program, cuts = rank_wide, {"TRANSPOSES": tuning.transposes}
+    program[(triton.cdiv(N, tuning.queries), sizes.splits, len(work.copies))](
+        work.query_copies, work.copies, work.penalties, work.shortest, found.extremes, work.totals,
+        work.candidates, work.sorted_centres, positions, work.heights, radius_squared, N, M, sizes.tiles,
+        sizes.blocks, sizes.database_blocks, positions.stride(0), ROWS=tuning.rows, COLUMNS=tuning.columns,
+        SLOTS=sizes.slots, STAGES=tuning.stages, BLOCK=sizes.block, SKIPS=tuning.skips_penalties,
+        num_warps=tuning.warps, num_stages=tuning.stages, maxnreg=_count_registers(tuning), **cuts, **later,
+    )  # fmt: skip
+
+
+def _launch_settle(
+    queries: Tensor,
+    database: Tensor,
+    work: _Work,
+    found: FusedNeighbours,
+    centres: Tensor,
+    positions: Tensor,
+    radius_squared: float,
+    sizes: _Sizes,
+    tuning: Tuning,
+    later: dict[str, Any],
+) -> None:
+    (B, N, D), M, k = queries.shape, database.shape[1], found.indices.shape[2]
+    limit = {"maxnreg": tuning.settle_registers} if tuning.settle_registers else {}
+    settle[(N, B)](
+        queries, database, work.query_copies, work.copies, work.penalties, work.scales, work.totals,
+        work.candidates, work.order, centres, positions, radius_squared, found.distances, found.indices,
+        found.measured, N, M, D, sizes.splits, sizes.tiles, *queries.stride(), *database.stride(),
+        positions.stride(0), COLUMNS=tuning.columns, BINS=tuning.columns // tuning.fold, SLOTS=sizes.slots,
+        SPLITS_PAD=triton.next_power_of_2(sizes.splits), K=k, K_PAD=triton.next_power_of_2(k),
+        ROWS=max(1, min(32, tuning.settle_values // sizes.d_pad)), IS_FULL=sizes.d_pad == D,
+        num_warps=tuning.settle_warps, **limit, **later,
+    )  # fmt: skip
+
+
+def choose_tuning(device: torch.device, D: int) -> Tuning:
+    """A good cut for a device and rows of D values: less shared memory asks for smaller steps."""
     if device.type != "cuda":
         return Tuning()
     properties = torch.cuda.get_device_properties(device)
     shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 1024))
-    if properties.major == 9 or shared >= 140 * 1024:
+    if properties.major == 9:
+        return _HOPPER if D <= _WIDEST else Tuning()
+    if shared >= 140 * 1024:
         return Tuning()
     return Tuning(rows=64 if shared >= 72 * 1024 else 32, columns=64, fold=1)
 
@@ -201,8 +304,10 @@ def _count_registers(tuning: Tuning) -> int:
 def _plan(queries: Tensor, database: Tensor, k: int, tuning: Tuning) -> _Sizes:
     (B, N, D), M = queries.shape, database.shape[1]
     d_pad = max(16, triton.next_power_of_2(D))
+    if tuning.is_wide and d_pad > _WIDEST:
+        raise ValueError(f"rank_wide takes rows of at most {_WIDEST} values, got {D}; set is_wide=False")
     steps = triton.cdiv(M, tuning.columns)
-    splits = _choose_splits(B * triton.cdiv(N, 2 * tuning.rows), steps, tuning, queries.device)
+    splits = _choose_splits(B * triton.cdiv(N, tuning.queries), steps, tuning, queries.device)
     tiles = triton.cdiv(steps, splits)
     padded = splits * tiles * tuning.columns
     block = min(64, tuning.columns, tuning.prepare_values // d_pad)

@@ -1,4 +1,12 @@
-"""The last GPU program of the fused search, in Triton: the nearest among the rows that can be."""
+"""The last GPU program of the fused search, in Triton: the nearest among the rows that can be.
+
+Why none is missed: let no score that `rank` kept differ from the true one of its row by more than a bound.
+The K best bins are of K different rows, whose true scores are `kth` less the bound at least. One of the K
+nearest has no lower true score than the worst of those, so its score as `rank` computed it is `kth` less two
+bounds at least, and the best of its bin is no lower. Such bins are opened, the whole split where it may have
+more than it named. Their rows' scores are computed again, within the same bound, and held against the same
+threshold; those that reach it are measured in float64.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ucn.knn.triton_prepare import LOWEST, SIZES, read_row, wait_for_last
-from ucn.knn.triton_rank import is_far
+from ucn.knn.triton_splits import is_far
 
 # Scores above this are of rows.
 VALID = tl.constexpr(-1.0e38)
@@ -46,12 +54,17 @@ def _find_threshold(
     flat: tl.tensor,
     query: tl.tensor,
     query_copy: tl.tensor,
-    lengths: tl.tensor,
-    roundings: tl.tensor,
+    totals: tl.tensor,
+    splits: tl.tensor,
     D: tl.tensor,
+    SPLITS_PAD: tl.constexpr,
     K: tl.constexpr,
 ) -> tl.tensor:
     """The least score that one of the K nearest rows can have in the product that was computed."""
+    parts = tl.arange(0, SPLITS_PAD)
+    lengths = tl.load(totals + parts * 3, mask=parts < splits, other=0.0)
+    roundings = tl.load(totals + parts * 3 + 1, mask=parts < splits, other=0.0)
+    spreads = tl.load(totals + parts * 3 + 2, mask=parts < splits, other=0.0)
     left = values
     kth = tl.max(left, axis=0)
     for _ in tl.static_range(K - 1):
@@ -68,6 +81,8 @@ def _find_threshold(
     bound = lost * largest + (length + lost) * largest_lost + 1e-30
     scale = length * largest + 0.5 * largest * largest
     bound += (D + 8) * 2.4e-7 * length * largest + 3.2e-5 * scale
+    # Where `rank` took all penalties of a split for one, none was farther off than this.
+    bound += tl.max(spreads, axis=0)
     # K rows have scores of `kth` at least, so none of the K nearest stands more than two bounds behind.
     # Where values are not finite, nothing is; the caller sees that in the lengths.
     return tl.where(bound < 1e37, tl.maximum(kth - 2.02 * bound, VALID), float("inf"))
@@ -86,6 +101,85 @@ def _measure(
     values = read_row(row_start, D, stride_value, D_PAD, IS_FULL)
     difference = values.to(tl.float64) - query.to(tl.float64)
     return tl.sum(difference * difference, axis=0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _find_near(
+    rows: tl.tensor,
+    is_row: tl.tensor,
+    copies: tl.tensor,
+    penalties: tl.tensor,
+    query_copy: tl.tensor,
+    threshold: tl.tensor,
+    positions: tl.tensor,
+    centre_x: tl.tensor,
+    centre_y: tl.tensor,
+    radius_squared: tl.tensor,
+    D_PAD: tl.constexpr,
+    HAS_OUTSIDE: tl.constexpr,
+) -> tl.tensor:
+    """Which rows reach the threshold, and are not too near the query's place."""
+    starts = rows.to(tl.int64)[:, None] * D_PAD
+    copy = tl.load(copies + starts + tl.arange(0, D_PAD)[None, :], mask=is_row[:, None], other=0.0)
+    penalty = tl.load(penalties + rows, mask=is_row, other=LOWEST)
+    is_near = is_row & (tl.sum(copy.to(tl.float32) * query_copy[None, :], axis=1) + penalty >= threshold)
+    if HAS_OUTSIDE:
+        x = tl.load(positions + rows * 2, mask=is_near, other=0.0)
+        y = tl.load(positions + rows * 2 + 1, mask=is_near, other=0.0)
+        is_near &= is_far(centre_x, centre_y, x, y, radius_squared)
+    return is_near
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _measure_near(
+    top: tl.tensor,
+    top_rows: tl.tensor,
+    rows: tl.tensor,
+    is_near: tl.tensor,
+    database: tl.tensor,
+    query: tl.tensor,
+    D: tl.tensor,
+    stride_row: tl.tensor,
+    stride_value: tl.tensor,
+    D_PAD: tl.constexpr,
+    IS_FULL: tl.constexpr,
+) -> tl.tensor:
+    """The best found so far and among some rows, each of which is measured."""
+    row = tl.min(tl.where(is_near, rows, NO_ROW), axis=0)
+    while row < NO_ROW:
+        row_start = database + row.to(tl.int64) * stride_row
+        squared = _measure(row_start, query, D, stride_value, D_PAD, IS_FULL)
+        top, top_rows = _insert(top, top_rows, squared, row)
+        is_near &= rows > row
+        row = tl.min(tl.where(is_near, rows, NO_ROW), axis=0)
+    return top, top_rows
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _open_bin(
+    best: tl.tensor,
+    left: tl.tensor,
+    offered: tl.tensor,
+    flat: tl.tensor,
+    threshold: tl.tensor,
+    COLUMNS: tl.constexpr,
+    BINS: tl.constexpr,
+    SLOTS: tl.constexpr,
+) -> tl.tensor:
+    """Takes the best bin that is left, or its whole split where that may have more bins than it could name.
+
+    What is left after it comes back, then the first row, how far apart rows are in a tile, and how many.
+    """
+    entry = tl.min(tl.where(left == best, flat, NO_ROW), axis=0)
+    split = entry // SLOTS
+    last = tl.max(tl.where(flat == split * SLOTS + SLOTS - 1, offered, LOWEST), axis=0)
+    is_overfull = last >= threshold
+    done = tl.where(is_overfull, split * SLOTS, entry)
+    done_end = tl.where(is_overfull, split * SLOTS + SLOTS, entry + 1)
+    left = tl.where((flat >= done) & (flat < done_end), LOWEST, left)
+    own_bin = best.to(tl.int32, bitcast=True) & (BINS - 1)
+    first = split * COLUMNS + tl.where(is_overfull, 0, own_bin)
+    return left, first, tl.where(is_overfull, 1, BINS), tl.where(is_overfull, COLUMNS, COLUMNS // BINS)
 
 
 @triton.jit(do_not_specialize=SIZES)  # type: ignore[untyped-decorator]
@@ -136,14 +230,13 @@ def settle(
     """
     place, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
     copy_place, own_place = item * N + place, item * N + place
-    depth = tl.arange(0, D_PAD)
     if HAS_OUTSIDE:  # the copies are sorted
         wait_for_last(IS_HOPPER)
         own_place = item * N + tl.load(order + copy_place)
     query_row = queries + item * query_stride_item + (own_place - item * N) * query_stride_row
     query = read_row(query_row, D, query_stride_value, D_PAD, IS_FULL)
     wait_for_last(IS_HOPPER)
-    query_copy = tl.load(query_copies + copy_place * D_PAD + depth).to(tl.float32)
+    query_copy = tl.load(query_copies + copy_place * D_PAD + tl.arange(0, D_PAD)).to(tl.float32)
     database += item * stride_item
     copies += item * splits * tiles * COLUMNS * D_PAD
     penalties += item * splits * tiles * COLUMNS
@@ -155,12 +248,10 @@ def settle(
     offered = tl.load(
         candidates + copy_place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST
     )
-    parts = tl.arange(0, SPLITS_PAD)
-    totals += (item * splits + parts) * 2
-    lengths = tl.load(totals, mask=parts < splits, other=0.0)
-    roundings = tl.load(totals + 1, mask=parts < splits, other=0.0)
     scaled = query.to(tl.float32) * tl.load(scales + item)
-    threshold = _find_threshold(offered, flat, scaled, query_copy, lengths, roundings, D, K)
+    threshold = _find_threshold(
+        offered, flat, scaled, query_copy, totals + item * splits * 3, splits, D, SPLITS_PAD, K
+    )
     slots = tl.arange(0, K_PAD)
     top = tl.where(slots < K, float("inf"), -float("inf")).to(tl.float64)
     top_rows = NO_ROW - slots
@@ -168,41 +259,20 @@ def settle(
     left = offered
     best = tl.max(left, axis=0)
     while best >= threshold:
-        entry = tl.min(tl.where(left == best, flat, NO_ROW), axis=0)
-        split = entry // SLOTS
-        last = tl.max(tl.where(flat == split * SLOTS + SLOTS - 1, offered, LOWEST), axis=0)
-        is_overfull = last >= threshold
-        done = tl.where(is_overfull, split * SLOTS, entry)
-        done_end = tl.where(is_overfull, split * SLOTS + SLOTS, entry + 1)
-        left = tl.where((flat >= done) & (flat < done_end), LOWEST, left)
-        own_bin = best.to(tl.int32, bitcast=True) & (BINS - 1)
-        first = split * COLUMNS + tl.where(is_overfull, 0, own_bin)
-        step = tl.where(is_overfull, 1, BINS)
-        tile_rows = tl.where(is_overfull, COLUMNS, COLUMNS // BINS)
-        count = tile_rows * tiles
-        for start in range(0, count, ROWS):
+        left, first, step, tile_rows = _open_bin(best, left, offered, flat, threshold, COLUMNS, BINS, SLOTS)
+        for start in range(0, tile_rows * tiles, ROWS):
             taken = start + tl.arange(0, ROWS)
             within = taken & (tile_rows - 1)
             rows = first + step * ((taken - within) * splits + within)
-            is_near = (taken < count) & (rows < M)
-            row_starts = rows.to(tl.int64)[:, None] * D_PAD
-            copy = tl.load(copies + row_starts + depth[None, :], mask=is_near[:, None], other=0.0)
-            penalty = tl.load(penalties + rows, mask=is_near, other=LOWEST)
-            scores = tl.sum(copy.to(tl.float32) * query_copy[None, :], axis=1) + penalty
-            is_near &= scores >= threshold
-            if HAS_OUTSIDE:
-                x = tl.load(positions + rows * 2, mask=is_near, other=0.0)
-                y = tl.load(positions + rows * 2 + 1, mask=is_near, other=0.0)
-                is_near &= is_far(centre_x, centre_y, x, y, radius_squared)
-            count_near = tl.sum(is_near.to(tl.int32), axis=0)
-            count_measured += count_near
-            row = tl.min(tl.where(is_near, rows, NO_ROW), axis=0)
-            while row < NO_ROW:
-                row_start = database + row.to(tl.int64) * stride_row
-                squared = _measure(row_start, query, D, stride_value, D_PAD, IS_FULL)
-                top, top_rows = _insert(top, top_rows, squared, row)
-                is_near &= rows > row
-                row = tl.min(tl.where(is_near, rows, NO_ROW), axis=0)
+            is_row = (taken < tile_rows * tiles) & (rows < M)
+            is_near = _find_near(
+                rows, is_row, copies, penalties, query_copy, threshold, positions, centre_x, centre_y,
+                radius_squared, D_PAD, HAS_OUTSIDE,
+            )  # fmt: skip
+            count_measured += tl.sum(is_near.to(tl.int32), axis=0)
+            top, top_rows = _measure_near(
+                top, top_rows, rows, is_near, database, query, D, stride_row, stride_value, D_PAD, IS_FULL
+            )
         best = tl.max(left, axis=0)
     tl.store(measured + own_place, count_measured)
     _write_sorted(tl.where(slots < K, top, float("inf")), top_rows, distances, indices, own_place, K)

@@ -20,8 +20,9 @@ from ucn.threads import share
 ROWS_MULTIPLE = 4
 """Bands begin at multiples of so many rows, so that pools of as many can be taken of each alone."""
 
-# Fewer make convolutions slow, more leave the caches; 1000 to 2500 measured alike.
-_BAND_CELLS = 2048
+# Fewer make convolutions slow, more leave the caches; 1000 to 2500 measured alike. The fewer, the more
+# threads find work: with so many, an image of 640 × 480 has 16 bands, so that 16 threads are of use.
+_BAND_CELLS = 1280
 _LINE = 16  # float32 numbers in a line of a cache
 
 
@@ -31,9 +32,18 @@ def for_each_band(work: Callable[[int, int], None], h: int, w: int) -> None:
     Which bands there are hangs on the size alone, so the number of threads changes no result; but for a map
     of one band, which torch's own threads share: how many they are may change its last digits.
     """
+    share(lambda band: work(*band), cut_bands(h, w))
+
+
+def cut_bands(h: int, w: int) -> list[tuple[int, int]]:
+    """First rows, and those behind the last, of the bands of a map of (h, w) cells."""
     step = max(1, _BAND_CELLS // (w * ROWS_MULTIPLE)) * ROWS_MULTIPLE
     bands = [(first, min(h, first + step)) for first in range(0, h, step)]
-    share(lambda band: work(*band), bands)
+    if len(bands) > 1 and len(bands) % 2:  # two threads, or four, would wait for one with the odd band
+        first, stop = bands.pop()
+        middle = first + max(1, (stop - first) // (2 * ROWS_MULTIPLE)) * ROWS_MULTIPLE
+        bands += [(first, middle), (middle, stop)] if middle < stop else [(first, stop)]
+    return bands
 
 
 def make_map(h: int, w: int, channels: int, margin: int = 0) -> Tensor:

@@ -100,20 +100,32 @@ class LiteTrunk(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) RGB in [0, 1] to (B, 64, h, w)."""
-        # In this order of memory a processor needs a sixth less time; all layers keep to what they are given.
-        images = ((images - _MEAN) * (1 / _SPREAD)).contiguous(memory_format=torch.channels_last)
-        x = F.relu(self.stem1(images))
+        x = F.relu(self.stem1(normalise_colours(images)))
         # One row more behind the last: as many cells as a pool that rounds up has.
-        x = self.down[0](F.relu(self.stem2(F.pad(x, (0, 1, 0, 1)))))
-        sizes = [x]
-        for halve, units in zip(self.halvings, self.down[1:], strict=True):
+        fine = self.down[0](F.relu(self.stem2(F.pad(x, (0, 1, 0, 1)))))
+        coarse = self.laterals[0](self.look_round(self.halvings[0](fine)))
+        return self.up[0](_add_grown(fine, coarse))  # type: ignore[no-any-return]
+
+    def look_round(self, x: Tensor) -> Tensor:
+        """Cells of 8 pixels (B, C, h, w) as halved, with what they and all coarser ones find."""
+        sizes = [self.down[1](x)]
+        for halve, units in zip(self.halvings[1:], self.down[2:], strict=True):
             sizes.append(units(halve(sizes[-1])))
         x = sizes.pop()
-        for lateral, units in zip(reversed(self.laterals), reversed(self.up), strict=True):
-            finer = sizes.pop()
-            grown = F.interpolate(lateral(x), scale_factor=2, mode="bilinear", align_corners=False)
-            x = units(F.relu(finer + grown[..., : finer.shape[-2], : finer.shape[-1]]))
-        return x  # type: ignore[no-any-return]
+        for lateral, units in zip(reversed(self.laterals[1:]), reversed(self.up[1:]), strict=True):
+            x = units(_add_grown(sizes.pop(), lateral(x)))
+        return x
+
+
+def normalise_colours(images: Tensor) -> Tensor:
+    """Pixels in [0, 1] to about zero mean and unit spread, channels last."""
+    # In this order of memory a processor needs a sixth less time; all layers keep to what they are given.
+    return ((images - _MEAN) * (1 / _SPREAD)).contiguous(memory_format=torch.channels_last)
+
+
+def _add_grown(fine: Tensor, coarse: Tensor) -> Tensor:
+    grown = F.interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
+    return F.relu(fine + grown[..., : fine.shape[-2], : fine.shape[-1]])
 
 
 def _stack(channels: int, count: int) -> nn.Sequential:

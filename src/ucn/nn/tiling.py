@@ -70,13 +70,14 @@ def encode_in_tiles(
     Args:
         model: a network, or what encodes as one.
         image: (1, 3, H, W).
-        tile_side: side of what a tile contributes, in pixels, a multiple of 32.
+        tile_side: in pixels, a multiple of 32. Images with a longer side are cut into tiles of at most as
+            many pixels, borders included, as a square one that contributes this side has.
         report: called with a phrase before each tile.
     """
     height, width = image.shape[-2:]
     if max(height, width) <= tile_side:
         return model.encode(image)
-    rows, columns = (list(_spans(size, tile_side, model.reach)) for size in (height, width))
+    rows, columns = _plan_tiles((height, width), tile_side, model.reach)
     strips, count = [], len(rows) * len(columns)
     prepared = model.prepare(image)
     for i, row in enumerate(rows):
@@ -92,15 +93,67 @@ def encode_in_tiles(
     return FeatureMap(torch.cat(strips, dim=-2), model.stride, model.offset, (height, width))
 
 
-def _spans(size: int, tile_side: int, reach: int) -> Iterator[_Span]:
+def count_encoded_pixels(size_hw: tuple[int, int], tile_side: int, reach: int) -> int:
+    """Pixels that go through a network of this reach for one image: its own, and again those of borders."""
+    if max(size_hw) <= tile_side:
+        return size_hw[0] * size_hw[1]
+    rows, columns = _plan_tiles(size_hw, tile_side, reach)
+    height, width = (sum(span.wide_stop - span.wide_start for span in spans) for spans in (rows, columns))
+    return height * width
+
+
+def _plan_tiles(size_hw: tuple[int, int], tile_side: int, reach: int) -> tuple[list[_Span], list[_Span]]:
+    """Spans of rows and of columns, so that as few pixels as possible are encoded twice.
+
+    Borders cost most where tiles are many and small: fewer, long ones of the same number of pixels have less
+    of them. At least one axis is cut.
+    """
     margin = -(-reach // _ALIGNMENT) * _ALIGNMENT
-    start = 0
-    while start < size:
-        stop = min(size, start + tile_side)
-        if size - stop < _ALIGNMENT * 2:  # no sliver at the end
-            stop = size
+    most_pixels = (tile_side + 2 * margin) ** 2
+    height, width = size_hw
+    finest = _most_tiles(height, margin), _most_tiles(width, margin)
+    plans = [finest]  # for tiles hardly larger than their borders
+    for columns in range(1, min(4 * -(-width // tile_side), finest[1]) + 1):
+        widest = _widest(width, columns, margin) + (_ALIGNMENT if columns > 1 else 0)  # as spans are aligned
+        rows = _count_tiles(height, most_pixels // widest, margin)
+        if rows is not None:
+            plans.append((max(rows, 2) if columns == 1 and finest[0] > 1 else rows, columns))
+
+    def rate(plan: tuple[int, int]) -> tuple[bool, int]:
+        rows, columns = plan
+        encoded = (height + 2 * margin * (rows - 1)) * (width + 2 * margin * (columns - 1))
+        return plan == (1, 1), encoded
+
+    rows, columns = min(plans, key=rate)
+    return list(_spans(height, rows, margin)), list(_spans(width, columns, margin))
+
+
+def _widest(size: int, count: int, margin: int) -> int:
+    """Pixels along one axis of each of so many tiles, where all encode as many."""
+    return -(-(size + 2 * margin * (count - 1)) // count)
+
+
+def _most_tiles(size: int, margin: int) -> int:
+    """Into how many tiles an axis can be cut so that each contributes at least 32 pixels."""
+    return max(1, (size - 2 * margin) // _ALIGNMENT)
+
+
+def _count_tiles(size: int, most: int, margin: int) -> int | None:
+    """The fewest tiles of at most so many pixels along one axis; None where none are so short."""
+    if size <= most:
+        return 1
+    inner = most - _ALIGNMENT - 2 * margin
+    count = -(-(size - 2 * margin) // inner) if inner > 0 else 0
+    return count if 1 <= count <= _most_tiles(size, margin) else None
+
+
+def _spans(size: int, count: int, margin: int) -> Iterator[_Span]:
+    """So many tiles that encode about as many pixels each: those at the ends have one border only."""
+    inner = (size - 2 * margin) / count
+    ends = [round((margin + inner * (index + 1)) / _ALIGNMENT) * _ALIGNMENT for index in range(count - 1)]
+    starts = [0, *ends]
+    for start, stop in zip(starts, [*ends, size], strict=True):
         yield _Span(start, stop, max(0, start - margin), min(size, stop + margin))
-        start = stop
 
 
 def _cut(features: Tensor, span: _Span, axis: int, size: int, stride: int) -> Tensor:

@@ -162,6 +162,7 @@ def create_app(
     app.state.desk = desk
     _explain_errors(app)
     _add_page(app)
+    _add_sessions(app, desk)
     _add_images(app, desk)
     _add_matching(app, desk)
     return app
@@ -230,7 +231,7 @@ def _add_page(app: FastAPI) -> None:
         return give(name)
 
 
-def _add_images(app: FastAPI, desk: Desk) -> None:
+def _add_sessions(app: FastAPI, desk: Desk) -> None:
     # The model of refusals is named once, here; all other routes refer to it.
     named: dict[int | str, dict[str, Any]] = {
         **_refusals(),
@@ -252,6 +253,8 @@ def _add_images(app: FastAPI, desk: Desk) -> None:
         """Forget a session and its images at once."""
         desk.uploads.close_session(session)
 
+
+def _add_images(app: FastAPI, desk: Desk) -> None:
     @app.post(
         "/api/sessions/{session}/images",
         status_code=201,

@@ -1,0 +1,247 @@
+"""Writes what docs/scale.md calculates, from the results of extract_speed.py.
+
+OMP_NUM_THREADS=1 python benchmarks/extract_speed.py --images 4 --json > benchmarks/results/extract-cpu.json
+python benchmarks/extract_speed.py --device cuda --batch 16 --images 256 --json \
+    > benchmarks/results/extract-gpu.json
+python benchmarks/scale_page.py
+
+A block of the page begins with ``<!-- scale:NAME -->`` and ends with ``<!-- /scale -->``. Without a result of
+a GPU, the rows of GPUs say that none was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ucn.data.io import write_bytes_atomically
+from ucn.errors import DataError
+
+_ROOT = Path(__file__).parents[1]
+_PAGE = _ROOT / "docs" / "scale.md"
+_RESULTS = _ROOT / "benchmarks" / "results"
+_BLOCK = re.compile(r"<!-- scale:(\w+) -->.*?<!-- /scale -->", re.DOTALL)
+
+_DIMENSION = 128
+_KEYPOINT_BYTES = 8 + 2 + 2 * _DIMENSION  # two floats for its place, a half float for its score, half floats
+_FEW_KEYPOINTS = 1024
+_MATCH_BYTES = 6  # of a keypoint of the first image: a row and a half float
+_NEIGHBOURS = 20
+_CORE_FLOPS, _GPU_FLOPS = 70e9, 24e12
+_EURO_GPU_HOUR, _EURO_GIGABYTE_MONTH = 2.0, 0.02
+_YEAR = 3600 * 24 * 365
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured.
+
+    Attributes:
+        image: core-seconds of an image, all in all.
+        encoding: of them, those of the network.
+        reading: of them, those of reading.
+        keypoints: of them, those of finding keypoints.
+        pair: core-seconds of matching a pair.
+        image_bytes: of the features of an image.
+        count: keypoints of an image.
+        size: of the images.
+        gpu: images a second of one GPU, and its name; None where it was not measured.
+    """
+
+    image: float
+    encoding: float
+    reading: float
+    keypoints: float
+    pair: float
+    image_bytes: float
+    count: int
+    size: str
+    gpu: tuple[float, str] | None
+
+    @property
+    def fed(self) -> float:
+        """Images a second that one core reads and finds keypoints in."""
+        return 1 / (self.reading + self.keypoints)
+
+
+def read_speed(cpu: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> Speed:
+    stages = cpu["core_seconds_per_image"]
+    if gpu is not None and gpu["size"] != cpu["size"]:
+        raise DataError(f"both results must be of images of one size, got {cpu['size']} and {gpu['size']}")
+    return Speed(
+        stages["all"],
+        stages["encoding"],
+        stages["reading, one thread"],
+        stages["keypoints, one thread"],
+        cpu["core_seconds_per_pair"],
+        1000 * cpu["kilobytes_per_image"],
+        cpu["keypoints"],
+        cpu["size"].replace("x", " × "),
+        None if gpu is None else (gpu["images_per_second"]["all"], gpu["device"]),
+    )
+
+
+def fill_page(text: str, speed: Speed) -> str:
+    """The page with blocks that hold what was measured and what follows from it."""
+    blocks = {"measured": show_measured, "million": show_million, "billion": show_billion}
+
+    def fill(found: re.Match[str]) -> str:
+        if found[1] not in blocks:
+            raise DataError(f"the page has a block 'scale:{found[1]}': expected one of {', '.join(blocks)}")
+        return f"<!-- scale:{found[1]} -->\n\n{blocks[found[1]](speed)}\n<!-- /scale -->"
+
+    return _BLOCK.sub(fill, text)
+
+
+def show_measured(speed: Speed) -> str:
+    rows = [
+        ("the whole command, an image", _say(speed.image), f"{_say(1 / speed.image)} images a second"),
+        ("– encoding", _say(speed.encoding), ""),
+        ("– reading a JPEG file", _say(speed.reading), f"{_say(1 / speed.reading)} images a second"),
+        ("– keypoints", _say(speed.keypoints), f"{_say(1 / speed.keypoints)} images a second"),
+        ("matching a pair", _say(speed.pair), f"{_say(1 / speed.pair)} pairs a second"),
+        ("size of the features", f"{speed.image_bytes / 1e6:.2f} MB an image", ""),
+    ]
+    table = _tabulate(("stage", "core-seconds", "so a core does"), rows)
+    if speed.gpu is None:
+        gpu = "A GPU was not measured yet."
+    else:
+        gpu = f"One GPU ({speed.gpu[1]}), the whole command: **{speed.gpu[0]:,.0f} images a second**."
+    return (
+        f"Images of {speed.size}, {speed.count:,} keypoints, weights `geometric`, one core:\n\n{table}\n"
+        f"{gpu} What stays on the CPU is reading, keypoints and writing: "
+        f"{_say(speed.reading + speed.keypoints)} core-seconds and more for larger files, so one core feeds "
+        f"at most about {_say(speed.fed)} images a second.\n"
+    )
+
+
+def show_million(speed: Speed) -> str:
+    images, pairs = 10**6, 10**6 * _NEIGHBOURS
+    hours, matching = images * speed.image / 3600, pairs * speed.pair / 3600
+    looks = 2 * _DIMENSION * images**2
+    few = _KEYPOINT_BYTES * _FEW_KEYPOINTS * images
+    rows = [
+        ("describing, CPU", f"{_say(hours)} core-hours: {_say(hours / 100)} hours on 100 cores"),
+        ("describing, GPU", _say_gpu(speed, images, 1)),
+        (
+            "features",
+            f"{_KEYPOINT_BYTES} bytes a keypoint (8 for its place, 2 for its score, {2 * _DIMENSION} for "
+            f"{_DIMENSION} half floats): {images * speed.image_bytes / 1e12:.2f} TB with {speed.count:,} "
+            f"keypoints, {few / 1e12:.2f} TB with `--max-keypoints {_FEW_KEYPOINTS}`",
+        ),
+        (
+            "descriptors of whole images",
+            f"{_DIMENSION} floats, {4 * _DIMENSION} bytes: {4 * _DIMENSION * images / 1e9:.1f} GB, which "
+            "fits in the memory of one machine",
+        ),
+        (
+            "pairs by looks",
+            f"`--pairing retrieval` compares all with all: {_power(looks)} operations, "
+            f"{_say(looks / _CORE_FLOPS / 3600)} hours on a core at {_CORE_FLOPS / 1e9:.0f} Gflop/s, seconds "
+            "on a GPU; memory is bounded, distances are never all held",
+        ),
+        (
+            f"matching {_NEIGHBOURS} neighbours each",
+            f"at most {_power(pairs)} pairs, {_say(matching)} core-hours",
+        ),
+        (
+            "matches",
+            f"{_MATCH_BYTES} bytes a keypoint of the first image, {_MATCH_BYTES * speed.count / 1000:.0f} kB "
+            f"a pair: {_MATCH_BYTES * speed.count * pairs / 1e12:.1f} TB",
+        ),
+    ]
+    every = images**2 / 2
+    return (
+        f"{_tabulate(('', ''), rows)}\nAll pairs would be {_power(every)}, and "
+        f"{_say(every * speed.pair / _YEAR)} core-years: at this size pairs must be chosen.\n"
+    )
+
+
+def show_billion(speed: Speed) -> str:
+    images, pairs = 10**9, 10**9 * _NEIGHBOURS
+    hours, matching = images * speed.image / 3600, pairs * speed.pair / 3600
+    many, few = images * speed.image_bytes, images * _KEYPOINT_BYTES * _FEW_KEYPOINTS
+    cost_many, cost_few = (size / 1e9 * _EURO_GIGABYTE_MONTH for size in (many, few))
+    looks, whole = 2 * _DIMENSION * images**2, 4 * _DIMENSION * images / 1e9
+    rows = [
+        (
+            "describing, CPU",
+            f"{hours / 1e6:.2f} million core-hours: {_say(hours / 24 / 1000)} days on 1,000 cores",
+        ),
+        ("describing, GPU", _say_gpu(speed, images, 100)),
+        (
+            "features",
+            f"{many / 1e15:.2f} PB with {speed.count:,} keypoints, {few / 1e15:.2f} PB with "
+            f"{_FEW_KEYPOINTS:,}; at {_EURO_GIGABYTE_MONTH} € a gigabyte and month {_say(cost_many)} € or "
+            f"{_say(cost_few)} € a month",
+        ),
+        (
+            "descriptors of whole images",
+            f"{whole:.0f} GB, {whole / 2:.0f} GB as half floats: over the memory of eight machines",
+        ),
+        (
+            "pairs by looks, all with all",
+            f"{_power(looks)} operations: {_say(looks / _GPU_FLOPS / 100 / 3600)} hours on 100 GPUs at "
+            f"{_GPU_FLOPS / 1e12:.0f} Tflop/s; an inverted index that looks into a thousandth of the cells "
+            "does it in minutes. Such an index is not in this package: `faiss` reads the "
+            "`global_descriptor`s as they are",
+        ),
+        (
+            f"matching {_NEIGHBOURS} neighbours each",
+            f"{_power(pairs)} pairs, {matching / 1e6:.2f} million core-hours",
+        ),
+    ]
+    return _tabulate(("", ""), rows)
+
+
+def _say_gpu(speed: Speed, images: int, gpus: int) -> str:
+    if speed.gpu is None:
+        return "not measured yet"
+    hours = images / speed.gpu[0] / 3600
+    cores = math.ceil(speed.gpu[0] / speed.fed)
+    where = "on one GPU" if gpus == 1 else f"of GPUs, {_say(hours / gpus)} hours on {gpus}"
+    cost = f"at {_EURO_GPU_HOUR:g} € a GPU-hour {_say(hours * _EURO_GPU_HOUR)} €"
+    return f"{_say(hours)} hours {where}; each needs {cores} cores for keypoints and reading; {cost}"
+
+
+def _tabulate(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+
+
+def _say(value: float) -> str:
+    """Two digits that count, no more than the measurement is good for."""
+    if value == 0:
+        return "0"
+    digits = 1 - math.floor(math.log10(abs(value)))
+    rounded = round(value, digits)
+    return f"{rounded:,.{max(digits, 0)}f}"
+
+
+def _power(value: float) -> str:
+    exponent = math.floor(math.log10(value))
+    digits = str(exponent).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{value / 10**exponent:.2g} × 10{digits}"
+
+
+def read_results() -> Speed:
+    cpu, gpu = (_RESULTS / f"extract-{name}.json" for name in ("cpu", "gpu"))
+    return read_speed(
+        json.loads(cpu.read_text(encoding="utf-8")),
+        json.loads(gpu.read_text(encoding="utf-8")) if gpu.is_file() else None,
+    )
+
+
+def main() -> None:
+    page = fill_page(_PAGE.read_text(encoding="utf-8"), read_results())
+    write_bytes_atomically(_PAGE, page.encode(), overwrite=True)
+    print(f"written: {_PAGE.relative_to(_ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Several outputs of one verb are all there at its end, or none is touched."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ucn.cli._outputs import check_names, write_result, write_together
+from ucn.errors import OutputError
+
+
+def test_files_move_together_to_their_names(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    outputs = [tmp_path / "a.png", tmp_path / "other" / "b.csv"]
+    with write_together(outputs, overwrite=False) as places:
+        assert [place.name for place in places] == ["a.png", "b.csv"]
+        for place in places:
+            place.write_text(place.name)
+        assert not any(path.exists() for path in outputs)
+    assert [path.read_text() for path in outputs] == ["a.png", "b.csv"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.png", "b.csv", "other"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
+def test_nothing_is_touched_where_something_goes_wrong(tmp_path: Path, error: type[BaseException]) -> None:
+    outputs = [tmp_path / "a", tmp_path / "b"]
+    outputs[0].write_text("before")
+    with pytest.raises(error), write_together(outputs, overwrite=True) as places:
+        places[0].write_text("after")
+        raise error
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert outputs[0].read_text() == "before"
+
+
+def test_what_came_meanwhile_is_kept(tmp_path: Path) -> None:
+    outputs = [tmp_path / "a", tmp_path / "b"]
+    with (
+        pytest.raises(OutputError, match=r"b exists already"),
+        write_together(outputs, overwrite=False) as places,
+    ):
+        for place in places:
+            place.write_text("mine")
+        outputs[1].write_text("theirs")
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert outputs[1].read_text() == "theirs"
+
+
+def test_errors_name_the_output_and_not_where_it_was_written_first(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match="disk full") as caught,
+        write_together([tmp_path / "a"], overwrite=False) as places,
+    ):
+        raise OutputError(f"cannot write {places[0]}: disk full")
+    assert str(caught.value) == f"cannot write {tmp_path / 'a'}: disk full"
+
+
+def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match=r"cannot write .*no/a: no such file"),
+        write_together([tmp_path / "no" / "a"], overwrite=False),
+    ):
+        pytest.fail("there is no place to write to")
+
+
+def test_a_result_and_its_picture(tmp_path: Path) -> None:
+    def paint() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        if is_broken:
+            raise ValueError("no picture")
+        return np.zeros((4, 6, 3), np.uint8)
+
+    def write(place: Path) -> object:
+        return place.write_text("result")
+
+    is_broken = True
+    output, draw = tmp_path / "r.csv", tmp_path / "r.png"
+    with pytest.raises(ValueError, match="no picture"):
+        write_result(output, write, draw, paint, overwrite=False)
+    assert list(tmp_path.iterdir()) == []
+    is_broken = False
+    write_result(None, write, None, paint, overwrite=False)
+    assert list(tmp_path.iterdir()) == []
+    write_result(output, write, draw, paint, overwrite=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.csv", "r.png"]
+    with pytest.raises(OutputError, match=r"r\.png exists already"):
+        write_result(None, write, draw, paint, overwrite=False)
+
+
+def test_suffixes_of_a_result_and_its_picture() -> None:
+    check_names(Path("a.csv"), (".csv", ".npz"), "matches", Path("a.png"))
+    check_names(None, (".csv",), "matches", None)
+    with pytest.raises(OutputError, match=r"matches .*must end in \.csv"):
+        check_names(Path("a.txt"), (".csv", ".npz"), "matches", None)
+    with pytest.raises(OutputError, match=r"picture b\.txt: its name must end in"):
+        check_names(None, (".csv",), "matches", Path("b.txt"))
