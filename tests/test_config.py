@@ -46,6 +46,7 @@ def changed_everywhere() -> TrainConfig:
         milestone_factor=0.5,
         clip_norm=2.0,
         average_decay=0.5,
+        coarse_gain=1.5,
         precision="float32",
         freeze_norms=True,
         use_compile=True,
@@ -222,6 +223,7 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (TrainConfig, "warmup_steps", [-1]),
         (TrainConfig, "clip_norm", [0.0]),
         (TrainConfig, "average_decay", [-0.1, 1.0]),
+        (TrainConfig, "coarse_gain", [0.0, 8.1, 2.0]),  # the last for a network of one level
         (TrainConfig, "momentum", [-0.1, 1.0]),
         (TrainConfig, "milestones", [(5,)]),
         (TrainConfig, "milestone_factor", [0.0, 1.1]),

@@ -268,6 +268,31 @@ def test_frozen_norms_keep_their_statistics(photos: Path, tmp_path: Path) -> Non
             assert moved > 5e-4, name  # rounding to float16 moves a weight of the file by less
 
 
+def test_smaller_copies_count_for_more_in_the_kept_network(photos: Path) -> None:
+    model = replace(MODEL, levels=3)
+    plain = train_on(photos, make_config(model=model)).model
+    weighed = train_on(photos, make_config(model=model, coarse_gain=2.0)).model
+    expected = dict(plain.named_parameters())
+    changed = {
+        name: value for name, value in weighed.named_parameters() if not torch.equal(value, expected[name])
+    }
+    parts = ("weight", "bias")
+    assert set(changed) == {f"coarse_levels.{level}.projection.{part}" for level in (0, 1) for part in parts}
+    assert all(torch.equal(value, 2 * expected[name]) for name, value in changed.items())
+
+
+def test_calibration_is_of_the_network_that_is_kept(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[CorrespondenceNetwork] = []
+
+    def look(model: CorrespondenceNetwork, *_: object) -> Calibration:
+        seen.append(model)
+        return Calibration()
+
+    monkeypatch.setattr(loop, "_calibrate", look)
+    kept = train_on(photos, make_config(model=replace(MODEL, levels=2), coarse_gain=3.0)).model
+    assert len(seen) == 1 and seen[0] is kept
+
+
 def test_calibration_sees_whole_homographies_of_one_photograph(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

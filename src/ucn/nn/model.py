@@ -80,6 +80,12 @@ class CorrespondenceNetwork(nn.Module):
             projected = projected + level(self.trunk(images), projected.shape[-2:])
         return l2_normalise(self.transformer(projected))
 
+    def scale_coarse_levels(self, gain: float) -> None:
+        """Makes all smaller copies of the image count so many times as much as they do."""
+        for level in self.coarse_levels:
+            assert isinstance(level, CoarseLevel)
+            level.scale_contribution(gain)
+
     def _find_reach(self) -> int:
         reaches = [self.trunk.reach]
         if self.context is not None:

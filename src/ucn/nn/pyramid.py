@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -37,6 +38,13 @@ class CoarseLevel(nn.Module):
         nn.init.zeros_(self.projection.weight)
         if self.projection.bias is not None:
             nn.init.zeros_(self.projection.bias)
+
+    def scale_contribution(self, gain: float) -> None:
+        """Makes the level add so many times what it adds."""
+        with torch.no_grad():
+            self.projection.weight.mul_(gain)
+            if self.projection.bias is not None:
+                self.projection.bias.mul_(gain)
 
     def forward(self, features: Tensor, grid_hw: tuple[int, int]) -> Tensor:
         """(B, C, h / factor, w / factor) to (B, channels_out, h, w)."""

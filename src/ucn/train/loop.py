@@ -270,10 +270,12 @@ class _Run:
         self._saved = present
 
     def finish(self, keep: Callable[[Trained], None]) -> Trained:
-        """Calibrates the best network, and keeps it."""
+        """Weighs the levels of the best network as asked for, calibrates it, and keeps it."""
         if self._best is None:
             raise ValueError(f"steps must be at least 1, got {self._config.steps}")
-        team, best = self._team, self._best
+        team = self._team
+        best = replace(self._best, model=copy.deepcopy(self._best.model))
+        best.model.scale_coarse_levels(self._config.coarse_gain)
         calibration = best.calibration
         if team.is_first:
             calibration = _calibrate(best.model, self._mixture.sources, self._config)

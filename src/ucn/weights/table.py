@@ -42,7 +42,7 @@ class WeightsInfo:
 
 _GEOMETRIC = WeightsInfo(
     name="geometric",
-    sha256="bbeea5c305b31749345a4914e9ec0175d0049ca9b7061d7c6ef59024ff59b883",
+    sha256="4e5731396ac65afb3ef6d2cf51b67b57240364522d8229e676797f32478fc655",
     task="geometric",
     data="views made of 2,128 photographs and of 5,994 of birds; trunk from BVLC GoogLeNet (ImageNet)",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
@@ -65,7 +65,7 @@ _BIRDS = WeightsInfo(
 
 _UNIVERSAL = WeightsInfo(
     name="universal",
-    sha256="f62e4dfb6a209b1370337e3d9198dd2bea4a78d9add92b4a1764cafc8fd04269",
+    sha256="afa7ca55f18b60c7bd8a5e467679b6e92c1e4b3f914834e9aa16b1f0cf5262a9",
     task="geometric and semantic",
     data="views made of 2,128 photographs and of 5,994 of birds, parts of these birds, 68 points of 400 "
     "faces, 40 frames of KITTI odometry; trunk from `birds`",
