@@ -281,6 +281,16 @@ def test_smaller_copies_count_for_more_in_the_kept_network(photos: Path) -> None
     assert all(torch.equal(value, 2 * expected[name]) for name, value in changed.items())
 
 
+def test_coarser_cells_of_the_small_trunk_count_for_more(photos: Path) -> None:
+    model = replace(MODEL, trunk="lite")
+    plain = dict(train_on(photos, make_config(model=model)).model.named_parameters())
+    weighed = dict(train_on(photos, make_config(model=model, coarse_gain=2.0)).model.named_parameters())
+    changed = {name for name, value in weighed.items() if not torch.equal(value, plain[name])}
+    assert changed <= {"trunk.laterals.0.norm.weight", "trunk.laterals.0.norm.bias"}
+    assert "trunk.laterals.0.norm.weight" in changed
+    assert all(torch.equal(weighed[name], 2 * plain[name]) for name in changed)
+
+
 def test_calibration_is_of_the_network_that_is_kept(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[CorrespondenceNetwork] = []
 

@@ -202,8 +202,9 @@ class TrainConfig(Config):
     precision: Literal["bf16", "float32"] = "bf16"
     """Of the forward pass on a GPU; float32 also keeps its products from TF32. A CPU takes float32."""
     coarse_gain: float = 1.0
-    """What smaller copies of the image (`model.levels`) count for in the kept network against what they came
-    to count for in training, in (0, 8]: views made of photographs show less of a scene than pictures do."""
+    """What smaller copies of the image (`model.levels`), or the coarser cells of the small trunk, count for in
+    the kept network against what they came to count for in training, in (0, 8]: views made of photographs show
+    less of a scene than pictures do."""
     freeze_norms: bool = False
     """Keep the statistics of batch norms as `init` has them: for sources too different to share any, and for
     batches too small to have good ones."""
@@ -240,8 +241,9 @@ class TrainConfig(Config):
         require(self.clip_norm > 0, "clip_norm must be above 0", self.clip_norm)
         require(0 <= self.average_decay < 1, "average_decay must be in [0, 1)", self.average_decay)
         require(0 < self.coarse_gain <= 8, "coarse_gain must be in (0, 8]", self.coarse_gain)
-        rule = "coarse_gain must be 1 where model.levels is 1"
-        require(self.model.levels > 1 or self.coarse_gain == 1, rule, self.coarse_gain)
+        has_coarse = self.model.levels > 1 or self.model.trunk == "lite"
+        rule = "coarse_gain must be 1 where model.levels is 1 and the trunk is not the small one"
+        require(has_coarse or self.coarse_gain == 1, rule, self.coarse_gain)
         for name in ("validate_every", "checkpoint_every"):
             value = getattr(self, name)
             require(value >= 1, f"{name} must be at least 1", value)

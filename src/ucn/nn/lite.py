@@ -106,6 +106,14 @@ class LiteTrunk(nn.Module):
         coarse = self.laterals[0](self.look_round(self.halvings[0](fine)))
         return self.up[0](_add_grown(fine, coarse))  # type: ignore[no-any-return]
 
+    def scale_coarse(self, gain: float) -> None:
+        """Makes what all coarser cells found count so many times as much in the finest ones."""
+        norm = self.laterals[0].norm
+        assert isinstance(norm, nn.BatchNorm2d)
+        with torch.no_grad():
+            norm.weight.mul_(gain)
+            norm.bias.mul_(gain)
+
     def look_round(self, x: Tensor) -> Tensor:
         """Cells of 8 pixels (B, C, h, w) as halved, with what they and all coarser ones find."""
         sizes = [self.down[1](x)]

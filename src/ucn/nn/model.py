@@ -81,7 +81,9 @@ class CorrespondenceNetwork(nn.Module):
         return l2_normalise(self.transformer(projected))
 
     def scale_coarse_levels(self, gain: float) -> None:
-        """Makes all smaller copies of the image count so many times as much as they do."""
+        """Makes smaller copies of the image, or the coarser cells of the small trunk, count so much more."""
+        if isinstance(self.trunk, LiteTrunk):
+            self.trunk.scale_coarse(gain)
         for level in self.coarse_levels:
             assert isinstance(level, CoarseLevel)
             level.scale_contribution(gain)

@@ -42,14 +42,14 @@ class WeightsInfo:
 
 _GEOMETRIC = WeightsInfo(
     name="geometric",
-    sha256="4e5731396ac65afb3ef6d2cf51b67b57240364522d8229e676797f32478fc655",
+    sha256="ea2ab1d53d8c66943a6bea2a92330a8d477d0b9ddbafc586de9664ee7858e88c",
     task="geometric",
     data="views made of 2,128 photographs and of 5,994 of birds; trunk from BVLC GoogLeNet (ImageNet)",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
     restrictions="same scene only, not semantic; trained on made-up views; scale changes up to 2.3; birds' "
     "photographs and many others were published for non-commercial research",
     description="Finds the same point of one scene in two photographs of it.",
-    metrics={"HPatches pck@3": 61.6, "HPatches pck@5": 70.6, "HPatches pck@10": 77.0},
+    metrics={"HPatches pck@3": 62.4, "HPatches pck@5": 72.4, "HPatches pck@10": 79.5},
 )
 
 _BIRDS = WeightsInfo(
@@ -74,19 +74,19 @@ _UNIVERSAL = WeightsInfo(
     "were published for non-commercial use",
     description="One network for the same point of a scene and the same part of another bird or face.",
     metrics={
-        "HPatches pck@3": 61.1,
-        "HPatches pck@5": 71.4,
-        "HPatches pck@10": 78.3,
-        "CUB test pck@0.1": 94.2,
-        "CUB test pck@0.05": 85.9,
-        "CUB test pck@0.025": 66.8,
-        "Helen test pck@0.1": 76.5,
+        "HPatches pck@3": 62.1,
+        "HPatches pck@5": 72.5,
+        "HPatches pck@10": 79.7,
+        "CUB test pck@0.1": 94.4,
+        "CUB test pck@0.05": 86.6,
+        "CUB test pck@0.025": 68.0,
+        "Helen test pck@0.1": 79.2,
     },
 )
 
 _GEOMETRIC_LITE = WeightsInfo(
     name="geometric-lite",
-    sha256="082281dd671accc26797b6e737a959a550dda5ef61816b7b792e4d7c2c5f6acd",
+    sha256="2a8d459d16378a09a1f8c09bc35dd7f0b02b8bd745469975eaa3ef786c1f3c8f",
     task="geometric",
     data="views made of 2,128 photographs and of 5,994 of birds, with `geometric` for a teacher",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
