@@ -202,9 +202,9 @@ class TrainConfig(Config):
     precision: Literal["bf16", "float32"] = "bf16"
     """Of the forward pass on a GPU; float32 also keeps its products from TF32. A CPU takes float32."""
     coarse_gain: float = 1.0
-    """What smaller copies of the image (`model.levels`), or the coarser cells of the small trunk, count for in
-    the kept network against what they came to count for in training, in (0, 8]: views made of photographs show
-    less of a scene than pictures do."""
+    """What smaller copies of the image (`model.levels`), or the coarser cells of the small trunk, count for
+    in the kept network against what they came to count for in training, in (0, 8]: views made of photographs
+    show less of a scene than pictures do."""
     freeze_norms: bool = False
     """Keep the statistics of batch norms as `init` has them: for sources too different to share any, and for
     batches too small to have good ones."""
