@@ -66,7 +66,7 @@ def find_method(weights: str, method: str | None) -> FolderMethod:
     """The method that the options ask for."""
     from ucn.evaluate.reconstruction_methods import load_folder_method
 
-    return load_folder_method(method or weights)
+    return load_folder_method(method or weights, engine="auto")
 
 
 def build_settings(

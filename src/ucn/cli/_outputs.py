@@ -1,4 +1,4 @@
-"""Outputs of a verb: checked before its work begins, and all there at its end or none."""
+"""Outputs of a verb: checked before its work begins, written beside, and moved to their places together."""
 
 from __future__ import annotations
 

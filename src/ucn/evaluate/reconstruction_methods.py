@@ -12,6 +12,7 @@ from ucn.devices import choose_device
 from ucn.errors import ConfigError
 from ucn.evaluate.methods import Method as MeasuredMethod
 from ucn.evaluate.methods import MethodFiles, list_methods, load_methods
+from ucn.nn.fast import Engine
 from ucn.weights import list_weights, load_weights
 from ucn.weights.store import DEFAULT_MAX_SIDE
 
@@ -31,22 +32,25 @@ class FolderMethod:
     max_side: int
 
 
-def load_folder_method(name_or_path: str, files: MethodFiles | None = None) -> FolderMethod:
+def load_folder_method(
+    name_or_path: str, files: MethodFiles | None = None, engine: Engine | None = None
+) -> FolderMethod:
     """Finds a method that describes single images.
 
     Args:
         name_or_path: shipped weights, a .safetensors file of `ucn train`, or a baseline (`sift`, `daisy`, …).
         files: that baselines need beside the package.
+        engine: of a `Matcher`; None takes one that computes in float32, whatever the device.
 
     Raises:
         ConfigError: the name is unknown, the method matches whole images, or it cannot run here.
         WeightsError: a file is damaged or of something else.
     """
     files = files or MethodFiles()
-    measured = _load(name_or_path, files, "cpu")
+    measured = _load(name_or_path, files, "cpu", engine)
     is_weights = _is_file(name_or_path) or name_or_path in {info.name for info in list_weights()}
     side = load_weights(name_or_path).max_side if is_weights else DEFAULT_MAX_SIDE
-    method = Method(measured.name, measured.key, partial(_make, name_or_path, files))
+    method = Method(measured.name, measured.key, partial(_make, name_or_path, files, engine))
     return FolderMethod(method, measured.title, side)
 
 
@@ -56,17 +60,17 @@ def _is_file(name_or_path: str) -> bool:
     )
 
 
-def _make(name_or_path: str, files: MethodFiles, device: str | None) -> Extractor:
-    return _load(name_or_path, files, str(choose_device(device))).extractor
+def _make(name_or_path: str, files: MethodFiles, engine: Engine | None, device: str | None) -> Extractor:
+    return _load(name_or_path, files, str(choose_device(device)), engine).extractor
 
 
-def _load(name_or_path: str, files: MethodFiles, device: str) -> MeasuredMethod:
+def _load(name_or_path: str, files: MethodFiles, device: str, engine: Engine | None) -> MeasuredMethod:
     if _is_file(name_or_path):
         given = MethodFiles(weights=(Path(name_or_path),), trunk=files.trunk, xfeat=files.xfeat)
-        loaded = load_methods([], given, device, engine="auto")
+        loaded = load_methods([], given, device, engine)
     else:
         given = MethodFiles(trunk=files.trunk, xfeat=files.xfeat)
-        loaded = load_methods([name_or_path], given, device, engine="auto")
+        loaded = load_methods([name_or_path], given, device, engine)
     for name, reason in loaded.skipped.items():
         raise ConfigError(f"method '{name}' cannot run here: {reason}")
     found = loaded.methods[0]

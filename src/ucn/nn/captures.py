@@ -59,7 +59,7 @@ class CapturePolicy:
 
 
 class Captures:
-    """The graphs of one function; its methods may be called from several threads."""
+    """The graphs of one function; its methods may be called from several threads that share one stream."""
 
     def __init__(self, record: Callable[[Tensor], Captured], policy: CapturePolicy) -> None:
         """Captures nothing yet.
@@ -98,6 +98,7 @@ class Captures:
                 while len(self._kept) >= self._policy.max_sizes:
                     self._kept.popitem(last=False)
                 self._keep(size, self._record(images))
+            self._keep(size, self._kept[size][0])
             return self._kept[size][0]
 
     def _find(self, images: Tensor) -> Captured | None:
