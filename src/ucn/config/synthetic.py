@@ -59,6 +59,8 @@ class SyntheticConfig(Config):
     """Share of photographs, in [0, 1], over which a second one is laid, as in a double exposure."""
     collage_share: float = 0.0
     """Share of photographs, in [0, 1], in whose place a picture pieced together from many is shown."""
+    collage_zoom: tuple[float, float] = (0.5, 1.2)
+    """Pixels of a photograph per pixel of the piece of a collage that shows it, smallest and largest."""
     crop_degrees: float = 0.0
     """Largest turn of photographs, in [0, 180], before both views are made of them."""
     crop_stretch: float = 1.0
@@ -94,6 +96,12 @@ class SyntheticConfig(Config):
         require(self.max_scale >= 1, "max_scale must be at least 1", self.max_scale)
         require(0 <= self.perspective <= 0.4, "perspective must be in [0, 0.4]", self.perspective)
         require(0 < zoom[0] <= zoom[1], "zoom must be two rising positive numbers", zoom)
+        collage_zoom = self.collage_zoom
+        require(
+            0 < collage_zoom[0] <= collage_zoom[1],
+            "collage_zoom must be two rising positive numbers",
+            collage_zoom,
+        )
         require(self.photometric >= 0, "photometric must be at least 0", self.photometric)
         require_at_most(self, side=8192, points=1_000_000)
         require_within(self, _RANGES)

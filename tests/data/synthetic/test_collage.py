@@ -14,6 +14,7 @@ from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.data.synthetic.collage import PIECES, draw_collages
 from ucn.geometry.sampling import sample_image
 
+ZOOM = (0.5, 1.2)
 PLAIN = SyntheticConfig(side=64, points=200, photometric=0.0, max_scale=1.2, stretch=1.2, collage_share=1.0)
 
 
@@ -37,7 +38,7 @@ def fold(place: float, size: int) -> int:
 
 def test_collages_equal_a_slow_reference(bank: ImageBank) -> None:
     count, side = 3, 32
-    found, chosen = draw_collages(bank, count, 1.0, seeded(3))
+    found, chosen = draw_collages(bank, count, 1.0, ZOOM, seeded(3))
     generator = seeded(3)
     assert torch.equal(chosen, bank.draw(count, generator))
     torch.rand(count, generator=generator)  # which become collages
@@ -61,7 +62,7 @@ def test_collages_equal_a_slow_reference(bank: ImageBank) -> None:
                 original = others[row][piece] if is_copy[row][piece] else piece
                 turn, log_zoom, place_x, place_y = poses[row][original]
                 angle = (2 * turn - 1) * math.pi
-                zoom = math.exp(math.log(0.5) + log_zoom * (math.log(1.2) - math.log(0.5)))
+                zoom = math.exp(math.log(ZOOM[0]) + log_zoom * (math.log(ZOOM[1]) - math.log(ZOOM[0])))
                 photograph = shown[row][original]
                 width, height = (int(size) for size in bank.sizes[photograph].tolist())
                 right, down = x - sites[row][piece][0], y - sites[row][piece][1]
@@ -74,7 +75,7 @@ def test_collages_equal_a_slow_reference(bank: ImageBank) -> None:
 
 
 def test_the_share_of_collages(bank: ImageBank) -> None:
-    found, chosen = draw_collages(bank, 400, 0.3, seeded())
+    found, chosen = draw_collages(bank, 400, 0.3, ZOOM, seeded())
     assert len(found) == 400 and found.canvases.shape == (400, 3, 32, 32)
     is_collage = torch.tensor(
         [not torch.equal(found.canvases[row], bank.canvases[chosen[row]]) for row in range(400)]
@@ -84,12 +85,12 @@ def test_the_share_of_collages(bank: ImageBank) -> None:
     assert (found.sizes[is_collage] == 32).all()
     assert torch.equal(found.sizes[~is_collage], bank.sizes[chosen[~is_collage]])
     assert torch.equal(
-        draw_collages(bank, 9, 0.0, seeded())[0].canvases, bank.canvases[bank.draw(9, seeded())]
+        draw_collages(bank, 9, 0.0, ZOOM, seeded())[0].canvases, bank.canvases[bank.draw(9, seeded())]
     )
 
 
 def test_every_collage_is_another(bank: ImageBank) -> None:
-    found, _ = draw_collages(bank, 20, 1.0, seeded())
+    found, _ = draw_collages(bank, 20, 1.0, ZOOM, seeded())
     for i in range(20):
         for j in range(i):
             is_other = (found.canvases[i] != found.canvases[j]).any(dim=0)
@@ -102,7 +103,7 @@ def test_pieces_are_drawn_by_weight(tmp_path: Path) -> None:
         banks.append(ImageBank(write_photos(tmp_path / name, [(20, 20)] * count), 32, "cpu"))
         banks[-1].canvases[:] = 255 if name == "few" else 0
     joined = ImageBank.join(banks, [3.0, 1.0], "cpu")
-    found, chosen = draw_collages(joined, 200, 1.0, seeded())
+    found, chosen = draw_collages(joined, 200, 1.0, ZOOM, seeded())
     assert (found.canvases == 255).double().mean().item() == pytest.approx(0.75, abs=0.06)
     assert (chosen == 0).double().mean().item() == pytest.approx(0.75, abs=0.09)
 

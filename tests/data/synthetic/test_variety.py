@@ -192,16 +192,31 @@ def fold(place: float, size: int) -> float:
     return 2 * (size - 1) - place if place > size - 1 else place
 
 
-def read_slowly(bank: ImageBank, photograph: int, x: float, y: float) -> list[float]:
+def read_slowly(bank: ImageBank, photograph: int, x: float, y: float, step: float) -> list[float]:
+    """The colour at a place where pixels of a view lie so many pixels apart."""
     width, height = (int(size) for size in bank.sizes[photograph].tolist())
     x, y = fold(x, width), fold(y, height)
+    image = bank.canvases[photograph, :, :height, :width].double() / 255
+    block = 2 ** max(0, min(2, round(math.log2(step))))
+    if block > 1:  # from afar, means of blocks are seen
+        width, height = width // block, height // block
+        image = image[:, : height * block, : width * block]
+        image = image.reshape(3, height, block, width, block).mean(dim=(2, 4))
+        x = min(max((x + 0.5) / block - 0.5, 0), width - 1)
+        y = min(max((y + 0.5) / block - 0.5, 0), height - 1)
     left, top = min(int(x), width - 2), min(int(y), height - 2)
     colour = []
-    for channel in bank.canvases[photograph].double() / 255:
+    for channel in image:
         upper = channel[top, left] * (left + 1 - x) + channel[top, left + 1] * (x - left)
         lower = channel[top + 1, left] * (left + 1 - x) + channel[top + 1, left + 1] * (x - left)
         colour.append(float(upper * (top + 1 - y) + lower * (y - top)))
     return colour
+
+
+def follow(homography: Tensor, x: float, y: float) -> tuple[float, float]:
+    """Where a homography takes a point."""
+    a, b, c = (homography @ torch.tensor([x, y, 1.0]).double()).tolist()
+    return a / c, b / c
 
 
 def show_slowly(
@@ -211,10 +226,13 @@ def show_slowly(
     to_source = planes.view0_to_source[plane].double()
     if view == 1:
         to_source = to_source @ planes.view1_to_view0[plane].double()
-    place = to_source @ torch.tensor([x, y, 1.0]).double()
-    source_x, source_y = (place[:2] / place[2]).tolist()
+    source_x, source_y = follow(to_source, x, y)
+    (x0, y0), (x1, y1), (x2, y2) = (
+        follow(to_source, 31.5 + dx, 31.5 + dy) for dx, dy in ((0, 0), (1, 0), (0, 1))
+    )
+    step = math.sqrt(abs((x1 - x0) * (y2 - y0) - (y1 - y0) * (x2 - x0)))
     own, second = (int(rows[plane]) for rows in (planes.photographs, planes.blended))
-    colours = [read_slowly(bank, photograph, source_x, source_y) for photograph in (own, second)]
+    colours = [read_slowly(bank, photograph, source_x, source_y, step) for photograph in (own, second)]
     width, height = bank.sizes[own].tolist()
     is_on = 0 <= source_x <= width - 1 and 0 <= source_y <= height - 1
     return [(first + other) / 2 for first, other in zip(*colours, strict=True)], is_on

@@ -14,6 +14,7 @@ from torch import Tensor
 from ucn.data.headers import IMAGE_SUFFIXES
 from ucn.data.io import read_image
 from ucn.data.sets.layout import check_folder
+from ucn.data.synthetic.reductions import find_on_reductions, lay_out_reductions
 from ucn.errors import DataError
 from ucn.geometry.sampling import sample_image
 
@@ -110,12 +111,14 @@ class ImageBank:
         made.canvases, made.sizes, made.names, made._bounds = canvases, sizes, [""] * len(sizes), None
         return made
 
-    def sample(self, photographs: Tensor, points: Tensor) -> Tensor:
+    def sample(self, photographs: Tensor, points: Tensor, steps: Tensor | None = None) -> Tensor:
         """Colours of photographs at real-valued points; beyond their borders they go on as in a mirror.
 
         Args:
             photographs: (B,) int64, which ones.
             points: (B, P, Q, 2) pixels of the photographs; NaN reads the first pixel.
+            steps: (B, P), how far apart the points of a row lie: where it is two pixels or more, means of
+                pixels are read; None reads pixels everywhere.
 
         Returns:
             (B, 3, P, Q) in [0, 1].
@@ -126,6 +129,10 @@ class ImageBank:
         points = points.nan_to_num(0.0).clamp(-1e5, 1e5)
         # A photograph one pixel wide has no span to mirror at; `grid_sample` reads its NaN at the border.
         folded = span - (points.remainder(2 * span) - span).abs()
+        if steps is not None:
+            sheets = lay_out_reductions(canvases)
+            places = find_on_reductions(folded, self.sizes[photographs], steps, canvases.shape[-1])
+            return sample_image(sheets, places, "border")
         return sample_image(canvases, folded, "border")
 
     def is_on(self, photographs: Tensor, points: Tensor) -> Tensor:

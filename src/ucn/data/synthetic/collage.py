@@ -20,16 +20,11 @@ PIECES = 10
 _COPIED_SHARE = 0.35
 """Of the pieces that show the same as another one: as on façades and brick walls, what looks alike is told
 apart by what lies round it."""
-_RANGES = {
-    "angle": (-math.pi, math.pi, 1),
-    "log_zoom": (math.log(0.5), math.log(1.2), 1),
-    "place": (0.0, 1.0, 2),
-}
 _WAVES = 3
 
 
 def draw_collages(
-    bank: ImageBank, count: int, share: float, generator: torch.Generator
+    bank: ImageBank, count: int, share: float, zoom: tuple[float, float], generator: torch.Generator
 ) -> tuple[ImageBank, Tensor]:
     """Photographs of a bank, some of them turned into collages.
 
@@ -37,6 +32,7 @@ def draw_collages(
         bank: the photographs.
         count: how many are wanted.
         share: of them that become collages, in [0, 1].
+        zoom: pixels of a photograph per pixel of a piece that shows it, smallest and largest.
         generator: source of all draws, on the bank's device.
 
     Returns:
@@ -46,13 +42,16 @@ def draw_collages(
     chosen = bank.draw(count, generator)
     is_collage = uniform((count,), 0, 1, generator) < share
     canvases = bank.canvases[chosen]
-    canvases = torch.where(is_collage[:, None, None, None], _piece_together(bank, count, generator), canvases)
+    pieced = _piece_together(bank, count, zoom, generator)
+    canvases = torch.where(is_collage[:, None, None, None], pieced, canvases)
     side = float(canvases.shape[-1])
     sizes = torch.where(is_collage[:, None], side, bank.sizes[chosen])
     return bank.of_canvases(canvases, sizes), chosen
 
 
-def _piece_together(bank: ImageBank, count: int, generator: torch.Generator) -> Tensor:
+def _piece_together(
+    bank: ImageBank, count: int, zoom: tuple[float, float], generator: torch.Generator
+) -> Tensor:
     """Collages (B, 3, S, S) uint8."""
     side = bank.canvases.shape[-1]
     grid = pixel_grid((side, side), generator.device).view(1, -1, 2)
@@ -60,10 +59,15 @@ def _piece_together(bank: ImageBank, count: int, generator: torch.Generator) -> 
     piece = _draw_pieces(sites, grid, side, generator)  # (B, S * S)
     original = _draw_originals(count, generator)
     shown = bank.draw(count * PIECES, generator).view(count, PIECES).gather(1, original)
-    drawn = uniform_columns((count, PIECES), _RANGES, generator)
-    zoom = drawn["log_zoom"].exp()
-    rows = torch.stack([drawn["angle"].cos() * zoom, -drawn["angle"].sin() * zoom], dim=-1)
-    columns = torch.stack([drawn["angle"].sin() * zoom, drawn["angle"].cos() * zoom], dim=-1)
+    ranges = {
+        "angle": (-math.pi, math.pi, 1),
+        "log_step": (math.log(zoom[0]), math.log(zoom[1]), 1),
+        "place": (0.0, 1.0, 2),
+    }
+    drawn = uniform_columns((count, PIECES), ranges, generator)
+    step = drawn["log_step"].exp()
+    rows = torch.stack([drawn["angle"].cos() * step, -drawn["angle"].sin() * step], dim=-1)
+    columns = torch.stack([drawn["angle"].sin() * step, drawn["angle"].cos() * step], dim=-1)
     turning = torch.stack([rows, columns], dim=-2).flatten(2)  # (B, P, 4)
     turning = turning.gather(1, original[..., None].expand(-1, -1, 4))
     sizes = bank.sizes[shown]  # (B, P, 2)

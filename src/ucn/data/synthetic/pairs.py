@@ -92,7 +92,7 @@ def make_pairs(
         raise ValueError(f"strength must be in [0, 1], got {strength}")
     names, origins = bank.names, None
     if config.collage_share:  # twice as many as pairs, so that scenes and double exposures have others, too
-        bank, origins = draw_collages(bank, 2 * batch, config.collage_share, generator)
+        bank, origins = draw_collages(bank, 2 * batch, config.collage_share, config.collage_zoom, generator)
     planes = _draw_planes(bank, batch, config, strength, generator)
     images = _render(bank, planes, config.side, config.border)
     candidates0, candidates1, is_seen = _draw_candidates(bank, planes, batch, config, generator)
@@ -161,13 +161,16 @@ def _render(bank: ImageBank, planes: _Planes, side: int, border: str) -> Tensor:
     if len(planes.bends):
         straight = planes.flat - len(planes.bends)
         in_view1 = torch.cat([in_view1[:straight], planes.bends.bend(grid), in_view1[planes.flat :]])
+    view1_to_source = planes.view0_to_source @ planes.view1_to_view0
     in_source0 = warp_points(in_view0, planes.view0_to_source)
-    in_source1 = warp_points(in_view1, planes.view0_to_source @ planes.view1_to_view0)
+    in_source1 = warp_points(in_view1, view1_to_source)
+    steps = torch.cat([_find_steps(planes.view0_to_source, side), _find_steps(view1_to_source, side)], dim=1)
+    steps = steps.repeat_interleave(side, dim=1)
     # One view below the other, so that both are read in one pass over the photographs.
     in_source = torch.cat([in_source0, in_source1], dim=1).view(count, 2 * side, side, 2)
-    colours = bank.sample(planes.photographs, in_source)
+    colours = bank.sample(planes.photographs, in_source, steps)
     if planes.blended is not planes.photographs:
-        colours = (colours + bank.sample(planes.blended, in_source)) / 2
+        colours = (colours + bank.sample(planes.blended, in_source, steps)) / 2
     colours = colours.view(count, 3, 2, side, side)
     if border == "other":
         is_on = bank.is_on(planes.photographs, in_source.flatten(1, 2)).view(count, 1, 2, side, side)
@@ -176,6 +179,18 @@ def _render(bank: ImageBank, planes: _Planes, side: int, border: str) -> Tensor:
         composed = planes.scenes.compose(colours[planes.flat :], grid)
         colours = torch.cat([colours[: planes.flat], composed])
     return colours.permute(2, 0, 1, 3, 4).contiguous()
+
+
+def _find_steps(view_to_source: Tensor, side: int) -> Tensor:
+    """Pixels of a photograph per pixel of a view, (E, 1), amid the view, where a bend changes it little."""
+    centre = (side - 1) / 2
+    corners = (
+        torch.eye(3, 2, device=view_to_source.device).roll(1, 0) + centre
+    )  # the centre, and steps of one pixel
+    at, right, below = warp_points(corners.expand(len(view_to_source), -1, -1), view_to_source).unbind(1)
+    across, along = right - at, below - at
+    area = across[:, 0] * along[:, 1] - across[:, 1] * along[:, 0]
+    return area.abs().sqrt()[:, None]
 
 
 def _show_others_beyond(colours: Tensor, is_on: Tensor, planes: _Planes) -> Tensor:
