@@ -120,23 +120,23 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     siamese = build_siamese(SiameseConfig()).eval() if given.random else load_siamese(given.siamese)
-    ucn_model = load_weights(given.weights).model
+    loaded = load_weights(given.weights)
     stereo, warped = show_sample("motorcycle", 0, given.seed), show_sample("mini", 0, given.seed)
     results = {
-        "settings": describe_settings(given, siamese, stereo, warped),
-        "runs": measure(ucn_model, siamese, stereo, warped, sorted(given.counts), given.limit),
+        "settings": describe_settings(given, loaded.info.sha256, siamese, stereo, warped),
+        "runs": measure(loaded.model, siamese, stereo, warped, sorted(given.counts), given.limit),
     }
     given.output.mkdir(parents=True, exist_ok=True)
     print(write_report(results, given.output / "cost"))
 
 
 def describe_settings(
-    given: argparse.Namespace, siamese: SiameseNetwork, stereo: PairSample, warped: PairSample
+    given: argparse.Namespace, sha256: str, siamese: SiameseNetwork, stereo: PairSample, warped: PairSample
 ) -> dict[str, Any]:
     weights = "random" if given.random else given.siamese.name
     return {
         "command": f"python benchmarks/cost_figure.py {shlex.join(sys.argv[1:])}",
-        "weights": given.weights,
+        "weights": f"{given.weights}, sha256 {sha256[:16]}",
         "siamese": weights,
         "patch": siamese.config.patch,
         "limit": given.limit,

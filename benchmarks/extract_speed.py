@@ -32,7 +32,6 @@ from ucn.evaluate.reconstruction_methods import load_folder_method
 from ucn.export.hloc import open_features
 from ucn.predict import Matcher
 
-
 DISTINCT = 16
 """Images that are made; more have the same content, which changes no time: nothing is kept between images."""
 

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from evaluation_cases import write_ramp, write_sequence
 from ucn.cli.app import app
 from ucn.evaluate.evaluations import EVALUATIONS
 from ucn.evaluate.methods import list_methods
+from ucn.evaluate.motion_methods import list_motion_methods
+from ucn.evaluate.reconstruction import COLMAP_SIFT
+from ucn.weights import list_weights
 
 runner = CliRunner()
 
@@ -77,6 +81,11 @@ def test_json_and_only_cells(tmp_path: Path) -> None:
         (("motorcycle", "--methods", "hog", "--device", "abacus"), "--device must be cpu"),
         (("own", "--data", "nowhere", "--methods", "hog"), "no folder nowhere"),
         (("hpatches-matches", "--data", "x", "--sheet", "2"), "hpatches-matches has no sheet of matches"),
+        (("motorcycle", "--data", "x"), "motorcycle has its data in the package; leave --data out"),
+        (("mini", "--data", "x"), "mini has its data in the package; leave --data out"),
+        (("self", "--data", "x"), "self has its data in the package; leave --data out"),
+        (("reconstruction", "--data", "x", "--methods", "foo"), "pixel-sift, colmap-sift; or give"),
+        (("kitti-odometry", "--data", "x", "--methods", "sfit"), "of camera motion; did you mean 'sift'?"),
         (("pair-score", "--data", "nowhere", "--methods", "geometric"), "no folder nowhere"),
     ],
 )
@@ -92,6 +101,25 @@ def test_unknown_names_list_all_legal_ones(tmp_path: Path) -> None:
     assert all(name in output for name in EVALUATIONS)
     _, output = run("motorcycle", "--methods", "zzz", "-o", tmp_path / "out")
     assert all(name in output for name in list_methods())
+
+
+def test_help_names_every_benchmark_and_method() -> None:
+    code, output = run("--help")
+    assert code == 0
+    words = set(re.findall(r"[\w-]+", output))
+    assert set(EVALUATIONS) <= words
+    weights = {info.name for info in list_weights()}
+    assert {*list_methods(), *list_motion_methods(), COLMAP_SIFT} - weights <= words
+    assert "`ucn weights`" in output
+    seed = output[output.index("--seed") :].partition("--refinement")[0]
+    assert "estimators of camera motion" in " ".join(re.findall(r"[\w-]+", seed))
+
+
+def test_own_weights_alone(tmp_path: Path, random_weights: Path) -> None:
+    arguments = ("motorcycle", "--weights-file", random_weights, "--methods", "random", "--max-side", 160)
+    code, output = run(*arguments, "--no-refinement", "--json", "-o", tmp_path / "out")
+    assert code == 0, output
+    assert {figure["method"] for figure in json.loads(output)["figures"]} == {"random"}
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,11 @@ T = np.array([-4.0, 0.0, 3.0])
 
 
 class SceneMatcher:
-    """Sees points of a scene in images of 80 × 64; every tenth match is wrong."""
+    """Sees points of a scene in images of 80 × 64; of ten matches one is wrong, or as many as asked."""
 
-    def __init__(self, config: MatchConfig | None) -> None:
+    def __init__(self, config: MatchConfig | None, wrong: int = 1, pair_score: float = 0.9) -> None:
         self.config = config or MatchConfig()
+        self.wrong, self.pair_score = wrong, pair_score
         self.weights = SimpleNamespace(name="scene", sha256="cd" * 32)
 
     def match(self, image0: Tensor, image1: Tensor, *, progress: Callable[[str], None]) -> Matches:
@@ -35,9 +36,10 @@ class SceneMatcher:
         rng = np.random.default_rng(0)
         space = rng.uniform([-2, -2, 6], [2, 2, 12], (200, 3))
         points0, points1 = (self._project(seen) for seen in (space, space @ R.T + T))
-        points1[::10] = rng.uniform(0, 60, (20, 2))
+        is_wrong = np.arange(200) % 10 < self.wrong
+        points1[is_wrong] = rng.uniform(0, 60, (is_wrong.sum(), 2))
         ones = np.ones(200, np.bool_)
-        return Matches(points0, points1, ones.astype(np.float32), ones, 0.9, (64, 80), (64, 80))
+        return Matches(points0, points1, ones.astype(np.float32), ones, self.pair_score, (64, 80), (64, 80))
 
     def _project(self, space: Any) -> Any:
         return (60 * space[:, :2] / space[:, 2:] + [39.5, 31.5]).astype(np.float32)
@@ -82,6 +84,10 @@ class TestMotion:
         assert report["rotation_degrees"] == pytest.approx(36.87, abs=0.05)
         assert report["K0"] == report["K1"] == [[60, 0, 39.5], [0, 60, 31.5], [0, 0, 1]]
         assert report["weights"]["name"] == "scene"
+
+    def test_nothing_speaks_against_it(self, pair: tuple[str, str]) -> None:
+        assert "warning" not in run(*pair, "--intrinsics", K).output
+        assert json.loads(run(*pair, "--intrinsics", K, "--json").stdout)["warning"] is None
 
     def test_outputs(self, pair: tuple[str, str], out: Path) -> None:
         files = out / "m.npz", out / "m.png"
@@ -139,6 +145,36 @@ class TestMotion:
         assert len(result.output.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("wrong", "pair_score", "reasons"),
+    [
+        (7, 0.9, ["of 200 matches agree"]),
+        (1, 0.3, ["the pair score is 0.30"]),
+        (7, 0.3, ["of 200 matches agree", "the pair score is 0.30"]),
+    ],
+)
+def test_doubtful_motion(
+    monkeypatch: pytest.MonkeyPatch,
+    pair: tuple[str, str],
+    out: Path,
+    wrong: int,
+    pair_score: float,
+    reasons: list[str],
+) -> None:
+    matcher = SceneMatcher(None, wrong, pair_score)
+    monkeypatch.setattr(_matcher, "load_matcher", lambda weights, config=None, device=None: matcher)
+    result = run(*pair, "--intrinsics", K)
+    assert result.exit_code == 0
+    assert "warning" not in result.stdout
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("warning: "))
+    report = json.loads(run(*pair, "--intrinsics", K, "--json", "-o", out / "m.json").stdout)
+    assert line == f"warning: {report['warning']}"
+    assert json.loads((out / "m.json").read_text())["warning"] == report["warning"]
+    said = [reason for reason in ("of 200 matches agree", "the pair score is 0.30") if reason in line]
+    assert said == reasons
+    assert "--draw" in line
+
+
 @pytest.mark.usefixtures("shift_matchers")
 class TestNoMotion:
     def test_matches_that_a_rotation_explains(self, pair: tuple[str, str], out: Path) -> None:
@@ -151,4 +187,6 @@ class TestNoMotion:
         assert report["R"] is None
         assert report["t"] is None
         assert report["failure"].startswith("a rotation alone")
+        assert report["warning"] is None
+        assert "warning" not in result.output
         assert (report["inliers"], report["outputs"]) == (0, [])

@@ -72,6 +72,17 @@ def test_flow_without_sets(tmp_path: Path) -> None:
         find_benchmark("flow").open(tmp_path / "missing")
 
 
+def test_flow_says_what_else_a_folder_looks_like(tmp_path: Path) -> None:
+    write_sequence(tmp_path / "planes", "v_one")
+    for name in ("flow", "middlebury"):
+        with pytest.raises(DataError, match=r"no flow set in .*; it looks like 'hpatches'"):
+            find_benchmark(name).open(tmp_path / "planes")
+    for place in ("clean", "flow"):
+        (tmp_path / "film" / "training" / place / "alley_1").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"no flow set in .*; it looks like 'sintel'"):
+        find_benchmark("middlebury").open(tmp_path / "film")
+
+
 def test_middlebury_takes_flow_and_stereo(tmp_path: Path, data_folder: Path) -> None:
     with pytest.raises(DataError, match="folders of middlebury-flow, middlebury-stereo"):
         find_benchmark("middlebury").open(tmp_path)

@@ -4,6 +4,7 @@ import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from evaluation_cases import share_with_copies
 from ucn.baselines.keypoints import KeypointMatches
 from ucn.cli.app import app
 from ucn.errors import ConfigError, DataError
-from ucn.evaluate import camera_motion
+from ucn.evaluate import camera_motion, pose_report
 from ucn.evaluate.camera_motion import (
     MOTION_BENCHMARKS,
     MotionPair,
@@ -380,6 +381,35 @@ class TestReport:
         report = run_camera_motion(BENCHMARK, drive, loaded, settings(tmp_path, refinements=(False,)))
         assert {row["is_aligned"] for row in report.rows} == {False}
         assert not any(table.title.startswith("difference") for table in report.tables)
+
+    def test_one_pair_has_no_interval(self, drive: Path, tmp_path: Path) -> None:
+        loaded = LoadedMotionMethods([make_method("sift", Oracle(0.3)), make_method("other", Oracle(0.5))])
+        report = run_camera_motion(BENCHMARK, drive, loaded, settings(tmp_path, limit=1))
+        (table,) = (table for table in report.tables if table.title.startswith("difference"))
+        assert all("(" not in cell for row in table.rows for cell in row)
+        for text in (table.title, *report.protocol):
+            assert "interval" not in text
+
+    def test_every_curve_looks_different(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        drawn: list[Any] = []
+        monkeypatch.setattr(pose_report, "save_plot", lambda canvas, caption: drawn.append(canvas))
+        methods = [make_method(f"method {number}") for number in range(17)]
+        variants = [MotionVariant(method, use) for method in methods for use in (False, True)]
+        values: dict[str, Any] = dict.fromkeys(MotionFigure.__dataclass_fields__, 1.0)
+        values |= {"estimator": "poselib", "group": "gap 1"}
+        figures = [
+            MotionFigure(**values | {"method": variant.method.name, "is_aligned": variant.is_aligned})
+            for variant in variants
+        ]
+        scores = SimpleNamespace(figures=figures)
+        run = SimpleNamespace(scores=scores, loaded=SimpleNamespace(methods=methods), variants=variants)
+        pose_report._draw(run)  # type: ignore[arg-type]
+        lines = drawn[0].axes[0].lines
+        looks = {
+            (line.get_color(), line.get_linestyle(), line.get_linewidth(), line.get_markerfacecolor())
+            for line in lines
+        }
+        assert len(looks) == len(lines) == 34
 
 
 def test_the_command(drive: Path, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from trunk_cases import make_arrays, write_npz
 from ucn.config import ModelConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.evaluate.methods import MethodFiles, list_methods, load_methods
+from ucn.evaluate.motion_methods import load_motion_methods
+from ucn.evaluate.reconstruction_report import load_reconstruction_methods
 from ucn.nn import build_model
 from ucn.predict import Matcher
 from ucn.weights import save_weights
@@ -81,3 +83,27 @@ def test_weights_files_are_methods_named_after_them(tmp_path: Path) -> None:
     twin = path.rename(tmp_path / "other" / "sift.safetensors")
     with pytest.raises(ConfigError, match="two methods have the name 'sift'"):
         load_methods(["sift"], MethodFiles(weights=[twin]))
+
+
+def test_weights_files_answer_to_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    save_weights(path, build_model(ModelConfig(dim=16)))
+    files = MethodFiles(weights=[path])
+    for names in (["mine"], ["hog", "mine"], ["mine+dsp", "mine", "hog"]):
+        assert [method.name for method in load_methods(names, files).methods] == names
+    assert [m.name for m in load_motion_methods(["sift", "mine"], files).methods] == ["sift", "mine"]
+    assert [m.name for m in load_reconstruction_methods(["mine"], files)[0]] == ["mine"]
+    for load in (load_methods, load_motion_methods, load_reconstruction_methods):
+        with pytest.raises(ConfigError, match=r"no method 'mime'.*did you mean 'mine'\?.*mine"):
+            load(["mime"], files)
+
+
+def test_two_files_of_one_name(tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "mine.safetensors" for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        save_weights(path, build_model(ModelConfig(dim=16)))
+    for load in (load_methods, load_motion_methods, load_reconstruction_methods):
+        for names in (["mine"], ["sift"]):
+            with pytest.raises(ConfigError, match="two methods have the name 'mine'"):
+                load(names, MethodFiles(weights=paths))

@@ -13,6 +13,7 @@ from ucn.errors import DataError
 from ucn.evaluate import pair_score
 from ucn.evaluate.methods import LoadedMethods, Method
 from ucn.evaluate.pair_score import (
+    BIRDS,
     ONE_SIZE,
     OWN_SIZES,
     LabelledPair,
@@ -21,7 +22,7 @@ from ucn.evaluate.pair_score import (
     measure,
     score_pairs,
 )
-from ucn.evaluate.pair_score_report import run_pair_score
+from ucn.evaluate.pair_score_report import describe_groups, run_pair_score
 from ucn.evaluate.run import RunSettings
 from ucn.nn import build_model
 from ucn.predict import Matcher
@@ -99,6 +100,16 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         list_pairs(tmp_path / "data")
 
 
+def test_protocol_is_of_what_was_measured() -> None:
+    def name(*groups: str) -> list[str]:
+        return [line.split(":")[0] for line in describe_groups(groups)]
+
+    assert name(GROUP) == ["HPatches"]
+    assert name(BIRDS) == ["CUB"]
+    assert name(GROUP, BIRDS, ONE_SIZE, OWN_SIZES) == ["HPatches", "CUB", "sizes"]
+    assert "HPatches" not in "".join(describe_groups([BIRDS]))
+
+
 def make_pairs(labels: list[bool]) -> list[LabelledPair]:
     return [LabelledPair("g", label, Path("a"), Path("b")) for label in labels]
 
@@ -156,6 +167,11 @@ def test_run(folder: Path, tmp_path: Path, untrained: Method) -> None:
     (table,) = report.tables
     assert table.title == f"{GROUP}, 2 and 2 pairs"
     assert np.isfinite(report.rows[0]["auroc"])
+    assert "CUB" not in report.title
+    assert not any(line.startswith(("CUB", "sizes")) for line in report.protocol)
+    (note,) = report.notes
+    assert note.startswith("CUB was not found")
+    assert str(folder) in note
     assert sum(report.values["reliability"][0]["counts"]) == 4
     assert report.plots[0].png.startswith(b"\x89PNG")
     with pytest.raises(DataError, match="no method can be measured: colour: it has no pair score"):

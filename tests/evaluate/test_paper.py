@@ -16,6 +16,7 @@ from ucn.evaluate.paper import (
     find_systems,
     list_cited,
     quote_paper,
+    say_figure,
 )
 
 OURS = replace(make_method("anything"), key={"ucn": "ab"})
@@ -30,7 +31,7 @@ def test_systems_of_methods() -> None:
 
 def test_columns_by_name() -> None:
     motion = PAPER_COLUMNS["kitti-raw"]
-    assert quote_paper(motion, make_method("surf")) == ("0.344", "5.79")
+    assert quote_paper(motion, make_method("surf")) == ("0.344", "5.790")
     assert quote_paper(motion, make_method("hog")) == ("–", "–")
     cited = {row[0]: row[1:] for row in list_cited(motion, [OURS, make_method("sift")])}
     assert cited["Agrawal et al. (cited)"] == ("0.394", "9.293")
@@ -38,6 +39,15 @@ def test_columns_by_name() -> None:
     # A system that the paper only draws has a row without a number.
     assert list_cited(PAPER_COLUMNS["cub"], [OURS]) == [("WarpNet (cited)", "–")]
     assert cite_paper(()) == ()
+
+
+def test_decimals_are_the_papers() -> None:
+    assert quote_paper(PAPER_COLUMNS["flow"], make_method("sift-flow")) == ("89.0", "67.3")
+    assert quote_paper(PAPER_COLUMNS["flow"], make_method("dsp")) == ("85.3", "58.0")
+    assert quote_paper(PAPER_COLUMNS["flowweb"], OURS) == ("RN 31.5, HN 36.7, HN-ST 43.0",)
+    narrow = quote_paper(PAPER_COLUMNS["pascal-berkeley"][:1], make_method("sift-flow"))
+    assert narrow == ("3.55",)
+    assert (say_figure(0), say_figure(4.08), say_figure(5.79, 3)) == ("0.0", "4.08", "5.790")
 
 
 def test_means_agree_with_the_tables_by_class() -> None:

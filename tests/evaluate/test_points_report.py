@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
+from matplotlib.figure import Figure as Canvas
 
 from evaluation_cases import make_method, write_sequence
 from ucn.errors import DataError
+from ucn.evaluate import plots
 from ucn.evaluate.benchmarks import Entry, find_benchmark
 from ucn.evaluate.bundled import Motorcycle
 from ucn.evaluate.methods import LoadedMethods, Method
@@ -81,6 +83,19 @@ def test_tables() -> None:
     assert averages.rows[0][1] == "63.0 / 50.0 / 25.0 (10.0–90.0)"
     assert averages.rows[0][-4:] == ("2.5", "1.5", "0.25", "0.10")
     assert averages.rows[1][-2] == "–"  # no image was described
+
+
+def test_one_pair_has_no_interval() -> None:
+    run = make_run()
+    single = replace(
+        run,
+        scores=replace(run.scores, figures=tuple(replace(f, pairs=1) for f in run.scores.figures)),
+        predictions=replace(run.predictions, pairs=run.predictions.pairs[:1]),
+    )
+    averages = tabulate(single)[-1]
+    assert averages.rows[0][1] == "63.0 / 50.0 / 25.0"
+    for text in (averages.title, *describe_protocol(single)):
+        assert "interval" not in text
 
 
 def test_headline_chooses_the_average() -> None:
@@ -173,6 +188,28 @@ def test_picture_has_a_panel_for_each_group() -> None:
 
 def test_styles_are_all_different() -> None:
     assert len({tuple(choose_style(number).items()) for number in range(30)}) == 30
+
+
+@pytest.mark.parametrize("count", [1, 2, 17, 40])
+@pytest.mark.parametrize("groups", [("all",), tuple("abcdefg")])
+def test_legend_covers_nothing(count: int, groups: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Canvas] = []
+    monkeypatch.setattr(plots, "save_plot", lambda canvas, caption: drawn.append(canvas))
+    names = tuple(f"trunk+sift-flow {number}" for number in range(count))
+    draw_curves(find_benchmark("hpatches"), make_scores(names, groups))
+    (canvas,) = drawn
+    canvas.draw_without_rendering()
+    (legend,) = canvas.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(names)
+    box = legend.get_window_extent()
+    assert canvas.bbox.x0 <= box.x0 < box.x1 <= canvas.bbox.x1
+    assert canvas.bbox.y0 <= box.y0
+    for panel in canvas.axes:
+        assert panel.get_legend() is None
+        whole = panel.get_tightbbox()
+        assert whole is not None
+        assert whole.y0 >= box.y1
+        assert panel.get_window_extent().height > 2 * canvas.dpi  # it is not squeezed
 
 
 def test_tables_and_picture_by_axis() -> None:

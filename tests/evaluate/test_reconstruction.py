@@ -1,6 +1,7 @@
 """The benchmark of models: similarity, errors, scenes, and a run on a made-up scene in Strecha's layout."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from typer.testing import CliRunner
 
 from scene_cases import HW, align_centres, make_scene
 from ucn.cli.app import app
-from ucn.errors import ConfigError, DataError
-from ucn.evaluate.methods import MethodFiles
+from ucn.errors import ConfigError, DataError, WeightsError
+from ucn.evaluate.methods import MethodFiles, list_methods
 from ucn.evaluate.reconstruction import (
     COLMAP_SIFT,
     ReconstructionMethod,
@@ -27,6 +28,7 @@ from ucn.evaluate.reconstruction_metrics import centre_errors, direction_errors,
 from ucn.evaluate.reconstruction_report import load_reconstruction_methods, score_model
 
 RNG = np.random.default_rng(0)
+REFUSED = {"nn-transfer", "siamese", "sift-flow", "dsp", "deepmatching"}
 TRUTH = RNG.normal(size=(6, 3)) * 3
 TURN = Rotation.from_rotvec([0.3, -1.1, 0.4]).as_matrix()
 
@@ -167,6 +169,26 @@ class TestMethods:
         with pytest.raises(ConfigError, match="matches whole images"):
             load_reconstruction_methods(["dsp"], MethodFiles())
 
+    def test_what_is_offered_is_accepted(self) -> None:
+        with pytest.raises(ConfigError, match=r"no method 'geometrc'; did you mean 'geometric'\?") as refused:
+            load_reconstruction_methods(["geometrc"], MethodFiles())
+        listed = str(refused.value).partition("(there are ")[2].partition(";")[0].split(", ")
+        assert {"geometric", "sift", "vgg", COLMAP_SIFT} <= set(listed)
+        assert listed == [name for name in (*list_methods(), COLMAP_SIFT) if name not in REFUSED]
+        for name in (*REFUSED, "daisy+dsp"):
+            with pytest.raises(ConfigError, match=f"'{re.escape(name)}' matches whole images.*{COLMAP_SIFT}"):
+                load_reconstruction_methods([name], MethodFiles())
+        with pytest.raises(ConfigError, match=r"no method 'colmap-sift'.* or give a \.safetensors file"):
+            load_folder_method(COLMAP_SIFT)
+
+    @pytest.mark.parametrize("name", sorted({*list_methods()} - REFUSED))
+    def test_offered_names_load(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("UCN_DATA", raising=False)
+        try:
+            assert load_folder_method(name).method.name == name
+        except ConfigError as reason:
+            assert "cannot run here" in str(reason)
+
     def test_method_without_its_files_is_skipped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("UCN_DATA", raising=False)
         found, skipped = load_reconstruction_methods(["trunk", "sift"], MethodFiles())
@@ -174,6 +196,10 @@ class TestMethods:
         assert list(skipped) == ["trunk"]
         with pytest.raises(DataError, match="no method can be measured"):
             load_reconstruction_methods(["trunk"], MethodFiles())
+
+    def test_given_files_reach_their_methods(self, tmp_path: Path) -> None:
+        with pytest.raises(WeightsError, match="--vgg expects torchvision's vgg16"):
+            load_folder_method("vgg", MethodFiles(vgg=tmp_path / "missing.pth"))
 
     def test_weights_by_name_and_file(self, tmp_path: Path) -> None:
         from ucn.weights.table import SHIPPED, shipped_path

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import ucn
 from evaluation_cases import make_method
 from ucn.errors import OutputError
 from ucn.evaluate.outputs import check_outputs, find_versions, list_outputs, name_device, write_outputs
@@ -102,6 +103,12 @@ def test_output_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_what_a_run_was_made_with() -> None:
-    assert {"torch", "numpy"} <= find_versions().keys()
+    versions = find_versions()
+    assert {"torch", "numpy"} <= versions.keys()
+    assert next(iter(versions)) == "ucn"
+    assert versions["ucn"] == ucn.__version__
+    made = replace(REPORT, versions=versions)
+    assert f"Run with ucn {ucn.__version__}, torch " in write_markdown(made)
+    assert to_dict(made)["versions"]["ucn"] == ucn.__version__
     assert name_device("cpu").endswith("CPU cores")
     assert name_device("mps") == "mps"

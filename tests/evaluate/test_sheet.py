@@ -59,3 +59,12 @@ def test_it_is_a_picture(run: PointsRun) -> None:
         two = picture.height
     with PIL.Image.open(io.BytesIO(sheet.draw_sheet(run, 1))) as picture:
         assert 150 < picture.height < two
+
+
+def test_many_columns_go_on_below() -> None:
+    panel = np.full((20, 30, 3), 7, np.uint8)
+    few = sheet.compose_sheet(["a"] * 5, [[panel] * 5] * 2, "words")
+    many = sheet.compose_sheet(["a"] * 12, [[panel] * 12] * 2, "words")
+    assert many.width == few.width == 5 * 30 + 6 * 6
+    assert (np.asarray(many) == 7).all(axis=-1).sum() == 2 * 12 * 20 * 30
+    assert sheet.compose_sheet(["a"], [[panel]], "words").width == 30 + 2 * 6

@@ -24,21 +24,27 @@ _WIDTH = 160
 def run(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", help="A benchmark: mini, hpatches, flow, cub, own, …", show_default=False
-        ),
+        typer.Argument(metavar="NAME", help="A benchmark of those above.", show_default=False),
     ],
     data: Annotated[
         Path | None,
-        path_option("Its data; bundled benchmarks need none.", metavar="DIR"),
+        path_option("Its data; mini, motorcycle and self have theirs.", metavar="DIR"),
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(metavar="A,B,…", help="What to measure.", show_default="all but those that optimise"),
+        typer.Option(
+            metavar="A,B,…",
+            help="What to measure, of those above.",
+            show_default="all but those only where named",
+        ),
     ] = None,
     weights_files: Annotated[
         list[Path] | None,
-        typer.Option("--weights-file", metavar="FILE", help="Weights of `ucn train` to measure; repeatable."),
+        typer.Option(
+            "--weights-file",
+            metavar="FILE",
+            help="Weights of `ucn train` to measure, a method of the file's name; repeatable.",
+        ),
     ] = None,
     trunk: Annotated[
         Path | None,
@@ -72,7 +78,14 @@ def run(
         int | None,
         typer.Option(metavar="N", min=1, help="At most so many pairs, evenly spread.", show_default="all"),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of points and intervals.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Of points, intervals, and the estimators of camera motion, homographies and models.",
+        ),
+    ] = 0,
     refinement: Annotated[
         bool, typer.Option("--refinement/--no-refinement", help="Measure with and without, or without only.")
     ] = True,
@@ -106,6 +119,23 @@ def run(
     """Measure how many points methods find, on a benchmark; write table, JSON, CSV and curves.
 
     Predictions are kept, so that a run that was stopped goes on, and a second run only scores.
+
+    Benchmarks:
+    - need no data: mini, motorcycle, self
+    - one scene: hpatches, hpatches-matches, sintel, kitti-flow, middlebury,
+      middlebury-flow, middlebury-stereo, flow (all flow sets of a folder)
+    - driving: kitti-raw-points, kitti-odometry-points (points);
+      kitti-raw, kitti-odometry, kitti-odometry-train (camera motion)
+    - kinds of things: cub, faces, pf-willow, pf-pascal, spair,
+      pascal-berkeley, flowweb
+    - others: own (your pairs), pair-score, reconstruction
+
+    Methods:
+    - weights: those of `ucn weights`, and each --weights-file by its name
+    - sift, daisy, kaze, hog, surf, trunk, xfeat, disk
+    - only where named: vgg, pixel-sift, siamese, nn-transfer; sift-flow, dsp,
+      deepmatching, which also work on features of others (daisy+dsp)
+    - sift-ratio (camera motion only), colmap-sift (reconstruction only)
     """
     from ucn.devices import choose_device
     from ucn.evaluate.evaluations import Request, find_evaluation
@@ -175,6 +205,8 @@ def _check_options(
 
     if data is None and evaluation.needs_folder:
         raise ConfigError(f"{name} needs its data: give the folder with --data DIR")
+    if data is not None and not evaluation.needs_folder:
+        raise ConfigError(f"{name} has its data in the package; leave --data out")
     if sheet and not evaluation.pictures:
         raise ConfigError(f"{name} has no sheet of matches; leave --sheet out")
     if class_masks is not None and not evaluation.has_classes:

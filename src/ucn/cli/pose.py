@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ucn.types import Matches
 
 _FEW_INLIERS = 30  # as many agree by chance among a thousand wrong matches
+_LEAST_SHARE = _LEAST_SCORE = 0.5  # below, matches or images are more likely wrong than right
 
 
 class Estimators(StrEnum):
@@ -78,7 +79,12 @@ def run(
         Estimators, typer.Option(help="How the essential matrix is estimated.")
     ] = Estimators.poselib,
     threshold: Annotated[
-        float, typer.Option(metavar="PX", help="How far a match may lie from its epipolar line.")
+        float,
+        typer.Option(
+            metavar="PX",
+            help="How far a match may lie from its epipolar line. Benchmarks of camera motion take 0.5, "
+            "chosen on KITTI's exact cameras; 1 errs little more there and bears cameras known less exactly.",
+        ),
     ] = 1.0,
     seed: Seed = 0,
     weights: Weights = "geometric",
@@ -91,7 +97,8 @@ def run(
     """Find how the camera moved between two images: X1 = R X0 + t, t up to its length.
 
     Coordinates are those of the cameras: x to the right, y down, z ahead. Where the matches do not determine
-    a motion, the reason is printed, nothing is written, and the exit code is 1.
+    a motion, the reason is printed, nothing is written, and the exit code is 1. Where they determine one that
+    is doubtful, a warning says so.
     """
     given = _choose_intrinsics(intrinsics, intrinsics0, intrinsics1)
     if not threshold > 0:
@@ -177,12 +184,28 @@ def _summarise(
     return {
         **found,
         "failure": pose.failure or None,
+        "warning": _doubt(pose, matches),
         "matches": len(matches),
         "inliers": pose.inlier_count,
         "pair_score": float(matches.pair_score),
         "K0": cameras[0].tolist(),
         "K1": cameras[1].tolist(),
     }
+
+
+def _doubt(pose: PoseEstimate, matches: Matches) -> str | None:
+    """Why a motion that was found may be none, and what to do; None where nothing speaks against it."""
+    reasons = []
+    if pose.inlier_count < _LEAST_SHARE * len(matches):
+        reasons.append(f"only {pose.inlier_count:,} of {len(matches):,} matches agree with it")
+    if matches.pair_score < _LEAST_SCORE:
+        reasons.append(f"the pair score is {matches.pair_score:.2f}: the images may not show the same scene")
+    if pose.failure or not reasons:
+        return None
+    return (
+        f"the motion is doubtful, since {', and '.join(reasons)}. Wrong matches agree with some motion, too. "
+        "Look at those that agree (--draw), check --intrinsics, and take images that share more of the scene"
+    )
 
 
 def _write(
@@ -223,3 +246,5 @@ def _print(summary: dict[str, Any], seconds: dict[str, float], written: list[Pat
         "written": say_files(written),
     }
     print_lines(lines)
+    if summary["warning"]:
+        typer.secho(f"warning: {summary['warning']}", err=True, fg=typer.colors.YELLOW)

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ucn.evaluate.driving import LIMITS, DrivingRun
-from ucn.evaluate.plots import choose_style, draw_curves, lay_out, save_plot
+from ucn.evaluate.plots import add_legend, choose_style, draw_curves, lay_out, save_plot
 from ucn.evaluate.points_report import PointsRun, describe_protocol, tabulate
 from ucn.evaluate.report import Plot, Report, Table, say_percent
 from ucn.evaluate.scoring import ALL, Figure, Scores
@@ -127,5 +127,5 @@ def _draw_baselines(run: DrivingRun) -> Plot:
     panels[0].set_ylim(0, 102)
     panels[0].set_xlabel("camera baseline")
     panels[0].set_ylabel(f"points within {LIMITS[-1]:g} px, %")
-    panels[0].legend(fontsize=7, frameon=False, loc="lower left")
+    add_legend(canvas, panels)
     return save_plot(canvas, f"PCK@{LIMITS[-1]:g} px against the camera baseline", PLOTS[2])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ucn.data.catalogue import Option, find_info, open_data
+from ucn.data.catalogue import Option, find_info, guess_data, open_data
 from ucn.data.pairs import PairData
 from ucn.data.sets.layout import find_root
 from ucn.errors import DataError
@@ -123,7 +123,9 @@ def _find_flow_sets(folder: Path, columns: Iterable[str]) -> list[Entry]:
             entries += _enter_flow(column, open_data(name, found, options=options))
     if not entries:
         wanted = ", ".join(dict.fromkeys(names))
-        raise DataError(f"no flow set in {folder}: expected it to hold folders of {wanted}")
+        likely = [name for name in guess_data(folder) if name not in names]
+        hint = f"; it looks like '{likely[0]}'" if likely else ""
+        raise DataError(f"no flow set in {folder}: expected it to hold folders of {wanted}{hint}")
     return entries
 
 

@@ -24,7 +24,7 @@ from ucn.evaluate.metrics import (
     repeatability,
 )
 from ucn.evaluate.outputs import find_versions, name_device
-from ucn.evaluate.plots import choose_style, lay_out, save_plot
+from ucn.evaluate.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.predictions import Progress
 from ucn.evaluate.report import Plot, Report, Table, say_number, say_percent
 from ucn.evaluate.run import RunSettings, require_methods
@@ -252,5 +252,5 @@ def _draw(figures: Sequence[MatchFigure], groups: Sequence[str]) -> Plot:
         panel.set_xlabel("distance from the truth, px")
         panel.set_ylim(0, 100)
     panels[0].set_ylabel("MMA, %")
-    panels[0].legend(fontsize=8, frameon=False, loc="lower right")
+    add_legend(canvas, panels)
     return save_plot(canvas, "mean matching accuracy against the limit")

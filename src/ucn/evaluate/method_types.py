@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from ucn.baselines import Extractor
 from ucn.baselines.flow import NearestNeighbours, PairMatcher
+from ucn.errors import ConfigError
 
 if TYPE_CHECKING:
     from ucn.evaluate.entries import Entry
@@ -96,3 +98,31 @@ class LoadedMethods:
 
     methods: list[Method] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+
+
+def list_wanted(names: Sequence[str], weights: Sequence[Path], legal: Sequence[str]) -> list[str | Path]:
+    """What is measured, in order: files that nobody named, then what was named.
+
+    Args:
+        names: that were asked for.
+        weights: files of `ucn train`; each is measured, and answers to its own name.
+        legal: names of methods that need no such file; such a name never means a file.
+    """
+    wanted: list[str | Path] = [path for path in weights if path.stem in legal or path.stem not in names]
+    for name in names:
+        own = [] if name in legal else [path for path in weights if path.stem == name]
+        wanted += own or [name]
+    return wanted
+
+
+def refuse_repeated(names: Sequence[str]) -> None:
+    """Raises `ConfigError` where two methods have the same name."""
+    for name in sorted(set(names)):
+        if names.count(name) > 1:
+            raise ConfigError(f"two methods have the name '{name}'; rename one of the weights files")
+
+
+def hint_at(name: str, legal: Iterable[str]) -> str:
+    """What may have been meant by an unknown name, for the end of a clause; empty where nothing is close."""
+    close = difflib.get_close_matches(name, list(legal), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.metadata
 import os
@@ -34,6 +33,7 @@ from ucn.evaluate.method_types import LoadedMethods as LoadedMethods
 from ucn.evaluate.method_types import Method as Method
 from ucn.evaluate.method_types import MethodFiles as MethodFiles
 from ucn.evaluate.method_types import MethodInfo as MethodInfo
+from ucn.evaluate.method_types import hint_at, list_wanted, refuse_repeated
 from ucn.nn.fast import Engine, choose_exact_engine
 from ucn.predict import Matcher
 from ucn.weights import list_weights
@@ -55,6 +55,11 @@ def list_methods() -> tuple[str, ...]:
     return (*_list_quick(), *_ON_REQUEST, *OPTIMISERS)
 
 
+def list_features() -> tuple[str, ...]:
+    """Names of the methods among them that describe single images, so that others can work on that."""
+    return (*_list_quick(), *(name for name in _ON_REQUEST if name not in _WITHOUT_FEATURES))
+
+
 def _list_quick() -> tuple[str, ...]:
     """Methods that are measured where none are named; the others take seconds a pair."""
     return (*(info.name for info in list_weights()), *_BASELINES)
@@ -69,8 +74,9 @@ def load_methods(
     """Loads methods; those whose files or packages are absent are skipped, with the reason.
 
     Args:
-        names: of `list_methods`, and ``FEATURES+OPTIMISER``; None means all that take no seconds a pair.
-        files: what they need beside the package.
+        names: of `list_methods`, ``FEATURES+OPTIMISER``, and those of given weights files; None means all
+            that take no seconds a pair.
+        files: what they need beside the package; weights files are measured even where they are not named.
         device: where networks of torch run.
         engine: of a `Matcher`; None takes one that computes in float32, whatever the device.
 
@@ -85,32 +91,27 @@ def load_methods(
     for name in chosen:
         _check_name(name, [path.stem for path in files.weights])
     loaded = LoadedMethods()
-    for path in files.weights:
-        loaded.methods.append(_load_weights(str(path), path.stem, device, engine))
-    features = {method.name: method for method in loaded.methods}
-    for name in chosen:
+    own = {path: _load_weights(str(path), path.stem, device, engine) for path in files.weights}
+    features = {method.name: method for method in own.values()}
+    for item in list_wanted(chosen, files.weights, list_methods()):
+        if isinstance(item, Path):
+            loaded.methods.append(own[item])
+            continue
         try:
-            loaded.methods.append(_load(name, features, files, device, engine))
+            loaded.methods.append(_load(item, features, files, device, engine))
         except _AbsentError as reason:
-            loaded.skipped[name] = str(reason)
-    repeated = {method.name for method in loaded.methods if _count(loaded, method.name) > 1}
-    if repeated:
-        raise ConfigError(f"two methods have the name '{min(repeated)}'; rename one of the weights files")
+            loaded.skipped[item] = str(reason)
+    refuse_repeated([method.name for method in loaded.methods])
     return loaded
 
 
-def _count(loaded: LoadedMethods, name: str) -> int:
-    return sum(method.name == name for method in loaded.methods)
-
-
 def _check_name(name: str, weights: Sequence[str]) -> None:
-    legal = list_methods()
+    legal = (*list_methods(), *weights)
     features, plus, optimiser = name.partition("+")
-    own = (*_list_quick(), *(other for other in _ON_REQUEST if other not in _WITHOUT_FEATURES), *weights)
+    own = (*list_features(), *weights)
     if name in legal or (plus and features in own and optimiser in OPTIMISERS):
         return
-    close = difflib.get_close_matches(name, [*legal, *(f"{a}+{b}" for a in own for b in OPTIMISERS)], n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    hint = hint_at(name, [*legal, *(f"{a}+{b}" for a in own for b in OPTIMISERS)])
     raise ConfigError(
         f"no method '{name[:80]}'{hint} (there are {', '.join(legal)}; {', '.join(OPTIMISERS)} also work on "
         f"features of others, as trunk+{next(iter(OPTIMISERS))}; files of `ucn train` are given with "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from ucn.baselines.surf import SurfKeypoints
 from ucn.baselines.surf import find_obstacle as find_surf_obstacle
 from ucn.config import MatchConfig
 from ucn.errors import ConfigError
+from ucn.evaluate.method_types import hint_at, list_wanted, refuse_repeated
 from ucn.evaluate.methods import MethodFiles, MethodInfo, load_methods
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
@@ -170,8 +170,8 @@ def load_motion_methods(
     """Loads methods; those whose files or packages are absent are skipped, with the reason.
 
     Args:
-        names: of `list_motion_methods`; None means all of them.
-        files: what they need beside the package.
+        names: of `list_motion_methods`, and those of given weights files; None means all of the former.
+        files: what they need beside the package; weights files are measured even where they are not named.
         device: where networks of torch run.
 
     Raises:
@@ -181,34 +181,30 @@ def load_motion_methods(
     files = files or MethodFiles()
     legal = list_motion_methods()
     chosen = list(dict.fromkeys(legal if names is None else names))
+    known = (*legal, *(path.stem for path in files.weights))
     for name in chosen:
-        if name not in legal:
-            _refuse(name, legal)
+        if name not in known:
+            _refuse(name, known)
     loaded = LoadedMotionMethods()
-    for path in files.weights:
-        loaded.methods.append(_load_weights(str(path), path.stem, device))
-    for name in chosen:
-        if name == "surf" and (obstacle := find_surf_obstacle()):
-            loaded.skipped[name] = obstacle
-        elif name in _CLASSICAL:
-            loaded.methods.append(_CLASSICAL[name]())
-        elif name in _PEERS:
-            _load_peer(name, files, device, loaded)
+    for wanted in list_wanted(chosen, files.weights, legal):
+        if isinstance(wanted, Path):
+            loaded.methods.append(_load_weights(wanted, wanted.stem, device))
+        elif wanted == "surf" and (obstacle := find_surf_obstacle()):
+            loaded.skipped[wanted] = obstacle
+        elif wanted in _CLASSICAL:
+            loaded.methods.append(_CLASSICAL[wanted]())
+        elif wanted in _PEERS:
+            _load_peer(wanted, files, device, loaded)
         else:
-            loaded.methods.append(_load_weights(name, name, device))
-    taken = [method.name for method in loaded.methods]
-    if len(set(taken)) < len(taken):
-        repeated = next(name for name in taken if taken.count(name) > 1)
-        raise ConfigError(f"two methods have the name '{repeated}'; rename one of the weights files")
+            loaded.methods.append(_load_weights(wanted, wanted, device))
+    refuse_repeated([method.name for method in loaded.methods])
     return loaded
 
 
 def _refuse(name: str, legal: tuple[str, ...]) -> None:
-    close = difflib.get_close_matches(name, legal, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
     raise ConfigError(
-        f"no method '{name[:80]}' of camera motion{hint} (there are {', '.join(legal)}; files of `ucn train` "
-        "are given with --weights-file)"
+        f"no method '{name[:80]}' of camera motion{hint_at(name, legal)} (there are {', '.join(legal)}; "
+        "files of `ucn train` are given with --weights-file)"
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+import ucn
 from ucn.data.io import check_output, write_bytes_atomically
 from ucn.errors import OutputError
 from ucn.evaluate.report import Report, to_dict, write_csv, write_latex, write_markdown
@@ -21,7 +22,7 @@ QUERIES = "-queries.jpg"
 
 _TEXTS = (".json", ".csv", ".md", ".tex")
 _PACKAGES = (
-    *("ucn", "torch", "numpy", "opencv-contrib-python-headless", "onnxruntime", "poselib", "kornia", "numba"),
+    *("torch", "numpy", "opencv-contrib-python-headless", "onnxruntime", "poselib", "kornia", "numba"),
     "pycolmap",
 )
 
@@ -77,8 +78,8 @@ def write_outputs(
 
 
 def find_versions() -> dict[str, str]:
-    """Versions of the packages that figures may depend on, those that are installed."""
-    found = {}
+    """Versions of this package and of those that figures may depend on and that are installed."""
+    found = {"ucn": ucn.__version__}
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

@@ -34,6 +34,8 @@ CUB_PAIR_COUNT = 500
 BINS = 10
 """Of the reliability plot."""
 
+SCENES, BIRDS = "HPatches: same or other scene", "CUB: same or other kind of bird"
+"""Groups of one data set."""
 ONE_SIZE, OWN_SIZES = "CUB: bird or scene, one size", "CUB: bird or scene, own sizes"
 """Groups of birds against scenes: reduced to the size of the bird, and as they are."""
 
@@ -90,6 +92,18 @@ class PairFigure:
     reliability: Reliability = field(repr=False)
 
 
+def find_roots(folder: Path) -> dict[str, Path | None]:
+    """Where HPatches and CUB are: the folder itself or one directly in it; None where neither is.
+
+    Raises:
+        DataError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise DataError(f"no folder {folder}: expected one that holds the folders of hpatches and cub")
+    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    return {name: next((p for p in places if is_root(p, name)), None) for name in ("hpatches", "cub")}
+
+
 def list_pairs(folder: Path) -> list[LabelledPair]:
     """The pairs of HPatches and of CUB, of those whose folder is the given one or lies in it.
 
@@ -101,10 +115,7 @@ def list_pairs(folder: Path) -> list[LabelledPair]:
     Raises:
         DataError: neither is there, or one has faults.
     """
-    if not folder.is_dir():
-        raise DataError(f"no folder {folder}: expected one that holds the folders of hpatches and cub")
-    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
-    roots = {name: next((p for p in places if is_root(p, name)), None) for name in ("hpatches", "cub")}
+    roots = find_roots(folder)
     pairs: list[LabelledPair] = []
     scenes: list[Path] = []
     if roots["hpatches"] is not None:
@@ -134,8 +145,8 @@ def _pair_scenes(folder: Path) -> tuple[list[LabelledPair], list[Path]]:
         following = own[(number + 1) % len(own)]
         for row, (image0, image1) in enumerate(sequence):
             other = following[row % len(following)][1]
-            pairs.append(LabelledPair("HPatches: same or other scene", True, image0, image1))
-            pairs.append(LabelledPair("HPatches: same or other scene", False, image0, other))
+            pairs.append(LabelledPair(SCENES, True, image0, image1))
+            pairs.append(LabelledPair(SCENES, False, image0, other))
     return pairs, [sequence[0][0] for sequence in own]
 
 
@@ -151,7 +162,7 @@ def _pair_birds(folder: Path, scenes: Sequence[Path]) -> list[LabelledPair]:
         turned = [*rows[number:], *rows[:number]]
         turned = [*turned[len(turned) // 2 :], *turned[: len(turned) // 2]]
         other = next((row for row in turned if data.pair_class(row) != data.pair_class(index)), None)
-        kinds = [("CUB: same or other kind of bird", None if other is None else data.image_paths(other)[1])]
+        kinds = [(BIRDS, None if other is None else data.image_paths(other)[1])]
         if scenes:
             # At one size what is shown decides. As they are, scenes are larger than birds, so that size goes
             # with the answer: that comparison shows how the score bears images of unequal sizes.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ucn.evaluate.methods import LoadedMethods, Method
 from ucn.evaluate.outputs import find_versions, name_device
 from ucn.evaluate.pair_score import (
     BINS,
+    BIRDS,
+    ONE_SIZE,
+    SCENES,
     LabelledPair,
     PairFigure,
     choose_pairs,
+    find_roots,
     list_pairs,
     measure,
     score_pairs,
@@ -24,7 +28,9 @@ from ucn.evaluate.run import RunSettings, require_methods
 from ucn.nn.fast import choose_exact_engine
 from ucn.predict import Matcher
 
-TITLE = "pairs of HPatches and CUB that match and that do not, told apart by the pair score"
+_NAMES = {"hpatches": "HPatches", "cub": "CUB"}
+_TITLE = "pairs of {} that match and that do not, told apart by the pair score"
+TITLE = _TITLE.format(" and ".join(_NAMES.values()))
 
 
 def run_pair_score(
@@ -58,7 +64,7 @@ def run_pair_score(
     scores = score_pairs(pairs, chosen, matchers, settings.cache, progress, jobs)
     asked = [pairs[row] for row in chosen]
     figures = [figure for name, own in scores.items() for figure in measure(name, asked, own)]
-    return _build_report(usable, settings, asked, figures)
+    return replace(_build_report(usable, settings, asked, figures), notes=tuple(_note_missing(folder)))
 
 
 def _build_report(
@@ -68,18 +74,12 @@ def _build_report(
     limited = f", at most {settings.limit} matching ones of each group (--limit)" if settings.limit else ""
     return Report(
         name="pair-score",
-        title=TITLE,
+        title=_TITLE.format(" and ".join(n for n in _NAMES.values() if any(g.startswith(n) for g in groups))),
         command=settings.command,
         tables=tuple(_tabulate(group, [f for f in figures if f.group == group]) for group in groups),
         protocol=(
             f"data: {len(pairs):,} pairs, half of them matching{limited}",
-            "HPatches: image 1 of a sequence with another image of it (matches), or with one of the next "
-            "sequence by name",
-            "CUB: listed test pairs of one kind of bird (match), or the first bird with one of another kind, "
-            "or with the first image of an HPatches sequence",
-            "sizes: of birds and scenes 'one size' reduces image 1 to the longest side of image 0; with 'own "
-            "sizes' scenes are larger than birds, so that size goes with the answer, and the figures say how "
-            "the score bears unequal sizes, not how well it knows birds",
+            *describe_groups(groups),
             "score: Matcher.match(...).pair_score with default settings: up to its own longest side, "
             "corners, mutual matches",
             "AUROC: chance that a matching pair scores above another, ties counted half; Brier: mean squared "
@@ -104,6 +104,34 @@ def _build_report(
         versions=find_versions(),
         device=name_device(settings.device),
     )
+
+
+def describe_groups(groups: Sequence[str]) -> Iterator[str]:
+    """How pairs were made of the data that was there."""
+    if SCENES in groups:
+        yield (
+            "HPatches: image 1 of a sequence with another image of it (matches), or with one of the next "
+            "sequence by name"
+        )
+    others = {BIRDS: "with one of another kind", ONE_SIZE: "with the first image of an HPatches sequence"}
+    named = [words for group, words in others.items() if group in groups]
+    if named:
+        yield f"CUB: listed test pairs of one kind of bird (match), or the first bird {', or '.join(named)}"
+    if ONE_SIZE in groups:
+        yield (
+            "sizes: of birds and scenes 'one size' reduces image 1 to the longest side of image 0; with 'own "
+            "sizes' scenes are larger than birds, so that size goes with the answer, and the figures say how "
+            "the score bears unequal sizes, not how well it knows birds"
+        )
+
+
+def _note_missing(folder: Path) -> Iterator[str]:
+    for name, root in find_roots(folder).items():
+        if root is None:
+            yield (
+                f"{_NAMES[name]} was not found, so it is not measured; looked at: {folder} and the folders "
+                "directly inside"
+            )
 
 
 def _tabulate(group: str, figures: Sequence[PairFigure]) -> Table:
@@ -140,25 +168,22 @@ def _list_bins(figure: PairFigure) -> dict[str, list[float]]:
 
 def _draw(figures: Sequence[PairFigure], groups: Sequence[str]) -> Plot:
     """Share of matching pairs against the score; the larger a mark, the more pairs."""
-    canvas, panels = lay_out(len(groups), (3.6, 3.8))
+    count = len({figure.method for figure in figures})
+    canvas, panels = lay_out(len(groups), (3.6 + 0.16 * count, 3.8))
     for panel, group in zip(panels, groups, strict=True):
         panel.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, linestyle=":")
         for number, figure in enumerate(f for f in figures if f.group == group):
             bins, style = figure.reliability, choose_style(number)
             is_used = bins.counts > 0
-            panel.plot(bins.mean_scores[is_used], bins.shares[is_used], linewidth=1, **style)
+            label = f"{figure.method}, AUROC {say_number(figure.auroc, 3)}"
+            panel.plot(bins.mean_scores[is_used], bins.shares[is_used], label=label, linewidth=1, **style)
             sizes = 8 + 120 * bins.counts[is_used] / bins.counts.sum()
-            panel.scatter(
-                bins.mean_scores[is_used],
-                bins.shares[is_used],
-                s=sizes,
-                color=style["color"],
-                label=f"{figure.method}, AUROC {say_number(figure.auroc, 3)}",
-            )
+            panel.scatter(bins.mean_scores[is_used], bins.shares[is_used], s=sizes, color=style["color"])
         panel.set_title(group, fontsize=9)
         panel.set_xlabel("pair score")
         panel.set_xlim(-0.03, 1.03)
         panel.set_ylim(-0.03, 1.03)
-        panel.legend(fontsize=7, frameon=False, loc="lower right")
+        # Below its panel, since each has figures of its own.
+        panel.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     panels[0].set_ylabel("share of pairs that match")
     return save_plot(canvas, "share of matching pairs against the pair score")

@@ -25,11 +25,13 @@ class PaperColumn:
         label: its header.
         source: where in the paper.
         figures: of each system, in per cent or degrees; None where the paper only draws it.
+        digits: behind the point, at least; more where the paper has more.
     """
 
     label: str
     source: str
     figures: dict[str, float | None]
+    digits: int = 1
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,13 @@ _MOTION = (
         "paper: rotation, °",
         "Table 6, KITTI raw",
         dict(zip(_MOTION_SYSTEMS, (0.307, 0.309, 0.344, 0.312, 0.394, 0.317, 0.325), strict=True)),
+        digits=3,
     ),
     PaperColumn(
         "paper: translation, °",
         "Table 6, KITTI raw",
         dict(zip(_MOTION_SYSTEMS, (4.749, 4.516, 5.790, 4.584, 9.293, 4.147, 4.728), strict=True)),
+        digits=3,
     ),
 )
 
@@ -216,8 +220,15 @@ def cite_paper(columns: Sequence[PaperColumn]) -> tuple[str, ...]:
     )
 
 
+def say_figure(value: float, digits: int = 1) -> str:
+    """A figure with so many digits behind the point, or with more where it has more (4.08)."""
+    _, _, behind = f"{value:g}".partition(".")
+    return f"{value:.{max(digits, len(behind))}f}"
+
+
 def _quote(column: PaperColumn, systems: Sequence[str]) -> str:
-    found = {name: column.figures[name] for name in systems if column.figures.get(name) is not None}
+    figures = {name: column.figures.get(name) for name in systems}
+    found = {name: say_figure(value, column.digits) for name, value in figures.items() if value is not None}
     if len(systems) == 1:
-        return f"{found[systems[0]]:g}" if found else "–"
-    return ", ".join(f"{name.removeprefix('UCN-')} {value:g}" for name, value in found.items()) or "–"
+        return found.get(systems[0], "–")
+    return ", ".join(f"{name.removeprefix('UCN-')} {text}" for name, text in found.items()) or "–"

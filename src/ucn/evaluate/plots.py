@@ -20,6 +20,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vP*Xh"
 _PANELS_A_ROW = 4
+_INCHES_AROUND = 0.15  # of the legend
 
 
 def choose_style(number: int) -> dict[str, Any]:
@@ -45,6 +46,37 @@ def lay_out(count: int, panel_hw: tuple[float, float] = (3.3, 3.6)) -> tuple[Can
     for panel in panels[:count]:
         panel.grid(alpha=0.3, linewidth=0.6)
     return canvas, panels[:count]
+
+
+def add_legend(canvas: Canvas, panels: Sequence[Axes], fontsize: float = 8) -> None:
+    """One legend below all panels, in as many columns as fit; the canvas grows by its height.
+
+    Args:
+        canvas: of `lay_out`.
+        panels: whose lines are named; a name that several have is shown once.
+        fontsize: in points.
+    """
+    handles: dict[str, Any] = {}
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if not handles:
+        return
+    width, height = canvas.get_size_inches()
+    for rows in range(1, len(handles) + 1):
+        legend = canvas.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=-(-len(handles) // rows),
+            fontsize=fontsize,
+            frameon=False,
+        )
+        size = legend.get_window_extent()
+        if size.width / canvas.dpi <= width - _INCHES_AROUND or rows == len(handles):
+            break
+        legend.remove()
+    canvas.set_size_inches(width, height + size.height / canvas.dpi + _INCHES_AROUND)
 
 
 def save_plot(canvas: Canvas, caption: str, suffix: str = "") -> Plot:
@@ -80,7 +112,7 @@ def draw_curves(benchmark: Benchmark, scores: Scores) -> Plot:
         panel.set_ylim(0, 100)
         if number % _PANELS_A_ROW == 0:
             panel.set_ylabel("points found, %")
-    panels[0].legend(fontsize=8, frameon=False, loc="lower right")
+    add_legend(canvas, panels)
     return save_plot(canvas, "share of correct points against the limit")
 
 

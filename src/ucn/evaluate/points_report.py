@@ -8,7 +8,15 @@ from dataclasses import asdict, dataclass
 from ucn.evaluate.benchmarks import Benchmark
 from ucn.evaluate.faithfulness import judge_systems, mark_name
 from ucn.evaluate.methods import Method
-from ucn.evaluate.paper import PAPER_CLASSES, PAPER_COLUMNS, PaperColumn, cite_paper, list_cited, quote_paper
+from ucn.evaluate.paper import (
+    PAPER_CLASSES,
+    PAPER_COLUMNS,
+    PaperColumn,
+    cite_paper,
+    list_cited,
+    quote_paper,
+    say_figure,
+)
 from ucn.evaluate.plots import draw_curves
 from ucn.evaluate.predictions import Predictions
 from ucn.evaluate.report import Report, Table, say_number, say_percent
@@ -103,12 +111,19 @@ def describe_protocol(run: PointsRun) -> list[str]:
         "match is then placed between cells, by the same code for all methods; no mutual check, no ratio "
         f"test, no smoothing{_except_optimisers(run.methods)}",
         _describe_limits(benchmark),
-        f"averages: tables show the mean over {_say_average(benchmark)} unless they say otherwise; intervals "
-        f"hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {run.seed})",
+        f"averages: tables show the mean over {_say_average(benchmark)} unless they say otherwise"
+        f"{_describe_intervals(run)}",
     ]
     if run.jobs > 1:
         lines.append(f"times: {run.jobs} processes shared the machine, so seconds are those of a busy one")
     return lines
+
+
+def _describe_intervals(run: PointsRun) -> str:
+    """What intervals are; one pair has none."""
+    if len(run.predictions.pairs) < 2:
+        return ""
+    return f"; intervals hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {run.seed})"
 
 
 def _except_optimisers(methods: Sequence[Method]) -> str:
@@ -189,7 +204,7 @@ def _add_paper(run: PointsRun, table: Table) -> Table:
 
 def _tabulate_paper(name: str) -> Table:
     paper = PAPER_CLASSES[name]
-    rows = tuple((system, *(f"{value:g}" for value in row)) for system, row in paper.figures.items())
+    rows = tuple((system, *(say_figure(value) for value in row)) for system, row in paper.figures.items())
     return Table(paper.title, ("system (cited)", *paper.classes), rows)
 
 
@@ -200,15 +215,16 @@ def _tabulate_averages(run: PointsRun, figures: Sequence[Figure], use: bool) -> 
         cells = [mark_name(method.name, verdicts)]
         own = [figure for figure in figures if figure.method == method.name]
         for figure in own:
-            bounds = f"{say_percent(figure.low)}–{say_percent(figure.high)}"
+            bounds = f" ({say_percent(figure.low)}–{say_percent(figure.high)})" if figure.pairs > 1 else ""
             means = " / ".join(map(say_percent, (figure.per_point, figure.per_pair, figure.per_class)))
-            cells.append(f"{means} ({bounds})")
+            cells.append(f"{means}{bounds}")
         cost = next(cost for cost in run.scores.costs if cost.method == method.name)
         errors = (say_number(own[0].mean_error), say_number(own[0].median_error))
         rows.append((*cells, *errors, say_number(cost.per_image, 2), say_number(cost.per_pair, 2)))
     limits = run.benchmark.limits
     names = [f"{figures[0].group} {_say_limits(run.benchmark, (limit,))}" for limit in limits]
-    title = f"mean over points / pairs / classes (interval of the first), {_title(use)}"
+    interval = " (interval of the first)" if any(figure.pairs > 1 for figure in figures) else ""
+    title = f"mean over points / pairs / classes{interval}, {_title(use)}"
     ends = ("mean error, px", "median error, px", "s an image", "s a pair")
     return Table(title, ("method", *names, *ends), tuple(rows))
 

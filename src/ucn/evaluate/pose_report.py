@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ucn.data.checking import spread
 from ucn.errors import DataError
@@ -22,7 +23,7 @@ from ucn.evaluate.motion_scoring import (
 )
 from ucn.evaluate.outputs import find_versions, name_device
 from ucn.evaluate.paper import PAPER_COLUMNS, cite_paper, list_cited, quote_paper
-from ucn.evaluate.plots import choose_style, lay_out, save_plot
+from ucn.evaluate.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.predictions import Progress
 from ucn.evaluate.report import Plot, Report, Table, say_number, say_percent
 from ucn.evaluate.run import RunSettings
@@ -33,6 +34,10 @@ _ESTIMATORS = {
     "poselib": "poselib (LO-RANSAC over five points, then a robust non-linear refinement)",
     "opencv": "OpenCV (findEssentialMat with RANSAC over five points, no refinement: the paper's kind)",
 }
+
+# Colour and kind of line tell methods apart, so a method's two curves differ in marks and width.
+_ALIGNED: dict[str, Any] = {"linewidth": 1.8}
+_AS_FOUND: dict[str, Any] = {"linewidth": 0.8, "markerfacecolor": "white"}
 
 
 @dataclass(frozen=True)
@@ -163,8 +168,17 @@ def describe_protocol(run: _Run) -> list[str]:
         "failures: no motion (fewer than five matches or inliers, or a rotation alone explains them); each "
         "counts 180° in both means and medians",
         "AUC: of the larger of both errors, as in SuperGlue",
-        f"intervals hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {seed}); pairs share "
-        "frames, so they are somewhat too narrow",
+        *_describe_intervals(run),
+    ]
+
+
+def _describe_intervals(run: _Run) -> list[str]:
+    """What intervals are; one pair has none."""
+    if run.scores.pairs < 2:
+        return []
+    return [
+        f"intervals hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {run.settings.seed}); "
+        "pairs share frames, so they are somewhat too narrow"
     ]
 
 
@@ -242,18 +256,22 @@ def _tabulate_differences(run: _Run) -> list[Table]:
     chosen = [item for item in run.scores.differences if item.estimator == ESTIMATORS[0]]
     if not chosen:
         return []
+    has_interval = run.scores.pairs > 1
+
+    def say(mean: float, low: float, high: float, digits: int) -> str:
+        bounds = f" ({low:+.{digits}f} to {high:+.{digits}f})" if has_interval else ""
+        return f"{mean:+.{digits}f}{bounds}"
+
     rows = tuple(
         (
             f"{item.method}, aligned" if item.is_aligned else item.method,
-            f"{item.rotation:+.4f} ({item.rotation_low:+.4f} to {item.rotation_high:+.4f})",
-            f"{item.translation:+.3f} ({item.translation_low:+.3f} to {item.translation_high:+.3f})",
+            say(item.rotation, item.rotation_low, item.rotation_high, 4),
+            say(item.translation, item.translation_low, item.translation_high, 3),
         )
         for item in chosen
     )
-    title = (
-        f"difference from `{_REFERENCE}` on the same pairs, mean and {LEVEL:.0%} interval, less is better, "
-        f"{ESTIMATORS[0]}"
-    )
+    shown = f"pairs, mean and {LEVEL:.0%} interval" if has_interval else "pair"
+    title = f"difference from `{_REFERENCE}` on the same {shown}, less is better, {ESTIMATORS[0]}"
     return [Table(title, ("method", "rotation, °", "translation, °"), rows)]
 
 
@@ -284,10 +302,10 @@ def _draw(run: _Run) -> Plot:
                 values = [
                     getattr(_find(run, ESTIMATORS[0], variant, group), f"{quantity}_mean") for group in groups
                 ]
-                style = choose_style(number) | {"linestyle": "-" if variant.is_aligned else ":"}
-                panel.plot(groups, values, label=variant.label, marker="o", markersize=3, **style)
+                style = choose_style(number) | (_ALIGNED if variant.is_aligned else _AS_FOUND)
+                panel.plot(groups, values, label=variant.label, marker="o", markersize=4, **style)
         panel.set_title(f"{quantity} error, °, mean", fontsize=10)
         panel.set_yscale("log")  # features alone err by many times what aligned ones do
         panel.set_xlabel("frames apart")
-    panels[1].legend(fontsize=6, frameon=False, ncols=2)
+    add_legend(canvas, panels, fontsize=7)
     return save_plot(canvas, "mean errors of rotation and translation against the gap between frames")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from ucn.baselines.extractor import Extractor
 from ucn.batch.extraction import Method
 from ucn.devices import choose_device
 from ucn.errors import ConfigError
+from ucn.evaluate.method_types import hint_at
+from ucn.evaluate.methods import OPTIMISERS, MethodFiles, list_features, list_methods, load_methods
 from ucn.evaluate.methods import Method as MeasuredMethod
-from ucn.evaluate.methods import MethodFiles, list_methods, load_methods
 from ucn.nn.fast import Engine
 from ucn.weights import list_weights, load_weights
 from ucn.weights.store import DEFAULT_MAX_SIDE
@@ -47,11 +49,26 @@ def load_folder_method(
         WeightsError: a file is damaged or of something else.
     """
     files = files or MethodFiles()
+    check_folder_name(name_or_path, list_features())
     measured = _load(name_or_path, files, "cpu", engine)
     is_weights = _is_file(name_or_path) or name_or_path in {info.name for info in list_weights()}
     side = load_weights(name_or_path).max_side if is_weights else DEFAULT_MAX_SIDE
     method = Method(measured.name, measured.key, partial(_make, name_or_path, files, engine))
     return FolderMethod(method, measured.title, side)
+
+
+def check_folder_name(name_or_path: str, legal: Sequence[str]) -> None:
+    """Raises `ConfigError`, naming the legal ones, for what is neither one of them nor a file."""
+    if name_or_path in legal or _is_file(name_or_path):
+        return
+    shown, plus, optimiser = name_or_path[:80], *name_or_path.partition("+")[1:]
+    offer = f"(there are {', '.join(legal)}; or give a .safetensors file of `ucn train`)"
+    if name_or_path in list_methods() or (plus and optimiser in OPTIMISERS):
+        raise ConfigError(
+            f"method '{shown}' matches whole images and has no descriptors of keypoints; choose another "
+            f"{offer}"
+        )
+    raise ConfigError(f"no method '{shown}'{hint_at(name_or_path, legal)} {offer}")
 
 
 def _is_file(name_or_path: str) -> bool:
@@ -66,16 +83,9 @@ def _make(name_or_path: str, files: MethodFiles, engine: Engine | None, device: 
 
 def _load(name_or_path: str, files: MethodFiles, device: str, engine: Engine | None) -> MeasuredMethod:
     if _is_file(name_or_path):
-        given = MethodFiles(weights=(Path(name_or_path),), trunk=files.trunk, xfeat=files.xfeat)
-        loaded = load_methods([], given, device, engine)
+        loaded = load_methods([], replace(files, weights=(Path(name_or_path),)), device, engine)
     else:
-        given = MethodFiles(trunk=files.trunk, xfeat=files.xfeat)
-        loaded = load_methods([name_or_path], given, device, engine)
+        loaded = load_methods([name_or_path], replace(files, weights=()), device, engine)
     for name, reason in loaded.skipped.items():
         raise ConfigError(f"method '{name}' cannot run here: {reason}")
-    found = loaded.methods[0]
-    if not found.is_nearest:
-        raise ConfigError(
-            f"method '{found.name}' matches whole images and has no descriptors of keypoints; choose another"
-        )
-    return found
+    return loaded.methods[0]

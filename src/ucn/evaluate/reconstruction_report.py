@@ -13,9 +13,10 @@ from ucn.batch.describing import ExtractSettings
 from ucn.batch.detectors import SPACING
 from ucn.batch.reconstruction import STRICT_PIXELS
 from ucn.errors import ConfigError, DataError
-from ucn.evaluate.methods import MethodFiles
+from ucn.evaluate.method_types import list_wanted, refuse_repeated
+from ucn.evaluate.methods import MethodFiles, list_features
 from ucn.evaluate.outputs import find_versions, name_device
-from ucn.evaluate.plots import choose_style, lay_out, save_plot
+from ucn.evaluate.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.predictions import Progress
 from ucn.evaluate.reconstruction import (
     COLMAP_SIFT,
@@ -28,7 +29,7 @@ from ucn.evaluate.reconstruction import (
     make_models,
     name_variant,
 )
-from ucn.evaluate.reconstruction_methods import load_folder_method
+from ucn.evaluate.reconstruction_methods import check_folder_name, load_folder_method
 from ucn.evaluate.reconstruction_metrics import centre_errors, direction_errors, fit_similarity
 from ucn.evaluate.report import Plot, Report, Table, say_number
 from ucn.evaluate.run import RunSettings
@@ -88,10 +89,13 @@ def load_reconstruction_methods(
     """
     if names is None:
         names = [*(info.name for info in list_weights() if info.task != "semantic"), COLMAP_SIFT]
-    wanted = [*map(str, files.weights), *dict.fromkeys(names)]
+    legal = (*list_features(), COLMAP_SIFT)
+    chosen = list(dict.fromkeys(names))
+    for name in chosen:
+        check_folder_name(name, (*legal, *(path.stem for path in files.weights)))
     found: list[ReconstructionMethod] = []
     skipped: dict[str, str] = {}
-    for name in wanted:
+    for name in map(str, list_wanted(chosen, files.weights, legal)):
         if name == COLMAP_SIFT:
             key = {"colmap-sift": str(load_pycolmap().COLMAP_version)}
             found.append(ReconstructionMethod(name, _SIFT_TITLE, key))
@@ -107,6 +111,7 @@ def load_reconstruction_methods(
     if not found:
         reasons = "; ".join(skipped.values()) or "none was asked for"
         raise DataError(f"no method can be measured: {reasons}")
+    refuse_repeated([method.name for method in found])
     return found, skipped
 
 
@@ -268,5 +273,5 @@ def _draw(
         panel.set_xlabel("image")
         panel.set_ylim(bottom=0)
     panels[0].set_ylabel("distance of the camera's centre from the truth, mm")
-    panels[0].legend(fontsize=7, frameon=False)
+    add_legend(canvas, panels)
     return save_plot(canvas, "error of each camera centre after the best similarity")

@@ -24,7 +24,7 @@ class RunSettings:
     Attributes:
         cache: folder of predictions.
         limit: at most so many pairs, evenly spread; None takes all.
-        seed: of points and resampling.
+        seed: of points, resampling and estimators.
         refinements: whether matches are placed between cells; both are measured by default.
         max_side: longest side of images in pixels, in place of the benchmark's own; None keeps that.
         device: where networks of torch and matching run.

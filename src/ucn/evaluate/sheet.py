@@ -24,6 +24,7 @@ from ucn.viz.colours import OKABE_ITO, Picture, is_finite
 
 _HEIGHT, _MAX_WIDTH = 170, 260  # of a picture on the sheet
 _GAP, _LINE = 6, 26
+_COLUMNS = 5  # side by side; a sheet of many methods would else be a ribbon
 _POINTS = 12  # of a pair
 _RADIUS = 5.0
 
@@ -95,12 +96,28 @@ def _draw_panel(image: Tensor, content: Rectangle, marks: _Marks) -> Picture:
 
 
 def compose_sheet(names: Sequence[str], rows: Sequence[Sequence[Picture]], caption: str) -> PIL.Image.Image:
-    """Pictures in rows and columns, names above, words below."""
+    """Pictures in rows and columns, names above, words below; further columns stand below the first ones."""
+    bands = [
+        _compose_band(names[first : first + _COLUMNS], [row[first : first + _COLUMNS] for row in rows])
+        for first in range(0, len(names), _COLUMNS)
+    ]
+    size = (max(band.width for band in bands), sum(band.height for band in bands) + _LINE)
+    sheet = PIL.Image.new("RGB", size, PAPER)
+    top = 0
+    for band in bands:
+        sheet.paste(band, (0, top))
+        top += band.height
+    font = PIL.ImageFont.load_default(size=15)
+    PIL.ImageDraw.Draw(sheet).text((_GAP, top + _LINE / 2), caption, font=font, fill=INK, anchor="lm")
+    return sheet
+
+
+def _compose_band(names: Sequence[str], rows: Sequence[Sequence[Picture]]) -> PIL.Image.Image:
     widths = [max(row[column].shape[1] for row in rows) for column in range(len(names))]
     heights = [max(panel.shape[0] for panel in row) for row in rows]
-    size = (sum(widths) + _GAP * (len(widths) + 1), sum(heights) + _GAP * (len(rows) + 1) + 2 * _LINE)
-    sheet = PIL.Image.new("RGB", size, PAPER)
-    draw = PIL.ImageDraw.Draw(sheet)
+    size = (sum(widths) + _GAP * (len(widths) + 1), sum(heights) + _GAP * (len(rows) + 1) + _LINE)
+    band = PIL.Image.new("RGB", size, PAPER)
+    draw = PIL.ImageDraw.Draw(band)
     font = PIL.ImageFont.load_default(size=15)
     lefts = [_GAP + sum(widths[:column]) + _GAP * column for column in range(len(widths))]
     for name, left in zip(names, lefts, strict=True):
@@ -108,10 +125,9 @@ def compose_sheet(names: Sequence[str], rows: Sequence[Sequence[Picture]], capti
     top = _LINE + _GAP
     for row, height in zip(rows, heights, strict=True):
         for panel, left in zip(row, lefts, strict=True):
-            sheet.paste(PIL.Image.fromarray(panel), (left, top))
+            band.paste(PIL.Image.fromarray(panel), (left, top))
         top += height + _GAP
-    draw.text((_GAP, top + _LINE / 2), caption, font=font, fill=INK, anchor="lm")
-    return sheet
+    return band
 
 
 def encode_sheet(sheet: PIL.Image.Image) -> bytes:

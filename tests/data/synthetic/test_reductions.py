@@ -1,6 +1,7 @@
 """Smaller copies of photographs: what is read of them equals a slow reference, and nothing flickers."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,8 @@ def test_a_fine_pattern_seen_from_afar_is_grey_and_does_not_flicker(tmp_path: Pa
     bank = ImageBank(write_photos(tmp_path / "photos", [(128, 128)]), 128, "cpu")
     checks = (torch.arange(128)[:, None] + torch.arange(128)) % 2
     bank.canvases[0] = checks.to(torch.uint8) * 255
-    straight = {"max_scale": 1.0, "perspective": 0.0, "upright_share": 1.0, "upright_degrees": 0.0}
-    config = SyntheticConfig(side=64, points=50, photometric=0.0, zoom=(2.0, 2.0), **straight)
+    plain = SyntheticConfig(side=64, points=50, photometric=0.0, zoom=(2.0, 2.0))
+    config = replace(plain, max_scale=1.0, perspective=0.0, upright_share=1.0, upright_degrees=0.0)
     pairs = make_pairs(bank, 4, config, torch.Generator().manual_seed(0))
     for image in (pairs.image0, pairs.image1):
         assert (image - 0.5).abs().max() < 0.01
