@@ -191,4 +191,6 @@ def test_shipped_weights_are_those_of_their_recipe(monkeypatch: pytest.MonkeyPat
         assert TrainConfig.from_dict(record) == expected
         card = (ROOT / "docs" / "models" / f"{info.name}.md").read_text(encoding="utf-8")
         assert f"recipes/{info.name}.yaml" in card
+        if record.get("teacher"):  # which the recipe may name another one for
+            assert f"`{record['teacher']['sha256'][:8]}…`" in card
         assert f"{recipe.steps:,} steps" in card
