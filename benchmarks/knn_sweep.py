@@ -42,27 +42,32 @@ _CHECKED = 1000
 _SECONDS = 60
 
 Changes = dict[str, Any]
-_TALL: Changes = {"rows": 128, "warps": 8, "resident": 1, "tiles": 16}
-_WIDE: Changes = {"is_wide": True, "rows": 256, "columns": 64, "tiles": 16, "stages": 3}
-_SKIPS: Changes = {"skips_penalties": True}
+# What was quickest so far.
+BASE: Changes = {
+    "tiles": 16,
+    "prepare_values": 4096,
+    "prepare_warps": 2,
+    "settle_values": 4096,
+    "settle_registers": 88,
+}
 RANKINGS: list[Changes] = [
     {},
-    _SKIPS,
-    {"tiles": 16},
-    {**_TALL, "stages": 3},
-    {**_TALL, "stages": 4},
-    {**_TALL, "stages": 4, **_SKIPS},
-    {**_WIDE, "transposes": False},
-    _WIDE,
-    {**_WIDE, **_SKIPS},
-    {**_WIDE, **_SKIPS, "tiles": 8},
+    {"use_chain": False},
+    {"delay": 300},
+    {"delay": 600},
+    {"delay": 900},
 ]
 SETTLINGS: list[Changes] = [
-    {"settle_values": 1024},
-    {"settle_values": 2048, "settle_registers": 88},
-    {"settle_values": 4096, "settle_registers": 88},
+    {"settle_values": 2048},
+    {"settle_values": 2048, "settle_dots": True},
+    {"settle_dots": True},
 ]
-PREPARATIONS: list[Changes] = [{"prepare_values": 4096}, {"prepare_values": 4096, "prepare_warps": 2}]
+PREPARATIONS: list[Changes] = [
+    {"prepare_registers": 112},
+    {"prepare_registers": 128},
+    {"prepare_values": 8192, "prepare_warps": 4},
+    {"prepare_warps": 4},
+]
 
 
 def main() -> None:
@@ -90,9 +95,11 @@ def sweep(N: int, M: int, D: int) -> list[dict[str, Any]]:
     halves = [(q.bfloat16()[0], b.bfloat16()[0]) for q, b in sets]
     product = time_graphs([partial(_multiply, q, b) for q, b in halves])
     print(f"bf16 matmul + max: {1e3 * product:.2f} µs", flush=True)
-    print("µs: plain  ratio  outside  ratio  prepare   rank settle  exact  cut", flush=True)
+    print(
+        "µs: plain  ratio  outside  ratio  plain: prepare, rank, settle  outside: the same  cut", flush=True
+    )
     report: list[dict[str, Any]] = []
-    best: Changes = {}
+    best: Changes = BASE
     for others in (RANKINGS, SETTLINGS, PREPARATIONS):
         base = best
         for changes, verdict in zip(others, _try_all((N, M, D), base, others), strict=True):
@@ -107,7 +114,8 @@ def sweep(N: int, M: int, D: int) -> list[dict[str, Any]]:
 def check(N: int, M: int, D: int, changes: Changes) -> dict[str, float]:
     """The shares of queries for which a way finds the row of float64, and the largest error of a distance."""
     queries, database = _draw(N, M, D, 0)
-    _search(queries, database, None, {**changes, "use_chain": False})  # compiled for `_time_launches`
+    for outside in (None, _draw_outside(N, M)):  # compiled for `_time_launches`
+        _search(queries, database, outside, {**changes, "use_chain": False})
     part = slice(0, N, max(1, N // _CHECKED))
     exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
     distances = exactly(queries[0, part].double(), database[0].double())
@@ -165,35 +173,38 @@ def _measure(
         try:
             plain = time_graphs([partial(_search, q, b, None, changes) for q, b in sets])
             masked = time_graphs([partial(_search, q, b, outside, changes) for q, b in sets])
-            launches = _time_launches(*sets[0], changes)
+            launches = [_time_launches(*sets[0], places, changes) for places in (None, outside)]
         except Exception as error:  # Triton raises its own kinds where shared memory does not suffice
             verdict = f"{type(error).__name__}: {str(error)[:160]}"
     if verdict:
         print(f"{changes}: {verdict}", flush=True)
         return None
-    times = " ".join(f"{1e3 * launches.get(name, 0.0):6.2f}" for name in _LAUNCHES)
+    times = "   ".join(
+        " ".join(f"{1e3 * part.get(name, 0.0):6.2f}" for name in _LAUNCHES) for part in launches
+    )
     print(
         f"{1e3 * plain:9.2f} {product / plain:6.3f} {1e3 * masked:8.2f} {masked / plain:6.3f}   {times}"
-        f"    yes  {changes}",
+        f"   {changes}",
         flush=True,
     )
     return {"tuning": changes, "plain": plain, "outside": masked, "product": product, "launches": launches}
 
 
-def _time_launches(queries: Tensor, database: Tensor, changes: Changes) -> dict[str, float]:
-    """Milliseconds of each launch, one after the other."""
+def _time_launches(
+    queries: Tensor, database: Tensor, outside: Outside | None, changes: Changes
+) -> dict[str, float]:
+    """Milliseconds of each launch, one after the other, with inputs in the cache."""
     changes = {**changes, "use_chain": False}
-    _search(queries, database, None, changes)
+    _search(queries, database, outside, changes)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(20):
-            _search(queries, database, None, changes)
+            _search(queries, database, outside, changes)
         torch.cuda.synchronize()
-    times: dict[str, float] = {}
-    for event in profile.key_averages():
-        name = event.key.removesuffix("_wide")
-        if name in _LAUNCHES:
-            times[name] = event.self_device_time_total / event.count / 1e3
-    return times
+    return {
+        event.key: event.self_device_time_total / event.count / 1e3
+        for event in profile.key_averages()
+        if event.key in _LAUNCHES
+    }
 
 
 def _search(queries: Tensor, database: Tensor, outside: Outside | None, changes: Changes) -> FusedNeighbours:

@@ -1,7 +1,7 @@
 """Writes what docs/scale.md calculates, from the results of extract_speed.py.
 
 OMP_NUM_THREADS=1 python benchmarks/extract_speed.py --images 4 --json > benchmarks/results/extract-cpu.json
-python benchmarks/extract_speed.py --device cuda --batch 16 --images 256 --json \
+python benchmarks/extract_speed.py --device cuda --batch 16 --images 1024 --json \
     > benchmarks/results/extract-gpu.json
 python benchmarks/scale_page.py
 
@@ -38,6 +38,31 @@ _YEAR = 3600 * 24 * 365
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """What was measured with a GPU, in images a second.
+
+    Attributes:
+        name: of the device.
+        cores: of its machine.
+        batch: images that pass the network together.
+        all: the whole command.
+        encoding: the network alone, with images on the device.
+        rest: the whole command but for the network; None where that was not measured.
+        pairs: pairs that it matches in a second.
+        core_seconds: of the whole command, an image.
+    """
+
+    name: str
+    cores: int
+    batch: int
+    all: float
+    encoding: float
+    rest: float | None
+    pairs: float
+    core_seconds: float
+
+
+@dataclass(frozen=True)
 class Speed:
     """What was measured.
 
@@ -46,27 +71,29 @@ class Speed:
         encoding: of them, those of the network.
         reading: of them, those of reading.
         keypoints: of them, those of finding keypoints.
+        writing: of them, those of all that is done with features until they lie in the file.
         pair: core-seconds of matching a pair.
         image_bytes: of the features of an image.
         count: keypoints of an image.
         size: of the images.
-        gpu: images a second of one GPU, and its name; None where it was not measured.
+        gpu: one GPU; None where it was not measured.
     """
 
     image: float
     encoding: float
     reading: float
     keypoints: float
+    writing: float
     pair: float
     image_bytes: float
     count: int
     size: str
-    gpu: tuple[float, str] | None
+    gpu: Gpu | None
 
     @property
-    def fed(self) -> float:
-        """Images a second that one core reads and finds keypoints in."""
-        return 1 / (self.reading + self.keypoints)
+    def beside(self) -> float:
+        """Core-seconds of an image on the CPU, whatever the network runs on."""
+        return self.reading + self.keypoints + self.writing
 
 
 def read_speed(cpu: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> Speed:
@@ -78,11 +105,26 @@ def read_speed(cpu: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> Speed:
         stages["encoding"],
         stages["reading, one thread"],
         stages["keypoints, one thread"],
+        sum(stages[f"{name}, one thread"] for name in ("packing", "writing", "merging")),
         cpu["core_seconds_per_pair"],
         1000 * cpu["kilobytes_per_image"],
         cpu["keypoints"],
         cpu["size"].replace("x", " × "),
-        None if gpu is None else (gpu["images_per_second"]["all"], gpu["device"]),
+        None if gpu is None else read_gpu(gpu),
+    )
+
+
+def read_gpu(gpu: Mapping[str, Any]) -> Gpu:
+    speeds = gpu["images_per_second"]
+    return Gpu(
+        gpu["device"],
+        gpu["cores"],
+        gpu["batch"],
+        speeds["all"],
+        speeds["encoding"],
+        speeds.get("all but encoding"),
+        gpu["pairs_per_second"],
+        gpu["core_seconds_per_image"]["all"],
     )
 
 
@@ -104,19 +146,27 @@ def show_measured(speed: Speed) -> str:
         ("– encoding", _say(speed.encoding), ""),
         ("– reading a JPEG file", _say(speed.reading), f"{_say(1 / speed.reading)} images a second"),
         ("– keypoints", _say(speed.keypoints), f"{_say(1 / speed.keypoints)} images a second"),
+        ("– writing", _say(speed.writing), f"{_say(1 / speed.writing)} images a second"),
         ("matching a pair", _say(speed.pair), f"{_say(1 / speed.pair)} pairs a second"),
         ("size of the features", f"{speed.image_bytes / 1e6:.2f} MB an image", ""),
     ]
     table = _tabulate(("stage", "core-seconds", "so a core does"), rows)
-    if speed.gpu is None:
-        gpu = "A GPU was not measured yet."
-    else:
-        gpu = f"One GPU ({speed.gpu[1]}), the whole command: **{speed.gpu[0]:,.0f} images a second**."
     return (
         f"Images of {speed.size}, {speed.count:,} keypoints, weights `geometric`, one core:\n\n{table}\n"
-        f"{gpu} What stays on the CPU is reading, keypoints and writing: "
-        f"{_say(speed.reading + speed.keypoints)} core-seconds and more for larger files, so one core feeds "
-        f"at most about {_say(speed.fed)} images a second.\n"
+        f"{_describe_gpu(speed.gpu)} What stays on the CPU is reading, keypoints and writing: "
+        f"{_say(speed.beside)} core-seconds, and more for larger files, so one core feeds at most about "
+        f"{_say(1 / speed.beside)} images a second.\n"
+    )
+
+
+def _describe_gpu(gpu: Gpu | None) -> str:
+    if gpu is None:
+        return "A GPU was not measured yet."
+    rest = "" if gpu.rest is None else f", and all that is done beside the network {_say(gpu.rest)}"
+    return (
+        f"One GPU ({gpu.name}, beside it {gpu.cores} cores, `--batch {gpu.batch}`), the whole command: "
+        f"**{_say(gpu.all)} images a second**. The network alone would do {_say(gpu.encoding)}{rest}. It "
+        f"matches {_say(gpu.pairs)} pairs a second."
     )
 
 
@@ -147,7 +197,7 @@ def show_million(speed: Speed) -> str:
         ),
         (
             f"matching {_NEIGHBOURS} neighbours each",
-            f"at most {_power(pairs)} pairs, {_say(matching)} core-hours",
+            f"at most {_power(pairs)} pairs: {_say(matching)} core-hours{_say_gpu_pairs(speed, pairs)}",
         ),
         (
             "matches",
@@ -193,7 +243,7 @@ def show_billion(speed: Speed) -> str:
         ),
         (
             f"matching {_NEIGHBOURS} neighbours each",
-            f"{_power(pairs)} pairs, {matching / 1e6:.2f} million core-hours",
+            f"{_power(pairs)} pairs: {matching / 1e6:.2f} million core-hours{_say_gpu_pairs(speed, pairs)}",
         ),
     ]
     return _tabulate(("", ""), rows)
@@ -202,11 +252,18 @@ def show_billion(speed: Speed) -> str:
 def _say_gpu(speed: Speed, images: int, gpus: int) -> str:
     if speed.gpu is None:
         return "not measured yet"
-    hours = images / speed.gpu[0] / 3600
-    cores = math.ceil(speed.gpu[0] / speed.fed)
+    hours = images / speed.gpu.all / 3600
+    cores = math.ceil(speed.gpu.all * speed.gpu.core_seconds)
     where = "on one GPU" if gpus == 1 else f"of GPUs, {_say(hours / gpus)} hours on {gpus}"
     cost = f"at {_EURO_GPU_HOUR:g} € a GPU-hour {_say(hours * _EURO_GPU_HOUR)} €"
-    return f"{_say(hours)} hours {where}; each needs {cores} cores for keypoints and reading; {cost}"
+    return f"{_say(hours)} hours {where}; each keeps {cores} cores busy beside it; {cost}"
+
+
+def _say_gpu_pairs(speed: Speed, pairs: int) -> str:
+    if speed.gpu is None:
+        return ""
+    hours = pairs / speed.gpu.pairs / 3600
+    return f", or {_say(hours)} hours of a GPU ({_say(hours * _EURO_GPU_HOUR)} €)"
 
 
 def _tabulate(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

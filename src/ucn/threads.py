@@ -60,9 +60,13 @@ def share(work: Callable[[_Part], None], parts: Iterable[_Part], most: int | Non
         pass
 
 
-@lru_cache(maxsize=1)
-def _start_threads(_process: int, count: int) -> ThreadPoolExecutor | None:
-    """So many threads, or None where there are none left to have; a forked process starts its own."""
+def start_threads(count: int) -> ThreadPoolExecutor:
+    """So many threads, in each of which torch computes with that thread alone; elsewhere it stays as it is.
+
+    Raises:
+        RuntimeError: a thread cannot be started.
+    """
+    before = torch.get_num_threads()
     are_ready = threading.Barrier(count)
 
     def start() -> None:
@@ -74,10 +78,19 @@ def _start_threads(_process: int, count: int) -> ThreadPoolExecutor | None:
     try:
         for started in [threads.submit(start) for _ in range(count)]:
             started.result()
-    except RuntimeError:  # a thread could not be started
-        are_ready.abort()  # or those that were would wait for it, and the process for them at its end
+    except RuntimeError:
+        are_ready.abort()  # or those that were started would wait for it, and the process for them at its end
         threads.shutdown()
-        return None
+        raise
     finally:
-        torch.set_num_threads(count)  # threads that others start later take the number that was set last
+        torch.set_num_threads(before)  # threads that others start later take the number that was set last
     return threads
+
+
+@lru_cache(maxsize=1)
+def _start_threads(_process: int, count: int) -> ThreadPoolExecutor | None:
+    """So many threads, or None where there are none left to have; a forked process starts its own."""
+    try:
+        return start_threads(count)
+    except RuntimeError:
+        return None

@@ -81,6 +81,25 @@ def test_images_of_one_size_go_together() -> None:
         np.testing.assert_allclose(found.descriptors, expected.descriptors, atol=1e-6)
 
 
+def test_images_of_a_batch_have_as_many_keypoints_as_they_have() -> None:
+    """Descriptors are read for all images at once; one with none, or with few, gets no more than that."""
+    blank = Reduced(torch.full((3, 32, 40), 0.5), (32, 40))
+    images = [make_reduced((32, 40), 0), blank, make_reduced((32, 40), 1)]
+    images[2].pixels[:, :, 12:] = 0.5
+    describer = ImageDescriber(Counting(), ExtractSettings(batch=3, max_keypoints=50))
+    found = describer.describe(images)
+    counts = [len(item) for item in found]
+    assert counts[0] > counts[2] > counts[1] == 0
+    for image, item in zip(images, found, strict=True):
+        (alone,) = describer.describe([image])
+        assert item.descriptors.shape == (len(item), 3)
+        np.testing.assert_array_equal(item.keypoints, alone.keypoints)
+        np.testing.assert_array_equal(item.descriptors, alone.descriptors)
+        assert item.global_descriptor is not None and alone.global_descriptor is not None
+        np.testing.assert_array_equal(item.global_descriptor, alone.global_descriptor)
+    assert [len(item) for item in describer.describe([blank, blank])] == [0, 0]
+
+
 def test_network_gives_the_same_in_a_batch() -> None:
     info = WeightsInfo("w", "0", "geometric", "none", "none", "none", "none")
     loaded = LoadedWeights(

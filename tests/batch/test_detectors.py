@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from batch_cases import make_texture
-from ucn.batch.detectors import DETECTORS, SPACING, detect, keep_apart, refine_peaks
+from ucn.batch.detectors import DETECTORS, OF_PIXELS, SPACING, detect, keep_apart, refine_peaks
 from ucn.errors import ConfigError
 from ucn.types import FeatureMap
 
@@ -100,3 +100,14 @@ def test_features_peak_between_cells() -> None:
 def test_unknown_detector() -> None:
     with pytest.raises(ConfigError, match=r"no detector 'fast' \(there are corners"):
         detect("fast", make_image(), make_map((60, 84)), 3)
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_detectors_of_pixels_need_no_map(name: str) -> None:
+    image = make_image()
+    if name not in OF_PIXELS:
+        with pytest.raises(ValueError, match="give one"):
+            detect(name, image, None, 30)
+        return
+    with_map = detect(name, image, make_map((60, 84)), 30)
+    np.testing.assert_array_equal(detect(name, image, None, 30).points, with_map.points)

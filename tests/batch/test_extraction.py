@@ -179,3 +179,23 @@ def test_features_do_not_depend_on_shards(tmp_path: Path) -> None:
             first, second = one.read(name), three.read(name)
             np.testing.assert_array_equal(first.keypoints, second.keypoints)
             np.testing.assert_array_equal(first.descriptors, second.descriptors)
+
+
+def test_a_run_that_did_nothing_is_in_nobodys_way(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", 2)
+    output, method = tmp_path / "f.h5", make_method(tmp_path / "diary")
+    with pytest.raises(ConfigError, match="no keypoints of its own"):
+        extract_folder(tmp_path / "images", output, method, replace(SETTINGS, detector="own"))
+    assert not (tmp_path / "f.h5.parts").exists()
+    (tmp_path / "f.h5.parts").mkdir()  # as a kill leaves it before the first shard
+    (tmp_path / "f.h5.parts" / "key.json").write_text("{}")
+    assert extract_folder(tmp_path / "images", output, method, SETTINGS).images == 2
+
+
+def test_a_folder_of_the_users_is_not_touched(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", 1)
+    (tmp_path / "f.h5.parts").mkdir()
+    (tmp_path / "f.h5.parts" / "mine.txt").write_text("x")
+    with pytest.raises(DataError, match="unfinished run"):
+        extract_folder(tmp_path / "images", tmp_path / "f.h5", make_method(tmp_path / "diary"), SETTINGS)
+    assert (tmp_path / "f.h5.parts" / "mine.txt").read_text() == "x"

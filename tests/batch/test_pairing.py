@@ -49,6 +49,17 @@ class TestPairs:
         with open_features(tmp_path / "f.h5") as file:
             np.testing.assert_array_equal(read_globals(file), [[1, 0], [0, 1]])
 
+    def test_globals_of_no_images_and_of_different_methods(self, tmp_path: Path) -> None:
+        write_features(tmp_path / "none.h5", {})
+        with open_features(tmp_path / "none.h5") as file:
+            assert pair_similar(file.names, read_globals(file), 1) == []
+        write_features(tmp_path / "f.h5", {"a": make_features([[0.0, 1]]), "b": make_features([[1.0, 0, 0]])})
+        with (
+            open_features(tmp_path / "f.h5") as file,
+            pytest.raises(DataError, match="equally long, got 2 and 3"),
+        ):
+            read_globals(file)
+
 
 class TestMatches:
     def test_mutual_nearest_by_hand(self) -> None:

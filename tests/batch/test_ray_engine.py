@@ -16,7 +16,7 @@ import pytest
 import batch_cases
 from batch_cases import SETTINGS, make_method, write_images
 from ucn.batch.extraction import extract_folder
-from ucn.batch.ray_engine import RayEngine, ShardWorker, load_ray
+from ucn.batch.ray_engine import RayEngine, ShardWorker, _share_cores, load_ray
 from ucn.errors import ConfigError
 from ucn.types import Features, ImageLike
 
@@ -33,6 +33,13 @@ def test_device_that_a_cluster_lacks() -> None:
     assert not RayEngine(device="cpu")._use_gpu({"CPU": 2, "GPU": 1})
     with pytest.raises(ConfigError, match="the cluster has no GPU"):
         RayEngine(device="cuda")._use_gpu({"CPU": 2})
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "threads"), [(16, 1, 16), (64, 8, 8), (128, 2, 16), (4, 3, 1), (2, 8, 1)]
+)
+def test_gpus_share_the_cores(cores: int, gpus: int, threads: int) -> None:
+    assert _share_cores({"CPU": cores, "GPU": gpus}) == threads
 
 
 def test_finished_shard_is_not_made_again(tmp_path: Path) -> None:

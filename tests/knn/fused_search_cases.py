@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,7 +18,10 @@ from ucn.knn import Outside, nearest
 from ucn.knn.triton_search import (
     FusedNeighbours,
     Tuning,
+    _allocate,
     _choose_splits,
+    _is_hopper,
+    _plan,
     can_search,
     choose_tuning,
     search_fused,
@@ -26,11 +30,29 @@ from ucn.knn.triton_search import (
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Small enough for several splits and steps of few rows each.
 SMALL = Tuning(rows=16, columns=32, fold=2, depth=64, tiles=3, warps=4, stages=2, settle_values=512)
-SKIPPING = replace(SMALL, skips_penalties=True)
-SMALL_WIDE = Tuning(is_wide=True, rows=16, columns=32, fold=2, tiles=3, stages=2, settle_values=1024)
-SKIPPING_WIDE = replace(SMALL_WIDE, skips_penalties=True)
-ALL = (SMALL, SKIPPING, SMALL_WIDE, replace(SMALL_WIDE, transposes=False), SKIPPING_WIDE)
-TUNINGS = (SMALL, SKIPPING_WIDE)
+# Scores that tensor cores settle, larger blocks of queries, bins of one row a tile, launches one by one.
+DOTTED = Tuning(
+    rows=32,
+    columns=32,
+    fold=1,
+    tiles=4,
+    settle_dots=True,
+    prepare_values=1024,
+    use_chain=False,
+)
+TUNINGS = (SMALL, DOTTED)
+# What a device runs; the interpreter is too slow for so large steps.
+CHOSEN = choose_tuning(torch.device(DEVICE), 128)
+LAUNCHED = (
+    (
+        CHOSEN,
+        replace(CHOSEN, use_chain=False),
+        replace(CHOSEN, delay=500),
+        replace(CHOSEN, delay=500, settle_dots=True, settle_values=2048, prepare_registers=112),
+    )
+    if DEVICE == "cuda"
+    else TUNINGS
+)
 
 
 def brute_force(
@@ -68,8 +90,6 @@ def check(
         excluded = (gaps <= outside.radius).cpu().numpy()
     distances, indices = brute_force(queries, database, k, excluded)
     for tuning in tunings:
-        if tuning.is_wide and queries.shape[1] > 128:
-            continue
         found = search_fused(queries[None], database[None], k, batched, tuning)
         np.testing.assert_array_equal(found.indices[0].cpu().numpy(), indices, err_msg=str(tuning))
         np.testing.assert_allclose(found.distances[0].double().cpu().numpy(), distances, rtol=1e-6, atol=0)
@@ -92,23 +112,23 @@ def draw_unit(*shape: int, seed: int = 0) -> Tensor:
     ],
 )  # fmt: skip
 def test_unit_sets_of_odd_sizes(N: int, M: int, D: int, k: int) -> None:
-    check(draw_unit(N, D), draw_unit(M, D, seed=1), k, tunings=ALL)
+    check(draw_unit(N, D), draw_unit(M, D, seed=1), k)
 
 
 @pytest.mark.parametrize("M", [64, 65, 96, 127])
 def test_queries_far_from_all_rows(M: int) -> None:
     """All scores are negative, so that a row that is not there, of score zero, would count as nearest."""
     rows = F.normalize(draw(M, 8, seed=1).abs(), dim=-1)
-    check(-rows[:3], rows, 2, tunings=ALL)
+    check(-rows[:3], rows, 2)
 
 
-@pytest.mark.parametrize("spread", [1e-7, 1e-5, 3e-5, 1e-4, 1e-2])
+@pytest.mark.parametrize("spread", [1e-7, 1e-5, 1e-4, 1e-2])
 def test_lengths_nearly_equal(spread: float) -> None:
     """Rows of one direction in each bin: their lengths alone say which is nearest, and less than float16."""
     directions = draw_unit(32, 8, seed=1).repeat(6, 1)
     lengths = 1 + spread * torch.rand(192, 1, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    check(directions[:3] * 1.5, directions * lengths, 1, tunings=(SKIPPING, SKIPPING_WIDE))
-    check(directions[:2] * 0.5, directions * lengths, 2, tunings=(SKIPPING, SKIPPING_WIDE))
+    check(directions[:3] * 1.5, directions * lengths, 1)
+    check(directions[:2] * 0.5, directions * lengths, 2)
 
 
 def test_few_rows_are_measured() -> None:
@@ -133,17 +153,6 @@ def test_any_magnitude(magnitude: float) -> None:
 def test_rows_of_many_lengths() -> None:
     lengths = torch.logspace(-1, 3, 90, device=DEVICE)[:, None]
     check(draw(2, 16), draw_unit(90, 16, seed=1) * lengths, 2)
-
-
-@pytest.mark.skipif(DEVICE == "cuda", reason="a compiled program keeps its numbers")
-@pytest.mark.parametrize("tuning", [SKIPPING, SKIPPING_WIDE], ids=["tall", "wide"])
-def test_penalties_that_are_skipped_wrongly_only_take_longer(
-    tuning: Tuning, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What `settle` allows for makes up for penalties that differ, however much."""
-    monkeypatch.setattr("ucn.knn.triton_splits.EQUAL", tl.constexpr(1e9))
-    lengths = torch.linspace(1, 2, 96, device=DEVICE)[:, None]
-    check(draw(4, 16) * 0.2, draw_unit(96, 16, seed=1) * lengths, 2, tunings=[tuning])
 
 
 def test_of_equal_rows_the_lowest_comes_first() -> None:
@@ -190,7 +199,7 @@ def test_outside() -> None:
     check(database[:3], database, 1, Outside(places[4:7], places[4:], 15.0))
 
 
-@pytest.mark.parametrize("tuning", ALL, ids=["tall", "tall, skips", "wide", "wide, shuffles", "wide, skips"])
+@pytest.mark.parametrize("tuning", TUNINGS, ids=["small", "dotted"])
 def test_outside_in_a_feature_map(tuning: Tuning) -> None:
     """Queries in any order, also nowhere; cells in order of height, so that most are passed over."""
     cells = torch.arange(256, device=DEVICE)
@@ -209,6 +218,16 @@ def test_outside_in_a_feature_map(tuning: Tuning) -> None:
         check(database[last_cell], database, 1, outside, tunings=[tuning])
     some = slice(7, 8)
     check(database[some], database, 2, Outside(centres[some], positions, 8.0), tunings=[tuning])
+
+
+@pytest.mark.parametrize("N", [300] if DEVICE == "cpu" else [300, 9000])
+def test_outside_with_many_queries_of_equal_height(N: int) -> None:
+    """More than are compared at a time, and on a device more than are sorted together."""
+    positions = torch.stack([torch.arange(40) % 5, torch.arange(40) // 5], dim=-1).to(DEVICE) * 4.0
+    generator = torch.Generator().manual_seed(7)
+    centres = torch.randint(-8, 9, (N, 2), generator=generator).to(DEVICE) * 2.0
+    outside = Outside(centres, positions, 12.0)
+    check(draw_unit(N, 4), draw_unit(40, 4, seed=1), 1, outside, tunings=[SMALL])
 
 
 def test_outside_by_hand() -> None:
@@ -287,11 +306,6 @@ def test_what_is_left_to_the_torch_search() -> None:
     assert not can_search(some, some[:, :0], 1, None, 2**20)
 
 
-def test_rows_too_long_for_one_program_are_refused() -> None:
-    with pytest.raises(ValueError, match="rows of at most 128 values, got 129; set is_wide=False"):
-        search_fused(draw(1, 2, 129), draw(1, 3, 129), 1, None, SMALL_WIDE)
-
-
 def test_splits_cover_the_database_and_fill_the_device() -> None:
     tuning = Tuning(tiles=24, resident=1)
     for row_blocks in (1, 2, 24, 150):
@@ -300,3 +314,80 @@ def test_splits_cover_the_database_and_fill_the_device() -> None:
             assert 1 <= splits <= steps
             assert -(-steps // splits) <= tuning.tiles
     assert choose_tuning(torch.device("cpu"), 128) == Tuning()
+
+
+def check_nearest(queries: Tensor, database: Tensor, outside: Outside | None, found: FusedNeighbours) -> None:
+    """Compares with float64, for sets too large for brute force row by row."""
+    exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
+    distances = exactly(queries.double(), database.double())
+    if outside is not None:
+        gaps = exactly(outside.centres.double(), outside.positions.double())
+        distances.masked_fill_(gaps <= outside.radius, torch.inf)
+    assert torch.equal(found.indices, distances.argmin(dim=2, keepdim=True))
+    torch.testing.assert_close(
+        found.distances.double(), distances.amin(dim=2, keepdim=True), rtol=1e-6, atol=0
+    )
+
+
+@pytest.mark.parametrize("has_outside", [False, True], ids=["plain", "outside"])
+@pytest.mark.parametrize("tuning", LAUNCHED, ids=range(len(LAUNCHED)))
+def test_searches_in_a_row_do_not_disturb_each_other(tuning: Tuning, has_outside: bool) -> None:
+    """Nothing waits between them, and each finds its inputs where those of the last one were."""
+    rounds, N, M, D = (40, 700, 6000, 128) if DEVICE == "cuda" else (2, 5, 90, 16)
+    cells = torch.arange(M, device=DEVICE)
+    positions = torch.stack([cells % 60, cells // 60], dim=-1)[None] * 4.0
+    inputs = [
+        (draw_unit(1, N, D, seed=3 * i), draw_unit(1, M, D, seed=3 * i + 1), draw(1, N, 2, seed=i) * 50 + 120)
+        for i in range(rounds)
+    ]
+    queries, database, centres = (torch.empty_like(part) for part in inputs[0])
+    outside = Outside(centres, positions, 16.0) if has_outside else None
+    answers = []
+    for parts in inputs:
+        for target, part in zip((queries, database, centres), parts, strict=True):
+            target.copy_(part)
+        answers.append(search_fused(queries, database, 1, outside, tuning))
+    for (own_queries, own_database, own_centres), found in zip(inputs, answers, strict=True):
+        own = Outside(own_centres, positions, 16.0) if has_outside else None
+        check_nearest(own_queries, own_database, own, found)
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="a processor has no graphs")
+@pytest.mark.parametrize("tuning", LAUNCHED, ids=range(len(LAUNCHED)))
+def test_a_captured_graph_is_replayed_on_other_inputs(tuning: Tuning) -> None:
+    queries, database = draw_unit(1, 700, 128), draw_unit(1, 6000, 128, seed=1)
+    search_fused(queries, database, 1, None, tuning)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = search_fused(queries, database, 1, None, tuning)
+    for seed in range(20):
+        queries.copy_(draw_unit(1, 700, 128, seed=2 * seed))
+        database.copy_(draw_unit(1, 6000, 128, seed=2 * seed + 1))
+        graph.replay()
+        check_nearest(queries, database, None, found)
+
+
+def test_launches_overlap_where_the_device_can_do_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _is_hopper(torch.device("cpu"))
+    for capability, is_hopper in (((8, 9), False), ((9, 0), True), ((12, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert _is_hopper(torch.device("cuda")) == is_hopper
+
+
+@pytest.mark.parametrize("has_outside", [False, True])
+def test_memory_on_an_h200(has_outside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """3000 queries, 22000 rows of 128 values: less than 7.6 MB. Torch hands out 512 bytes at a time."""
+    properties = SimpleNamespace(major=9, multi_processor_count=132, shared_memory_per_block_optin=227 * 1024)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    tuning = choose_tuning(torch.device("cuda"), 128)
+    queries, database = (
+        SimpleNamespace(shape=(1, n, 128), device=torch.device("cuda")) for n in (3000, 22000)
+    )
+    sizes = _plan(queries, database, 1, has_outside, tuning)  # type: ignore[arg-type]
+    assert (sizes.splits, sizes.tiles) == (11, 16)
+    work = _allocate(1, 3000, sizes, has_outside, torch.device("meta"))
+    storages = {
+        part.untyped_storage()._cdata: part.untyped_storage().nbytes() for part in vars(work).values()
+    }
+    results = (4 * 3000, 8 * 3000, 4 * 3000, 8 * sizes.blocks)
+    assert 7.1e6 < sum(size + -size % 512 for size in (*storages.values(), *results)) < 7.6e6

@@ -43,11 +43,14 @@ def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def types() -> dict[str, str]:
     """Of the programs' arguments, as Triton names them."""
-    floats = ("penalties", "shortest", "extremes", "scales", "totals", "candidates", "distances")
+    floats = ("penalties", "extremes", "totals", "candidates", "distances")
     places = ("centres", "sorted_centres", "positions", "heights")
     found = dict.fromkeys(("queries", "database", *floats, *places), "*fp32")
     found |= dict.fromkeys(("query_copies", "copies"), "*fp16")
-    return found | {"indices": "*i64", "measured": "*i32", "order": "*i32", "radius_squared": "fp32"}
+    found |= dict.fromkeys(("indices", "spots"), "*i64") | dict.fromkeys(
+        ("measured", "order", "turns"), "*i32"
+    )
+    return found | {"radius_squared": "fp32"}
 
 
 EVERY = {"D_PAD": 128, "HAS_OUTSIDE": True, "IS_HOPPER": True}
@@ -60,28 +63,16 @@ def test_programs_before_and_after_ranking_compile_for_a_gpu(types: dict[str, st
     from ucn.knn.triton_settle import settle
 
     compile_for_gpu(prepare, types, EVERY | {"BLOCK": 64, "QUERY_BLOCK": 16, "IS_FULL": False}, tmp_path, 4)
-    settling = {"COLUMNS": 128, "SLOTS": 8, "BINS": 64, "SPLITS_PAD": 16, "K": 3, "K_PAD": 4}
-    compile_for_gpu(settle, types, EVERY | settling | {"ROWS": 16, "IS_FULL": True}, tmp_path, 1)
+    settling = {"COLUMNS": 128, "SLOTS": 8, "BINS": 64, "SPLITS_PAD": 16, "K": 3, "K_PAD": 4, "IS_FULL": True}
+    for uses_dot in (False, True):
+        compile_for_gpu(settle, types, EVERY | settling | {"ROWS": 16, "USES_DOT": uses_dot}, tmp_path, 1)
 
 
 @pytest.mark.slow
-def test_ranking_compiles_for_a_gpu(types: dict[str, str], tmp_path: Path) -> None:
+def test_two_programs_that_rank_fit_on_a_multiprocessor(types: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
     from ucn.knn.triton_rank import rank
 
-    cuts = {"ROWS": 128, "COLUMNS": 128, "FOLD": 2, "DEPTH": 128, "STAGES": 3, "SLOTS": 8, "BLOCK": 64}
-    assert compile_for_gpu(rank, types, EVERY | cuts | {"SKIPS": True}, tmp_path, 8) <= 227 * 1024
-
-
-@pytest.mark.slow
-def test_two_programs_that_rank_many_queries_fit_on_a_multiprocessor(
-    types: dict[str, str], tmp_path: Path
-) -> None:
-    pytest.importorskip("triton", reason="it has wheels for Linux alone")
-    from ucn.knn.triton_search import WIDE
-    from ucn.knn.triton_wide import rank_wide
-
-    cuts = {"ROWS": WIDE.rows, "COLUMNS": WIDE.columns, "STAGES": WIDE.stages, "SLOTS": 4, "BLOCK": 64}
-    cuts |= {"SKIPS": True, "TRANSPOSES": True}
+    cuts = {"ROWS": 64, "COLUMNS": 128, "FOLD": 2, "DEPTH": 128, "STAGES": 2, "SLOTS": 4}
     # An H200 has 228 KiB, of which it takes one for each program.
-    assert compile_for_gpu(rank_wide, types, EVERY | cuts, tmp_path, WIDE.warps) <= 113 * 1024
+    assert compile_for_gpu(rank, types, EVERY | cuts | {"BLOCK": 32, "DELAY": 500}, tmp_path, 4) <= 113 * 1024

@@ -3,11 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from ucn.config import ModelConfig
 from ucn.nn import build_model, load_imagenet_trunk
-from ucn.nn.googlenet import GoogLeNetTrunk, local_response_norm, preprocess
+from ucn.nn.googlenet import GoogLeNetTrunk, preprocess
 
 TRUNK_FILE = "googlenet/bvlc_googlenet_conv1_to_inception_4a.npz"
 
@@ -36,16 +35,3 @@ def test_any_size_is_encoded(width: int, cells: int) -> None:
 def test_preprocess_is_bgr_minus_mean() -> None:
     pixel = torch.tensor([1.0, 0.5, 0.0]).view(1, 3, 1, 1)  # red 1, green 0.5, blue 0
     assert preprocess(pixel).flatten().tolist() == [0 - 104, 127.5 - 117, 255 - 123]
-
-
-def test_local_response_norm_equals_torch() -> None:
-    x = torch.randn(2, 7, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 100
-    expected = F.local_response_norm(x, 5, alpha=1e-4, beta=0.75, k=1.0)
-    torch.testing.assert_close(local_response_norm(x), expected)
-
-
-def test_local_response_norm_by_hand() -> None:
-    # One channel of value 100: s = 1 + 1e-4 / 5 * 10000 = 1.2.
-    assert local_response_norm(torch.full((1, 1, 1, 1), 100.0)).item() == pytest.approx(
-        100 / 1.2**0.75, rel=1e-6
-    )

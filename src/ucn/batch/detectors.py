@@ -42,17 +42,19 @@ class Detected:
     scores: FloatArray
 
 
-def detect(name: str, pixels: Tensor, feature_map: FeatureMap, max_count: int) -> Detected:
+def detect(name: str, pixels: Tensor, feature_map: FeatureMap | None, max_count: int) -> Detected:
     """Finds the keypoints of an image.
 
     Args:
         name: of `DETECTORS`.
         pixels: (3, H, W) in [0, 1].
-        feature_map: of the same image, at the same size (batch of 1).
+        feature_map: of the same image, at the same size (batch of 1); None will do where the detector is
+            of `OF_PIXELS`.
         max_count: keep the strongest so many, at least 1.
 
     Raises:
         ConfigError: there is no such detector.
+        ValueError: it needs the map, and there is none.
     """
     if name not in DETECTORS:
         raise ConfigError(f"no detector '{name[:80]}' (there are {', '.join(DETECTORS)})")
@@ -109,7 +111,7 @@ def keep_apart(points: Values, spacing: float) -> NDArray[np.int64]:
     return np.flatnonzero(is_kept)
 
 
-def _find_corners(pixels: Tensor, _map: FeatureMap, max_count: int) -> tuple[Values, Values]:
+def _find_corners(pixels: Tensor, _map: FeatureMap | None, max_count: int) -> tuple[Values, Values]:
     """Corners (Shi and Tomasi 1994) after an equalisation of contrast, so that shadows have some too."""
     grey = cv2.createCLAHE(clipLimit=2.0, tileGridSize=(8, 8)).apply(to_grey(pixels))
     found = cv2.goodFeaturesToTrack(grey, max_count, _QUALITY_FLOOR, SPACING, blockSize=_BLOCK)
@@ -121,7 +123,7 @@ def _find_corners(pixels: Tensor, _map: FeatureMap, max_count: int) -> tuple[Val
     return refine_peaks(response, points), strengths
 
 
-def _find_blobs(pixels: Tensor, _map: FeatureMap, max_count: int) -> tuple[Values, Values]:
+def _find_blobs(pixels: Tensor, _map: FeatureMap | None, max_count: int) -> tuple[Values, Values]:
     """Extrema of differences of Gaussians (Lowe 2004), in OpenCV's implementation."""
     detector = cv2.SIFT.create(contrastThreshold=_BLOB_CONTRAST, enable_precise_upscale=True)
     found = detector.detect(to_grey(pixels), None)
@@ -131,8 +133,10 @@ def _find_blobs(pixels: Tensor, _map: FeatureMap, max_count: int) -> tuple[Value
     return points[rows], np.array([found[order[row]].response for row in rows], np.float64)
 
 
-def _find_distinct(_pixels: Tensor, feature_map: FeatureMap, max_count: int) -> tuple[Values, Values]:
+def _find_distinct(_pixels: Tensor, feature_map: FeatureMap | None, max_count: int) -> tuple[Values, Values]:
     """Cells whose descriptor differs most from those round it, peaks of 3 × 3, placed between cells."""
+    if feature_map is None:
+        raise ValueError("detector 'features' finds keypoints in a feature map: give one")
     features = feature_map.features[0].float()
     ring = [(down, right) for down in (0, 2, 4) for right in (0, 2, 4) if (down, right) != (2, 2)]
     wide = F.pad(features[None], (2, 2, 2, 2), mode="replicate")[0]
@@ -149,18 +153,20 @@ def _find_distinct(_pixels: Tensor, feature_map: FeatureMap, max_count: int) -> 
     return points.numpy(), strengths
 
 
-def _lay_grid(pixels: Tensor, _map: FeatureMap, max_count: int) -> tuple[Values, Values]:
+def _lay_grid(pixels: Tensor, _map: FeatureMap | None, max_count: int) -> tuple[Values, Values]:
     size_hw, step = (pixels.shape[-2], pixels.shape[-1]), _GRID_STEP
     while len(grid := grid_points(size_hw, step)) > max_count:
         step += 1  # coarser, so that the whole image stays evenly covered
     return grid.double().numpy(), np.ones(len(grid))
 
 
-DETECTORS: dict[str, Callable[[Tensor, FeatureMap, int], tuple[Values, Values]]] = {
+DETECTORS: dict[str, Callable[[Tensor, FeatureMap | None, int], tuple[Values, Values]]] = {
     "corners": _find_corners,
     "blobs": _find_blobs,
     "features": _find_distinct,
     "grid": _lay_grid,
 }
 """Detectors by name; each gives points (K, 2) and their strengths (K,)."""
+OF_PIXELS = ("corners", "blobs", "grid")
+"""Those of them that need the image alone."""
 DEFAULT_DETECTOR = "corners"

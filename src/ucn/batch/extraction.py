@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,12 +10,13 @@ from typing import Any, Protocol
 from ucn.baselines.extractor import Extractor
 from ucn.batch.describing import ExtractSettings, ImageDescriber
 from ucn.batch.images import digest_images, list_images
-from ucn.batch.shards import Shard, ShardFolder, make_shard, read_shard
+from ucn.batch.pipeline import ShardMaker
+from ucn.batch.shards import Shard, ShardFolder
 from ucn.data.io import check_output
 from ucn.errors import ConfigError
 
 SHARD = 16
-"""Images that are written together; a run that is killed loses at most so many for each worker."""
+"""Images that are written together; a run that is killed loses these, and those just being written."""
 
 Progress = Callable[[int, int], None]
 """Called with (images done, all images)."""
@@ -71,13 +71,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """One after another in this process, on one device; the next shard is read meanwhile.
+    """One after another in this process, on one device; what comes next is read meanwhile.
 
     Attributes:
         device: where the network runs; None takes the best there is.
+        threads: that read images and find keypoints; None takes one for each core, up to 16.
     """
 
     device: str | None = None
+    threads: int | None = None
 
     def run(
         self,
@@ -89,13 +91,8 @@ class LocalEngine:
     ) -> None:
         """Makes all shards."""
         describer = ImageDescriber(method.make(self.device), settings)
-        with ThreadPoolExecutor(1) as reader:
-            waiting = [reader.submit(read_shard, folder, shards[0], settings.max_side)]
-            for number, shard in enumerate(shards):
-                if number + 1 < len(shards):
-                    waiting.append(reader.submit(read_shard, folder, shards[number + 1], settings.max_side))
-                make_shard(shard, waiting.pop(0).result(), describer)
-                on_images(len(shard.names))
+        for shard in ShardMaker(folder, describer, self.threads).make(shards):
+            on_images(len(shard.names))
 
 
 def extract_folder(
@@ -148,7 +145,11 @@ def extract_folder(
 
     count(0)
     if waiting:
-        (engine or LocalEngine()).run(folder, waiting, method, settings, count)
+        try:
+            (engine or LocalEngine()).run(folder, waiting, method, settings, count)
+        except BaseException:
+            parts.leave()
+            raise
     meta = {"name": method.name, "settings": asdict(settings), "images": key["images"], "key": key["method"]}
     images, failures = parts.finish(meta, overwrite)
     return Extracted(output, images, resumed, failures)

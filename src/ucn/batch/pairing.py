@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from ucn.errors import ConfigError
+from ucn.errors import ConfigError, DataError
 from ucn.export.hloc import FeatureFile
 from ucn.knn import nearest
 from ucn.types import FloatArray
@@ -66,5 +66,16 @@ def _order(names: Sequence[str], rows: Iterable[tuple[int, int]]) -> list[Pair]:
 
 
 def read_globals(file: FeatureFile) -> FloatArray:
-    """(N, D) descriptors of all images of a file as a whole, in the order of its names."""
-    return np.stack([file.read_global(name) for name in file.names])
+    """(N, D) descriptors of all images of a file as a whole, in the order of its names.
+
+    Raises:
+        DataError: an image has none, or not all are equally long.
+    """
+    found = [file.read_global(name) for name in file.names]
+    lengths = sorted({len(values) for values in found})
+    if len(lengths) > 1:
+        raise DataError(
+            f"{file.path}: descriptors of images as a whole must be equally long, got {lengths[0]} and "
+            f"{lengths[-1]} numbers; extract all images with one method"
+        )
+    return np.stack(found) if found else np.zeros((0, 0), np.float32)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from typing import Any
 
 from ucn.batch.describing import ExtractSettings, ImageDescriber
 from ucn.batch.extraction import Method
-from ucn.batch.shards import Shard, make_shard, read_shard
+from ucn.batch.pipeline import MAX_THREADS, ShardMaker
+from ucn.batch.shards import Shard
 from ucn.errors import ConfigError
 
 
@@ -56,14 +58,14 @@ class ShardWorker:
 
         if device == "cpu":
             torch.set_num_threads(threads)  # each actor has its own cores
-        self._folder, self._settings = Path(folder), settings
-        self._describer = ImageDescriber(method.make(device), settings)
+        describer = ImageDescriber(method.make(device), settings)
+        self._maker = ShardMaker(Path(folder), describer, threads)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Makes a shard, unless another actor did before it died."""
         shard = Shard(Path(row["path"]), tuple(row["names"]))
         if not shard.path.exists():
-            make_shard(shard, read_shard(self._folder, shard, self._settings.max_side), self._describer)
+            deque(self._maker.make([shard]), maxlen=0)  # nothing is kept: it is the work that counts
         return {"images": len(shard.names)}
 
 
@@ -107,10 +109,10 @@ class RayEngine:
         resources = ray.cluster_resources()
         use_gpu = self._use_gpu(resources)
         there = int(resources.get("GPU" if use_gpu else "CPU", 0))
-        workers = min(self.workers or there, len(shards))
-        if workers > there:
+        asked = self.workers or there
+        if asked > there:
             raise ConfigError(
-                f"--workers {workers}: the cluster has {there} {'GPUs' if use_gpu else 'cores'}; ask for "
+                f"--workers {asked}: the cluster has {there} {'GPUs' if use_gpu else 'cores'}; ask for "
                 "fewer or start more nodes"
             )
         context = ray.data.DataContext.get_current()
@@ -124,9 +126,9 @@ class RayEngine:
                 method,
                 settings,
                 "cuda" if use_gpu else self.device or "cpu",
-                1,
+                _share_cores(resources) if use_gpu else 1,
             ),
-            compute=ray.data.ActorPoolStrategy(size=workers),
+            compute=ray.data.ActorPoolStrategy(size=min(asked, len(shards))),
             **({"num_gpus": 1} if use_gpu else {"num_cpus": 1}),
         )
 
@@ -136,3 +138,8 @@ class RayEngine:
         if wants and not has_gpu:
             raise ConfigError(f"--device {self.device}: the cluster has no GPU; use --device cpu")
         return has_gpu if self.device is None else wants
+
+
+def _share_cores(resources: dict[str, float]) -> int:
+    """Threads that read for each GPU of a cluster, whose machines are taken to be alike."""
+    return max(1, min(MAX_THREADS, int(resources.get("CPU", 1) / resources["GPU"])))

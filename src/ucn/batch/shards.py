@@ -9,16 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ucn.batch.describing import ImageDescriber
-from ucn.batch.images import Reduced, read_reduced
 from ucn.data.io import write_bytes_atomically
-from ucn.errors import DataError, ImageReadError, OutputError
-from ucn.export.hloc import merge_features, open_features, write_features
+from ucn.errors import DataError, OutputError
+from ucn.export.hloc import merge_features, open_features
 
 _KEY_FILE = "key.json"
 _READERS = 4  # threads that decode images
@@ -60,7 +57,8 @@ class ShardFolder:
         wanted = json.dumps({**key, "shard": size}, sort_keys=True, indent=1).encode()
         note = self.folder / _KEY_FILE
         if self.folder.exists() and (not note.is_file() or note.read_bytes() != wanted):
-            if not begin_again:
+            is_empty = note.is_file() and not self._list_files()
+            if not (begin_again or is_empty):
                 raise DataError(
                     f"{self.folder} is what an unfinished run with other images or settings has left; run it "
                     "as before to finish it, or use --overwrite to begin again"
@@ -78,8 +76,16 @@ class ShardFolder:
 
     def list_open(self) -> list[Shard]:
         """Shards that are not there yet."""
-        there = {path.name for path in self.folder.glob("*.h5")}
+        there = self._list_files()
         return [shard for shard in self.shards if shard.path.name not in there]
+
+    def leave(self) -> None:
+        """Removes the folder of a run that was stopped, unless a later one can go on from there."""
+        if not self._list_files():
+            shutil.rmtree(self.folder)
+
+    def _list_files(self) -> set[str]:
+        return {path.name for path in self.folder.glob("*.h5")}
 
     def finish(self, meta: Mapping[str, Any], overwrite: bool) -> tuple[int, dict[str, str]]:
         """Makes the shards one file and removes them; how many images it has, and why others are missing.
@@ -99,41 +105,3 @@ class ShardFolder:
         count = merge_features(self.output, paths, {**meta, "failures": failures}, overwrite)
         shutil.rmtree(self.folder)
         return count, failures
-
-
-@dataclass(frozen=True)
-class ReadShard:
-    """The images of a shard in memory.
-
-    Attributes:
-        images: by name.
-        failures: reasons by name of those that cannot be read.
-    """
-
-    images: Mapping[str, Reduced]
-    failures: Mapping[str, str]
-
-
-def read_shard(folder: Path, shard: Shard, max_side: int | None) -> ReadShard:
-    """Reads the images of a shard.
-
-    One that cannot be read is noted and left out, so that a bad file does not stop a million good ones.
-    """
-
-    def read(name: str) -> Reduced | str:
-        try:
-            return read_reduced(folder / name, max_side)
-        except ImageReadError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(_READERS) as pool:
-        found = dict(zip(shard.names, pool.map(read, shard.names), strict=True))
-    images = {name: item for name, item in found.items() if isinstance(item, Reduced)}
-    return ReadShard(images, {name: item for name, item in found.items() if isinstance(item, str)})
-
-
-def make_shard(shard: Shard, read: ReadShard, describer: ImageDescriber) -> None:
-    """Describes the images of a shard and writes its file."""
-    features = describer.describe(list(read.images.values()))
-    named = dict(zip(read.images, features, strict=True))
-    write_features(shard.path, named, {"failures": dict(read.failures)}, overwrite=True)

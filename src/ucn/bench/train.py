@@ -20,6 +20,7 @@ from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.errors import WeightsError
 from ucn.evaluate.bundled import find_self_images
 from ucn.nn import build_model
+from ucn.train.graphs import use_graphs
 from ucn.train.optim import build_optimiser, set_rates, update_average
 from ucn.train.step import training_step
 from ucn.train.teaching import start_teacher
@@ -140,6 +141,8 @@ def make_stepper(config: TrainConfig, bank: ImageBank, settings: Settings, is_co
     teacher = start_teacher(replace(config, use_compile=is_compiled), model, device)
     if is_compiled:
         model.compile(dynamic=False)
+    else:
+        use_graphs(model)
     generator = torch.Generator(device).manual_seed(settings.seed)
 
     def draw() -> object:

@@ -62,7 +62,8 @@ def run(
         chosen = choose_pairs(file, settings)
         images = len(file)
     if not chosen:
-        raise DataError(f"{features}: no pairs of {images} images; a pair needs two")
+        what = "features of no image" if not images else "features of one image"
+        raise DataError(f"{features} has {what}; a pair needs two: `ucn extract` them")
     found = _write(features, chosen, outputs, min_similarity, str(choose_device(device)), overwrite, json)
     if json:
         print_json(

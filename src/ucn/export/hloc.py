@@ -63,6 +63,24 @@ class ImageFeatures:
         return len(self.keypoints)
 
 
+Packed = dict[str, NDArray[Any]]
+"""What a file has of an image: arrays by name, in the order in which they are written."""
+
+
+def pack_features(features: ImageFeatures) -> Packed:
+    """An image as a file has it, so that threads can do what takes time and one of them writes."""
+    height, width = features.image_hw
+    packed: Packed = {
+        "keypoints": features.keypoints.astype(np.float32),
+        "descriptors": features.descriptors.T.astype(np.float16),
+        "scores": features.scores.astype(np.float16),
+        "image_size": np.array([width, height], np.int64),
+    }
+    if features.global_descriptor is not None:
+        packed["global_descriptor"] = features.global_descriptor.astype(np.float32)
+    return packed
+
+
 @dataclass(frozen=True)
 class PairMatches:
     """Which keypoints of two images match.
@@ -105,17 +123,14 @@ class FeatureWriter:
         self._file = file
         file.attrs[_META] = json.dumps(dict(meta or {}), sort_keys=True)
 
-    def add(self, name: str, features: ImageFeatures) -> None:
+    def add(self, name: str, features: ImageFeatures | Packed) -> None:
         """Writes an image."""
         group = self._file.create_group(name)
-        keypoints = group.create_dataset("keypoints", data=features.keypoints.astype(np.float32))
-        keypoints.attrs["uncertainty"] = 1.0  # pixels; hloc scales its thresholds by it
-        group.create_dataset("descriptors", data=features.descriptors.T.astype(np.float16))
-        group.create_dataset("scores", data=features.scores.astype(np.float16))
-        height, width = features.image_hw
-        group.create_dataset("image_size", data=np.array([width, height], np.int64))
-        if features.global_descriptor is not None:
-            group.create_dataset("global_descriptor", data=features.global_descriptor.astype(np.float32))
+        packed = pack_features(features) if isinstance(features, ImageFeatures) else features
+        for key, values in packed.items():
+            data = group.create_dataset(key, data=values)
+            if key == "keypoints":
+                data.attrs["uncertainty"] = 1.0  # pixels; hloc scales its thresholds by it
 
     def copy(self, other: FeatureFile) -> None:
         """Takes over all images of another file, as they are."""
@@ -134,13 +149,14 @@ class FeatureFile:
         except (TypeError, ValueError) as error:
             raise DataError(f"{path}: its note '{_META}' is not JSON; {_REMEDY}") from error
         self.names: tuple[str, ...] = tuple(sorted(_list_groups(file, path)))
+        self._known = frozenset(self.names)  # found at once among however many
 
     def __len__(self) -> int:
         return len(self.names)
 
     def read(self, name: str) -> ImageFeatures:
         """Features of an image; raises `DataError` where there are none, or they are damaged."""
-        if name not in self.names:
+        if name not in self._known:
             raise DataError(
                 f"{self.path} has no image {name!r:.80} (it has {len(self.names):,}); extract it first"
             )
@@ -177,7 +193,7 @@ class FeatureFile:
 
 def write_features(
     path: Path,
-    features: Mapping[str, ImageFeatures],
+    features: Mapping[str, ImageFeatures | Packed],
     meta: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:

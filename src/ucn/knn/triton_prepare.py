@@ -17,7 +17,9 @@ PLACES = tl.constexpr(256)
 
 # Arguments that differ from call to call; Triton would compile anew for those that are 1 or multiples of 16.
 # Strides are not among them: where they are multiples of 16, a thread reads several values at a time.
-SIZES = ["N", "M", "D", "padded", "blocks", "database_blocks", "splits", "tiles", "position_stride_item"]
+SIZES = [
+    "N", "M", "D", "padded", "blocks", "database_blocks", "splits", "tiles", "parts", "position_stride_item",
+]  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -47,62 +49,57 @@ def read_row(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _find_scale(row: tl.tensor) -> tl.tensor:
-    """The power of two that brings a row to a length of 1 to 2, where float16 has most digits."""
-    squared = tl.sum(row * row, axis=0)
-    exponent = (((squared.to(tl.int32, bitcast=True) >> 23) & 255) - 127) >> 1
+def find_scale(row: tl.tensor) -> tl.tensor:
+    """The power of two that brings the largest value of a row to 1 to 2, which no order of steps changes."""
+    largest = tl.max(tl.abs(row), axis=0)
+    exponent = ((largest.to(tl.int32, bitcast=True) >> 23) & 255) - 127
     exponent = tl.minimum(tl.maximum(exponent, -60), 60)
-    exponent = tl.where(squared > 0, exponent, 0)
+    exponent = tl.where(largest > 0, exponent, 0)
     return ((127 - exponent) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _copy_rows(
+def _read_rows(
     source: tl.tensor,
-    first_row: tl.tensor,
-    target: tl.tensor,
-    extremes: tl.tensor,
     rows: tl.tensor,
-    places_written: tl.tensor,
     count: tl.tensor,
-    count_written: tl.tensor,
     D: tl.tensor,
     stride_row: tl.tensor,
     stride_value: tl.tensor,
-    first_stride_value: tl.tensor,
     D_PAD: tl.constexpr,
     IS_FULL: tl.constexpr,
 ) -> tl.tensor:
-    """Writes rows in float16, to other places, and their largest length and rounding.
-
-    Zeros stand in rows from `count` to `count_written`. The rows' squared lengths and the scale come back.
-    """
+    """Values of rows, and zeros after them."""
     places = tl.arange(0, D_PAD)
     offsets = rows.to(tl.int64)[:, None] * stride_row + places.to(tl.int64)[None, :] * stride_value
     is_value = (rows < count)[:, None]
     if not IS_FULL:
         is_value &= (places < D)[None, :]
-    values = tl.load(source + offsets, mask=is_value, other=0.0)
-    # After the rows, so that nothing waits for the scale but what needs it.
-    scale = _find_scale(read_row(first_row, D, first_stride_value, D_PAD, IS_FULL).to(tl.float32))
+    return tl.load(source + offsets, mask=is_value, other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_copies(
+    values: tl.tensor,
+    scale: tl.tensor,
+    target: tl.tensor,
+    extremes: tl.tensor,
+    places_written: tl.tensor,
+    is_written: tl.tensor,
+    D_PAD: tl.constexpr,
+) -> tl.tensor:
+    """Writes rows in float16, and their largest length and rounding. Their squared lengths come back."""
     values = values.to(tl.float32) * scale
     halves = values.to(tl.float16)
-    targets = target + places_written.to(tl.int64)[:, None] * D_PAD + places[None, :]
-    tl.store(targets, halves, mask=(rows < count_written)[:, None])
+    targets = target + places_written.to(tl.int64)[:, None] * D_PAD + tl.arange(0, D_PAD)[None, :]
+    tl.store(targets, halves, mask=is_written[:, None])
     rounding = values - halves.to(tl.float32)
     squared = tl.sum(values * values, axis=1)
     lost = tl.sum(rounding * rounding, axis=1)
     # A comparison with NaN is false, so what is not finite becomes infinite.
     tl.store(extremes, tl.sqrt(tl.max(tl.where(squared < 3e38, squared, float("inf")), axis=0)))
     tl.store(extremes + 1, tl.sqrt(tl.max(tl.where(lost < 3e38, lost, float("inf")), axis=0)))
-    return squared, scale
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def read_places(places: tl.tensor, rows: tl.tensor, count: tl.tensor) -> tl.tensor:
-    """The x and y of some places."""
-    x = tl.load(places + rows * 2, mask=rows < count, other=0.0)
-    return x, tl.load(places + rows * 2 + 1, mask=rows < count, other=0.0)
+    return squared
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -112,11 +109,46 @@ def pad_count(N: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _write_spots(
+    positions: tl.tensor,
+    spots: tl.tensor,
+    heights: tl.tensor,
+    rows: tl.tensor,
+    M: tl.tensor,
+    padded: tl.tensor,
+) -> None:
+    """Writes both numbers of a place as one, which is read at once, and the least and largest y."""
+    is_row = rows < M
+    x = tl.load(positions + rows * 2, mask=is_row, other=0.0)
+    y = tl.load(positions + rows * 2 + 1, mask=is_row, other=0.0)
+    low_bits = x.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    spot = (y.to(tl.int32, bitcast=True).to(tl.int64) << 32) | low_bits
+    tl.store(spots + rows, spot, mask=rows < padded)
+    tl.store(heights, tl.min(tl.where(is_row & (y == y), y, float("inf")), axis=0))
+    tl.store(heights + 1, tl.max(tl.where(is_row & (y == y), y, -float("inf")), axis=0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def split_spots(spots: tl.tensor) -> tl.tensor:
+    """The x and y of places that stand in one number each."""
+    x = (spots & 0xFFFFFFFF).to(tl.int32).to(tl.float32, bitcast=True)
+    return x, (spots >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _rank_heights(heights: tl.tensor) -> tl.tensor:
+    """Integers in the order of numbers; NaN stands with infinity."""
+    heights = tl.where(heights == heights, heights, float("inf"))
+    bits = heights.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _sort_by_height(
     centres: tl.tensor,
     sorted_centres: tl.tensor,
     order: tl.tensor,
-    rows: tl.tensor,
+    first_row: tl.tensor,
     N: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
@@ -126,16 +158,22 @@ def _sort_by_height(
     Only some thousand queries are sorted among themselves, so that the work does not grow with N squared.
     """
     GROUP: tl.constexpr = 4096
-    start = tl.min(rows, axis=0) // GROUP * GROUP
-    x, y = read_places(centres, rows, N)
-    height = tl.where(y == y, y, float("inf"))  # NaN stands in no order
-    before = tl.zeros([BLOCK, 256], tl.int32)
-    for others_start in tl.range(start, tl.minimum(start + GROUP, N), 256, num_stages=3):
-        others = others_start + tl.arange(0, 256)
-        other = tl.load(centres + others * 2 + 1, mask=others < N, other=float("inf"))
-        other = tl.where(other == other, other, float("inf"))[None, :]
-        is_equal = (other == height[:, None]) & (others[None, :] < rows[:, None])
-        before += ((other < height[:, None]) | is_equal).to(tl.int32)
+    CHUNK: tl.constexpr = 256
+    rows = first_row + tl.arange(0, BLOCK)
+    start, own_chunk = first_row // GROUP * GROUP, first_row // CHUNK * CHUNK
+    x = tl.load(centres + rows * 2, mask=rows < N, other=0.0)
+    y = tl.load(centres + rows * 2 + 1, mask=rows < N, other=0.0)
+    height = _rank_heights(y)
+    before = tl.zeros([BLOCK, CHUNK], tl.int32)
+    for chunk in tl.range(start, tl.minimum(start + GROUP, N), CHUNK, num_stages=3):
+        others = chunk + tl.arange(0, CHUNK)
+        other = _rank_heights(tl.load(centres + others * 2 + 1, mask=others < N, other=float("inf")))
+        # Of equal ones, those with lower numbers come first: all of a chunk before, none of one behind.
+        limit = height + (chunk < own_chunk).to(tl.int32)
+        before += (other[None, :] < limit[:, None]).to(tl.int32)
+    others = own_chunk + tl.arange(0, CHUNK)
+    other = _rank_heights(tl.load(centres + others * 2 + 1, mask=others < N, other=float("inf")))
+    before += ((other[None, :] == height[:, None]) & (others[None, :] < rows[:, None])).to(tl.int32)
     places = start + tl.sum(before, axis=1)
     tl.store(sorted_centres + places, x, mask=rows < N)
     tl.store(sorted_centres + pad_count(N) + places, y, mask=rows < N)
@@ -150,13 +188,12 @@ def prepare(
     query_copies: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
-    shortest: tl.tensor,
     extremes: tl.tensor,
-    scales: tl.tensor,
     centres: tl.tensor,
     sorted_centres: tl.tensor,
     order: tl.tensor,
     positions: tl.tensor,
+    spots: tl.tensor,
     heights: tl.tensor,
     N: tl.tensor,
     M: tl.tensor,
@@ -189,36 +226,28 @@ def prepare(
     extremes += (item * tl.num_programs(0) + block) * 2
     if block < database_blocks:
         rows = block * BLOCK + tl.arange(0, BLOCK)
+        values = _read_rows(database, rows, M, D, stride_row, stride_value, D_PAD, IS_FULL)
+        # After the rows, so that nothing waits for the scale but what needs it.
+        scale = find_scale(read_row(database, D, stride_value, D_PAD, IS_FULL).to(tl.float32))
         copies += item * padded * D_PAD
-        squared, scale = _copy_rows(
-            database, database, copies, extremes, rows, rows, M, padded, D, stride_row, stride_value,
-            stride_value, D_PAD, IS_FULL,
-        )  # fmt: skip
-        tl.store(
-            penalties + item * padded + rows, tl.where(rows < M, -0.5 * squared, LOWEST), mask=rows < padded
-        )
-        # Zero where there are no rows: `rank` takes penalties for unequal then.
-        least = tl.sqrt(tl.min(tl.where(rows < M, squared, float("inf")), axis=0))
-        tl.store(shortest + item * database_blocks + block, tl.where(least < float("inf"), least, 0.0))
-        if block == 0:
-            tl.store(scales + item, scale)
+        squared = _write_copies(values, scale, copies, extremes, rows, rows < padded, D_PAD)
+        penalty = tl.where(rows < M, -0.5 * squared, LOWEST)
+        tl.store(penalties + item * padded + rows, penalty, mask=rows < padded)
         if HAS_OUTSIDE:
-            _, y = read_places(positions + item * position_stride_item, rows, M)
+            positions += item * position_stride_item
             heights += (item * database_blocks + block) * 2
-            tl.store(heights, tl.min(tl.where((rows < M) & (y == y), y, float("inf")), axis=0))
-            tl.store(heights + 1, tl.max(tl.where((rows < M) & (y == y), y, -float("inf")), axis=0))
+            _write_spots(positions, spots + item * padded, heights, rows, M, padded)
     else:
-        query_rows = (block - database_blocks) * QUERY_BLOCK + tl.arange(0, QUERY_BLOCK)
-        queries += item * query_stride_item
-        query_copies += item * N * D_PAD
+        first_row = (block - database_blocks) * QUERY_BLOCK
+        query_rows = first_row + tl.arange(0, QUERY_BLOCK)
+        own = queries + item * query_stride_item
+        query_values = _read_rows(own, query_rows, N, D, query_stride_row, query_stride_value, D_PAD, IS_FULL)
+        scale = find_scale(read_row(database, D, stride_value, D_PAD, IS_FULL).to(tl.float32))
         places = query_rows
         if HAS_OUTSIDE:
-            start = item * N
             places = _sort_by_height(
-                centres + start * 2, sorted_centres + item * pad_count(N) * 2, order + start, query_rows, N,
-                QUERY_BLOCK,
+                centres + item * N * 2, sorted_centres + item * pad_count(N) * 2, order + item * N, first_row,
+                N, QUERY_BLOCK,
             )  # fmt: skip
-        _copy_rows(
-            queries, database, query_copies, extremes, query_rows, places, N, N, D, query_stride_row,
-            query_stride_value, stride_value, D_PAD, IS_FULL,
-        )  # fmt: skip
+        targets = query_copies + item * N * D_PAD
+        _write_copies(query_values, scale, targets, extremes, places, query_rows < N, D_PAD)

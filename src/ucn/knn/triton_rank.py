@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import smid
 
-from ucn.knn.triton_prepare import LOWEST, SIZES, pad_count, read_places, start_next, wait_for_last
+from ucn.knn.triton_prepare import LOWEST, SIZES, pad_count, split_spots, start_next, wait_for_last
 from ucn.knn.triton_splits import (
+    PARTS,
     count_tiles,
-    find_lowest,
+    find_heights,
     find_near_tiles,
     find_row,
     is_far,
-    judge_penalties,
-    read_sorted,
     write_best,
+    write_totals,
 )
 
 
@@ -35,17 +36,48 @@ def _finish(values: tl.tensor, IS_HOPPER: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _take_turn(turns: tl.tensor, DELAY: tl.constexpr) -> tl.tensor:
+    """Whether this is the second of two programs on a multiprocessor; any count to begin with will do."""
+    if DELAY > 0:
+        return (tl.atomic_add(turns + smid(), 1) & 1) == 1
+    return False
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _delay(is_second: tl.tensor, DELAY: tl.constexpr) -> None:
+    """Lets the second of two programs begin some cycles later.
+
+    Both begin together, and wait for tensor cores at the same time and compare at the same time, if nothing
+    parts them. So tensor cores work for one while the other compares.
+    """
+    if DELAY > 0:  # noqa: SIM102 - known when it is compiled, the other is not
+        if is_second:
+            tl.inline_asm_elementwise(
+                """{
+                .reg .u32 begun, gone;
+                .reg .pred waits;
+                mov.u32 begun, %clock;
+                again:
+                mov.u32 gone, %clock;
+                sub.u32 gone, gone, begun;
+                setp.lt.u32 waits, gone, $1;
+                @waits bra again;
+                mov.u32 $0, gone;
+                }""",
+                "=r,r", [tl.full([1], DELAY, tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _exclude(
     scores: tl.tensor,
     centre_x: tl.tensor,
     centre_y: tl.tensor,
-    positions: tl.tensor,
-    columns: tl.tensor,
-    count: tl.tensor,
+    spots: tl.tensor,
     radius_squared: tl.tensor,
 ) -> tl.tensor:
-    """Scores without those of columns too near the queries' places."""
-    x, y = read_places(positions, columns, count)
+    """Scores without those of columns, whose places are at `spots`, too near the queries' places."""
+    x, y = split_spots(tl.load(spots))
     is_kept = is_far(centre_x[:, None], centre_y[:, None], x[None, :], y[None, :], radius_squared)
     return tl.where(is_kept, scores, LOWEST)
 
@@ -58,7 +90,6 @@ def _keep_best(
     ROWS: tl.constexpr,
     BINS: tl.constexpr,
     FOLD: tl.constexpr,
-    HAS_PENALTIES: tl.constexpr,
 ) -> tl.tensor:
     """The best of each bin so far and of a step, in which columns `BINS` apart share a bin.
 
@@ -67,40 +98,29 @@ def _keep_best(
     # A thread holds all columns of its bins, so nothing moves. Were penalties added to the unshaped scores,
     # Triton would have the product start with them, which tensor cores cannot do beside another product.
     parts = tl.reshape(scores, [ROWS, FOLD, BINS])
-    if HAS_PENALTIES:
-        parts += tl.reshape(tl.load(penalties), [FOLD, BINS])[None, :, :]
+    parts += tl.reshape(tl.load(penalties), [FOLD, BINS])[None, :, :]
     return tl.maximum(best, tl.max(parts, axis=1))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rank_short(
+def _rank_far(
     first_best: tl.tensor,
     second_best: tl.tensor,
     first: tl.tensor,
     second: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
-    first_x: tl.tensor,
-    first_y: tl.tensor,
-    second_x: tl.tensor,
-    second_y: tl.tensor,
-    positions: tl.tensor,
-    radius_squared: tl.tensor,
-    count: tl.tensor,
     tiles: tl.tensor,
-    start: tl.tensor,
     gap_start: tl.tensor,
     gap: tl.tensor,
     D_PAD: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     FOLD: tl.constexpr,
-    EXCLUDES: tl.constexpr,
-    HAS_PENALTIES: tl.constexpr,
     STAGES: tl.constexpr,
     IS_HOPPER: tl.constexpr,
 ) -> tl.tensor:
-    """The best scores of both blocks of queries over some steps: those from `start` on, without a gap.
+    """The best scores of both blocks of queries over all steps but those in a gap.
 
     Triton waits for a product that is used in the same step. That of the second block is used in the next
     one, so tensor cores make it while the scores of the first block are compared.
@@ -112,93 +132,65 @@ def _rank_short(
     # Else the compiler keeps a way around the loop, and lets no product run beside others.
     tl.assume(tiles > 0)
     for step in tl.range(0, tiles, num_stages=STAGES):
-        row = find_row(step, start, gap_start, gap, COLUMNS)
-        last_row = find_row(tl.maximum(step - 1, 0), start, gap_start, gap, COLUMNS)
+        row = find_row(step, gap_start, gap, COLUMNS)
+        last_row = find_row(tl.maximum(step - 1, 0), gap_start, gap, COLUMNS)
         rows = tl.load(copies + row.to(tl.int64) * D_PAD + offsets)
         first_scores = tl.dot(first, rows)
-        if EXCLUDES:
-            second_scores = _exclude(
-                second_scores, second_x, second_y, positions, last_row + columns, count, radius_squared
-            )
-        second_best = _keep_best(
-            second_best, second_scores, penalties + last_row + columns, ROWS, BINS, FOLD, HAS_PENALTIES
-        )
+        second_best = _keep_best(second_best, second_scores, penalties + last_row + columns, ROWS, BINS, FOLD)
         second_best = _finish(second_best, IS_HOPPER)
         second_scores = tl.dot(second, rows)
-        if EXCLUDES:
-            first_scores = _exclude(
-                first_scores, first_x, first_y, positions, row + columns, count, radius_squared
-            )
-        first_best = _keep_best(
-            first_best, first_scores, penalties + row + columns, ROWS, BINS, FOLD, HAS_PENALTIES
-        )
-    row = find_row(tiles - 1, start, gap_start, gap, COLUMNS)
-    if EXCLUDES:
-        second_scores = _exclude(
-            second_scores, second_x, second_y, positions, row + columns, count, radius_squared
-        )
-    second_best = _keep_best(
-        second_best, second_scores, penalties + row + columns, ROWS, BINS, FOLD, HAS_PENALTIES
-    )
+        first_best = _keep_best(first_best, first_scores, penalties + row + columns, ROWS, BINS, FOLD)
+    row = find_row(tiles - 1, gap_start, gap, COLUMNS)
+    second_best = _keep_best(second_best, second_scores, penalties + row + columns, ROWS, BINS, FOLD)
     return first_best, second_best
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rank_near_and_far(
-    first_starts: tl.tensor,
-    second_starts: tl.tensor,
+def _rank_near(
+    first_best: tl.tensor,
+    second_best: tl.tensor,
+    first: tl.tensor,
+    second: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
-    first_x: tl.tensor,
-    first_y: tl.tensor,
-    second_x: tl.tensor,
-    second_y: tl.tensor,
-    positions: tl.tensor,
+    spots: tl.tensor,
+    centres: tl.tensor,
+    first_row: tl.tensor,
+    N: tl.tensor,
     radius_squared: tl.tensor,
-    count: tl.tensor,
-    tiles: tl.tensor,
     first_near: tl.tensor,
     near_tiles: tl.tensor,
-    is_equal: tl.tensor,
-    penalty: tl.tensor,
     D_PAD: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     FOLD: tl.constexpr,
-    HAS_OUTSIDE: tl.constexpr,
     STAGES: tl.constexpr,
-    IS_HOPPER: tl.constexpr,
 ) -> tl.tensor:
-    """The best scores of both blocks of queries: first over steps with no place to exclude, then the others.
+    """The best scores of both blocks of queries over steps with places to exclude, one after the other.
 
-    Where penalties are about equal, one is added to what was found without them.
+    These are few. Were a product kept for the next step here too, places would not fit into the registers.
     """
-    depth = tl.arange(0, D_PAD)[None, :]
-    first, second = tl.load(first_starts + depth), tl.load(second_starts + depth)
-    first_best = tl.full([ROWS, COLUMNS // FOLD], LOWEST, tl.float32)
-    second_best = tl.full([ROWS, COLUMNS // FOLD], LOWEST, tl.float32)
-    far_tiles = tiles - near_tiles
-    if is_equal & (far_tiles > 0):
-        first_best, second_best = _rank_short(
-            first_best, second_best, first, second, copies, penalties, first_x, first_y, second_x,
-            second_y, positions, radius_squared, count, far_tiles, 0, first_near, near_tiles,
-            D_PAD, ROWS, COLUMNS, FOLD, False, False, STAGES, IS_HOPPER,
-        )  # fmt: skip
-        first_best, second_best = first_best + penalty, second_best + penalty
-    elif far_tiles > 0:
-        first_best, second_best = _rank_short(
-            first_best, second_best, first, second, copies, penalties, first_x, first_y, second_x,
-            second_y, positions, radius_squared, count, far_tiles, 0, first_near, near_tiles,
-            D_PAD, ROWS, COLUMNS, FOLD, False, True, STAGES, IS_HOPPER,
-        )  # fmt: skip
-    if HAS_OUTSIDE:  # noqa: SIM102 - known when it is compiled, the other is not
-        if near_tiles > 0:
-            first_best, second_best = _rank_short(
-                first_best, second_best, first, second, copies, penalties, first_x, first_y, second_x,
-                second_y, positions, radius_squared, count, near_tiles, first_near, 0, 0,
-                D_PAD, ROWS, COLUMNS, FOLD, True, True, STAGES, IS_HOPPER,
-            )  # fmt: skip
+    BINS: tl.constexpr = COLUMNS // FOLD
+    depth, columns = tl.arange(0, D_PAD), tl.arange(0, COLUMNS)
+    offsets = columns[None, :] * D_PAD + depth[:, None]
+    first_x, first_y = _read_centres(centres, first_row, N, ROWS)
+    second_x, second_y = _read_centres(centres, first_row + ROWS, N, ROWS)
+    for step in tl.range(first_near, first_near + near_tiles, num_stages=STAGES):
+        row = find_row(step, 0, 0, COLUMNS)
+        rows = tl.load(copies + row.to(tl.int64) * D_PAD + offsets)
+        own = row + columns
+        scores = _exclude(tl.dot(first, rows), first_x, first_y, spots + own, radius_squared)
+        first_best = _keep_best(first_best, scores, penalties + own, ROWS, BINS, FOLD)
+        scores = _exclude(tl.dot(second, rows), second_x, second_y, spots + own, radius_squared)
+        second_best = _keep_best(second_best, scores, penalties + own, ROWS, BINS, FOLD)
     return first_best, second_best
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _read_centres(centres: tl.tensor, first_row: tl.tensor, N: tl.tensor, ROWS: tl.constexpr) -> tl.tensor:
+    """The x and y of sorted centres; any, where there are no rows."""
+    rows = first_row + tl.arange(0, ROWS)
+    return tl.load(centres + rows), tl.load(centres + pad_count(N) + rows)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -206,11 +198,11 @@ def _rank_long(
     row_starts: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
-    centre_x: tl.tensor,
-    centre_y: tl.tensor,
-    positions: tl.tensor,
+    spots: tl.tensor,
+    centres: tl.tensor,
+    first_row: tl.tensor,
+    N: tl.tensor,
     radius_squared: tl.tensor,
-    count: tl.tensor,
     tiles: tl.tensor,
     first_near: tl.tensor,
     near_tiles: tl.tensor,
@@ -228,7 +220,7 @@ def _rank_long(
     offsets = columns[None, :] * D_PAD + depth[:, None]
     best = tl.full([ROWS, BINS], LOWEST, tl.float32)
     for tile in range(0, tiles):
-        row = find_row(tile, 0, 0, 0, COLUMNS)
+        row = find_row(tile, 0, 0, COLUMNS)
         row_copies = copies + row.to(tl.int64) * D_PAD
         scores = tl.zeros([ROWS, COLUMNS], tl.float32)
         for start in tl.range(0, D_PAD, DEPTH, num_stages=STAGES):
@@ -236,30 +228,10 @@ def _rank_long(
             scores = tl.dot(query, tl.load(row_copies + start + offsets), scores)
         if HAS_OUTSIDE:  # noqa: SIM102 - known when it is compiled, the other is not
             if (tile >= first_near) & (tile < first_near + near_tiles):
-                scores = _exclude(scores, centre_x, centre_y, positions, row + columns, count, radius_squared)
-        best = _keep_best(best, scores, penalties + row + columns, ROWS, BINS, FOLD, True)
+                centre_x, centre_y = _read_centres(centres, first_row, N, ROWS)
+                scores = _exclude(scores, centre_x, centre_y, spots + row + columns, radius_squared)
+        best = _keep_best(best, scores, penalties + row + columns, ROWS, BINS, FOLD)
     return best
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _find_near(
-    centres: tl.tensor,
-    heights: tl.tensor,
-    first_rows: tl.tensor,
-    second_rows: tl.tensor,
-    radius_squared: tl.tensor,
-    N: tl.tensor,
-    tiles: tl.tensor,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> tl.tensor:
-    """The places of both blocks of queries, the first step with places near them, and how many follow."""
-    first_x, first_y = read_sorted(centres, first_rows, N)
-    second_x, second_y = read_sorted(centres, second_rows, N)
-    lowest = tl.minimum(find_lowest(first_y, first_rows, N), find_lowest(second_y, second_rows, N))
-    highest = -tl.minimum(find_lowest(-first_y, first_rows, N), find_lowest(-second_y, second_rows, N))
-    first_near, near_tiles = find_near_tiles(heights, lowest, highest, radius_squared, tiles, COLUMNS, BLOCK)
-    return first_x, first_y, second_x, second_y, first_near, near_tiles
 
 
 @triton.jit(do_not_specialize=SIZES)  # type: ignore[untyped-decorator]
@@ -267,20 +239,20 @@ def rank(
     query_copies: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
-    shortest: tl.tensor,
     extremes: tl.tensor,
     totals: tl.tensor,
     candidates: tl.tensor,
     sorted_centres: tl.tensor,
-    positions: tl.tensor,
+    order: tl.tensor,
+    spots: tl.tensor,
     heights: tl.tensor,
+    turns: tl.tensor,
     radius_squared: tl.tensor,
     N: tl.tensor,
     M: tl.tensor,
     tiles: tl.tensor,
     blocks: tl.tensor,
     database_blocks: tl.tensor,
-    position_stride_item: tl.tensor,
     D_PAD: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -289,16 +261,17 @@ def rank(
     SLOTS: tl.constexpr,
     STAGES: tl.constexpr,
     BLOCK: tl.constexpr,
-    SKIPS: tl.constexpr,
+    DELAY: tl.constexpr,
     HAS_OUTSIDE: tl.constexpr,
     IS_HOPPER: tl.constexpr,
 ) -> None:
     """The best scores of two blocks of queries in a split: every so manieth tile of the database."""
     BINS: tl.constexpr = COLUMNS // FOLD
-    row_block, item = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    first_row, item = tl.program_id(0) * (2 * ROWS), tl.program_id(2).to(tl.int64)
+    is_second = _take_turn(turns, DELAY)
     wait_for_last(IS_HOPPER)
     start_next(IS_HOPPER)
-    first_rows = row_block * (2 * ROWS) + tl.arange(0, ROWS)
+    first_rows = first_row + tl.arange(0, ROWS)
     second_rows = first_rows + ROWS
     query_copies += item * N * D_PAD
     first_starts = query_copies + tl.minimum(first_rows, N - 1).to(tl.int64)[:, None] * D_PAD
@@ -307,33 +280,45 @@ def rank(
     copies += start * D_PAD
     penalties += start
     own_tiles = count_tiles(M, COLUMNS)
-    is_equal, penalty = judge_penalties(
-        extremes + item * blocks * 2, shortest + item * database_blocks,
-        totals + item * tl.num_programs(1) * 3, M, own_tiles, COLUMNS, BLOCK, SKIPS,
-    )  # fmt: skip
-    first_x, first_y = 0.0, 0.0
-    second_x, second_y = 0.0, 0.0
     first_near, near_tiles = 0, 0
+    first_own, second_own = first_rows, second_rows
     if HAS_OUTSIDE:
-        first_x, first_y, second_x, second_y, first_near, near_tiles = _find_near(
-            sorted_centres + item * pad_count(N) * 2, heights + item * database_blocks * 2, first_rows,
-            second_rows, radius_squared, N, own_tiles, COLUMNS, BLOCK,
-        )  # fmt: skip
-        positions += item * position_stride_item
+        spots += start
+        # Read long before they are written to, so that nothing waits for them.
+        first_own = tl.load(order + item * N + first_rows, mask=first_rows < N, other=0)
+        second_own = tl.load(order + item * N + second_rows, mask=second_rows < N, other=0)
+        sorted_centres += item * pad_count(N) * 2
+        lowest, highest = find_heights(
+            sorted_centres + pad_count(N), first_row, tl.minimum(first_row + 2 * ROWS, N)
+        )
+        first_near, near_tiles = find_near_tiles(
+            heights + item * database_blocks * 2, lowest, highest, radius_squared, own_tiles, COLUMNS, BLOCK
+        )
     if D_PAD == DEPTH:
-        first_best, second_best = _rank_near_and_far(
-            first_starts, second_starts, copies, penalties, first_x, first_y, second_x, second_y, positions,
-            radius_squared, M, own_tiles, first_near, near_tiles, is_equal, penalty, D_PAD, ROWS, COLUMNS,
-            FOLD, HAS_OUTSIDE, STAGES, IS_HOPPER,
-        )  # fmt: skip
+        depth = tl.arange(0, D_PAD)[None, :]
+        first, second = tl.load(first_starts + depth), tl.load(second_starts + depth)
+        first_best = tl.full([ROWS, BINS], LOWEST, tl.float32)
+        second_best = tl.full([ROWS, BINS], LOWEST, tl.float32)
+        _delay(is_second, DELAY)
+        if own_tiles > near_tiles:
+            first_best, second_best = _rank_far(
+                first_best, second_best, first, second, copies, penalties, own_tiles - near_tiles,
+                first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, STAGES, IS_HOPPER,
+            )  # fmt: skip
+        if HAS_OUTSIDE:
+            first_best, second_best = _rank_near(
+                first_best, second_best, first, second, copies, penalties, spots, sorted_centres, first_row,
+                N, radius_squared, first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, STAGES,
+            )  # fmt: skip
     else:
         first_best = _rank_long(
-            first_starts, copies, penalties, first_x, first_y, positions, radius_squared, M, own_tiles,
+            first_starts, copies, penalties, spots, sorted_centres, first_row, N, radius_squared, own_tiles,
             first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, DEPTH, HAS_OUTSIDE, STAGES,
         )  # fmt: skip
         second_best = _rank_long(
-            second_starts, copies, penalties, second_x, second_y, positions, radius_squared, M, own_tiles,
-            first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, DEPTH, HAS_OUTSIDE, STAGES,
+            second_starts, copies, penalties, spots, sorted_centres, first_row + ROWS, N, radius_squared,
+            own_tiles, first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, DEPTH, HAS_OUTSIDE, STAGES,
         )  # fmt: skip
-    write_best(first_best, candidates, first_rows, N, item, BINS, SLOTS)
-    write_best(second_best, candidates, second_rows, N, item, BINS, SLOTS)
+    write_totals(extremes + item * blocks * 2, totals + item * PARTS * 2, database_blocks)
+    write_best(first_best, candidates, first_rows, first_own, N, item, BINS, SLOTS)
+    write_best(second_best, candidates, second_rows, second_own, N, item, BINS, SLOTS)

@@ -19,7 +19,7 @@ from ucn.knn.exclusion import Outside
 from ucn.knn.triton_prepare import PLACES, prepare
 from ucn.knn.triton_rank import rank
 from ucn.knn.triton_settle import settle
-from ucn.knn.triton_wide import rank_wide
+from ucn.knn.triton_splits import PARTS
 
 MAX_DIMENSION = 512
 MAX_NEIGHBOURS = 8
@@ -27,9 +27,11 @@ MAX_NEIGHBOURS = 8
 # Bins that a program of `settle` chooses from: as many as its registers take.
 _MOST_CANDIDATES = 4096
 _PLACES = int(PLACES.value)
+_PARTS = int(PARTS.value)
 # Registers of a multiprocessor, and most of a thread.
 _REGISTERS = 65536
 _MOST_REGISTERS = 255
+_MOST_MULTIPROCESSORS = 1024
 
 
 @dataclass(frozen=True)
@@ -37,29 +39,26 @@ class Tuning:
     """How the launches are cut into programs.
 
     Attributes:
-        is_wide: whether `rank_wide` ranks, where rows have at most 128 values, and not `rank`.
-        transposes: whether tensor cores hand the best scores of `rank_wide` from thread to thread.
-        skips_penalties: whether splits whose rows are about equally long do without penalties.
-        rows: queries per product, up to 128; a program of `rank` takes two such blocks, one of `rank_wide` a
-            single one of up to 256.
+        rows: queries per product, up to 128; a program of `rank` takes two such blocks.
         columns: database rows per step; a power of two.
-        fold: how many of them share a bin; fewer bins leave room for larger steps. 2 in `rank_wide`.
+        fold: how many of them share a bin; fewer bins leave room for larger steps.
         depth: values of a row per step where a row is longer than 128.
         tiles: most steps per program; `fold` times as many rows are in a bin.
         warps: of 32 threads each.
         stages: steps that are loaded ahead.
         resident: programs that a multiprocessor holds at a time.
+        delay: cycles by which every second of them begins later on Hopper, so that they do not all compare
+            at the same time while tensor cores have nothing to do.
         prepare_values: that a program of `prepare` holds at a time.
         prepare_warps: of such a program.
+        prepare_registers: that a thread of it may have, so that all programs are held at a time; 0 for any.
         settle_values: of database rows, held at a time by a program of `settle`.
         settle_warps: of such a program.
-        settle_registers: that a thread of it may have, so that all programs are held at a time; 0 for any.
+        settle_registers: as of `prepare`.
+        settle_dots: whether tensor cores compute scores there, of 16 rows at least, and not threads.
         use_chain: whether a launch may begin before the last one has ended, where the device can do that.
     """
 
-    is_wide: bool = False
-    transposes: bool = True
-    skips_penalties: bool = False
     rows: int = 64
     columns: int = 128
     fold: int = 2
@@ -68,24 +67,25 @@ class Tuning:
     warps: int = 4
     stages: int = 2
     resident: int = 2
+    delay: int = 0
     prepare_values: int = 8192
     prepare_warps: int = 4
+    prepare_registers: int = 0
     settle_values: int = 512
     settle_warps: int = 1
     settle_registers: int = 0
+    settle_dots: bool = False
     use_chain: bool = True
 
     @property
     def queries(self) -> int:
         """How many queries a program ranks."""
-        return self.rows if self.is_wide else 2 * self.rows
+        return 2 * self.rows
 
 
-# Two programs of it fill the shared memory of a multiprocessor of an H100 or H200.
-WIDE = Tuning(is_wide=True, rows=256, columns=64, fold=2, tiles=16, stages=3)
-# What was quickest on an H200, where rows have no more values than a program of either kind holds.
-_HOPPER = Tuning()
-_WIDEST = 128
+# What was quickest on an H200, where rows have no more values than a step of `rank` takes at a time.
+_HOPPER = Tuning(tiles=16, prepare_values=4096, prepare_warps=4, settle_values=4096, settle_registers=88)
+_MOST_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class _Work:
     copies: Tensor
     candidates: Tensor
     order: Tensor
+    spots: Tensor
+    turns: Tensor
     penalties: Tensor
-    shortest: Tensor
-    scales: Tensor
     totals: Tensor
     sorted_centres: Tensor
     heights: Tensor
@@ -144,11 +144,13 @@ def can_search(queries: Tensor, database: Tensor, k: int, outside: Outside | Non
         return False
     if outside is not None and torch.float64 in (outside.centres.dtype, outside.positions.dtype):
         return False
-    sizes = _plan(queries, database, k, choose_tuning(queries.device, queries.shape[2]))
+    tuning = choose_tuning(queries.device, queries.shape[2])
+    sizes = _plan(queries, database, k, outside is not None, tuning)
     row_bytes = (
         2 * sizes.d_pad * (N + sizes.padded)
         + 4 * sizes.padded
         + N * (4 * sizes.splits * sizes.slots + 12 * k + 16)
+        + (outside is not None) * (8 * sizes.padded + 12 * N)
     )
     is_held = triton.next_power_of_2(sizes.splits) * sizes.slots <= _MOST_CANDIDATES
     return is_held and B * row_bytes <= memory_bytes
@@ -172,7 +174,7 @@ def search_fused(
     """
     tuning = tuning or choose_tuning(queries.device, queries.shape[2])
     (B, N, _), M = queries.shape, database.shape[1]
-    sizes = _plan(queries, database, k, tuning)
+    sizes = _plan(queries, database, k, outside is not None, tuning)
     device = queries.device
     work = _allocate(B, N, sizes, outside is not None, device)
     found = FusedNeighbours(
@@ -182,24 +184,21 @@ def search_fused(
         torch.empty((B, sizes.blocks, 2), dtype=torch.float32, device=device),
     )
     centres, positions, radius_squared = _read_outside(outside, work.penalties)
-    is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": outside is not None, "IS_HOPPER": is_hopper}
-    # What launches take that may begin before the last one has ended.
-    later = {**common, "launch_pdl": is_hopper and tuning.use_chain}
+    common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": outside is not None, "IS_HOPPER": _is_hopper(device)}
+    # What launches take that may begin before the last one has ended. The first is none of them: what earlier
+    # searches read or wrote is not touched before they have ended.
+    later = {**common, "launch_pdl": common["IS_HOPPER"] and tuning.use_chain}
     with torch.cuda.device(device) if device.type == "cuda" else torch.no_grad():
         _launch_prepare(queries, database, work, found, centres, positions, sizes, tuning, common)
-        _launch_rank(N, M, work, found, positions, radius_squared, sizes, tuning, later)
-        _launch_settle(
-            queries, database, work, found, centres, positions, radius_squared, sizes, tuning, later
-        )
+        _launch_rank(N, M, work, found, radius_squared, sizes, tuning, later)
+        _launch_settle(queries, database, work, found, centres, radius_squared, sizes, tuning, later)
     return found
 
 
 def _allocate(B: int, N: int, sizes: _Sizes, has_outside: bool, device: torch.device) -> _Work:
     places = has_outside * 2 * triton.cdiv(N, _PLACES) * _PLACES
     parts = [
-        sizes.padded, sizes.database_blocks, 1, 3 * sizes.splits, places,
-        has_outside * 2 * sizes.database_blocks,
+        sizes.padded, 2 * _PARTS, places, has_outside * 2 * sizes.database_blocks,
     ]  # fmt: skip
     # Each begins at a multiple of 16 bytes: Triton compiles anew for pointers that do not.
     parts = [B * part + -B * part % 4 for part in parts]
@@ -209,6 +208,8 @@ def _allocate(B: int, N: int, sizes: _Sizes, has_outside: bool, device: torch.de
         torch.empty((B, sizes.padded, sizes.d_pad), dtype=torch.float16, device=device),
         torch.empty((B, N, sizes.splits, sizes.slots), dtype=torch.float32, device=device),
         torch.empty(B * N if has_outside else 0, dtype=torch.int32, device=device),
+        torch.empty(B * sizes.padded if has_outside else 0, dtype=torch.int64, device=device),
+        torch.empty(_MOST_MULTIPROCESSORS, dtype=torch.int32, device=device),
         *torch.split(floats, parts),
     )
 
@@ -226,11 +227,11 @@ def _launch_prepare(
 ) -> None:
     (B, N, D), M = queries.shape, database.shape[1]
     prepare[(sizes.blocks, B)](
-        queries, database, work.query_copies, work.copies, work.penalties, work.shortest, found.extremes,
-        work.scales, centres, work.sorted_centres, work.order, positions, work.heights,
-        N, M, D, sizes.padded, sizes.database_blocks, *queries.stride(), *database.stride(),
-        positions.stride(0), BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block,
-        IS_FULL=sizes.d_pad == D, num_warps=tuning.prepare_warps, **common,
+        queries, database, work.query_copies, work.copies, work.penalties, found.extremes, centres,
+        work.sorted_centres, work.order, positions, work.spots, work.heights, N, M, D, sizes.padded,
+        sizes.database_blocks, *queries.stride(), *database.stride(), positions.stride(0),
+        BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block, IS_FULL=sizes.d_pad == D,
+        num_warps=tuning.prepare_warps, **_limit(tuning.prepare_registers), **common,
     )  # fmt: skip
 
 
@@ -239,22 +240,18 @@ def _launch_rank(
     M: int,
     work: _Work,
     found: FusedNeighbours,
-    positions: Tensor,
     radius_squared: float,
     sizes: _Sizes,
     tuning: Tuning,
     later: dict[str, Any],
 ) -> None:
-    program: Any = rank
-    cuts: dict[str, Any] = {"FOLD": tuning.fold, "DEPTH": sizes.depth}
-    if tuning.is_wide:
-        program, cuts = rank_wide, {"TRANSPOSES": tuning.transposes}
-    program[(triton.cdiv(N, tuning.queries), sizes.splits, len(work.copies))](
-        work.query_copies, work.copies, work.penalties, work.shortest, found.extremes, work.totals,
-        work.candidates, work.sorted_centres, positions, work.heights, radius_squared, N, M, sizes.tiles,
-        sizes.blocks, sizes.database_blocks, positions.stride(0), ROWS=tuning.rows, COLUMNS=tuning.columns,
-        SLOTS=sizes.slots, STAGES=tuning.stages, BLOCK=sizes.block, SKIPS=tuning.skips_penalties,
-        num_warps=tuning.warps, num_stages=tuning.stages, maxnreg=_count_registers(tuning), **cuts, **later,
+    rank[(triton.cdiv(N, tuning.queries), sizes.splits, len(work.copies))](
+        work.query_copies, work.copies, work.penalties, found.extremes, work.totals, work.candidates,
+        work.sorted_centres, work.order, work.spots, work.heights, work.turns, radius_squared, N, M,
+        sizes.tiles, sizes.blocks, sizes.database_blocks, ROWS=tuning.rows, COLUMNS=tuning.columns,
+        FOLD=tuning.fold, DEPTH=sizes.depth, SLOTS=sizes.slots, STAGES=tuning.stages, BLOCK=sizes.block,
+        DELAY=tuning.delay if later["IS_HOPPER"] else 0, num_warps=tuning.warps, num_stages=tuning.stages,
+        **_limit(_count_registers(tuning)), **later,
     )  # fmt: skip
 
 
@@ -264,23 +261,26 @@ def _launch_settle(
     work: _Work,
     found: FusedNeighbours,
     centres: Tensor,
-    positions: Tensor,
     radius_squared: float,
     sizes: _Sizes,
     tuning: Tuning,
     later: dict[str, Any],
 ) -> None:
     (B, N, D), M, k = queries.shape, database.shape[1], found.indices.shape[2]
-    limit = {"maxnreg": tuning.settle_registers} if tuning.settle_registers else {}
+    rows = max(16 if tuning.settle_dots else 1, min(32, tuning.settle_values // sizes.d_pad))
     settle[(N, B)](
-        queries, database, work.query_copies, work.copies, work.penalties, work.scales, work.totals,
-        work.candidates, work.order, centres, positions, radius_squared, found.distances, found.indices,
-        found.measured, N, M, D, sizes.splits, sizes.tiles, *queries.stride(), *database.stride(),
-        positions.stride(0), COLUMNS=tuning.columns, BINS=tuning.columns // tuning.fold, SLOTS=sizes.slots,
-        SPLITS_PAD=triton.next_power_of_2(sizes.splits), K=k, K_PAD=triton.next_power_of_2(k),
-        ROWS=max(1, min(32, tuning.settle_values // sizes.d_pad)), IS_FULL=sizes.d_pad == D,
-        num_warps=tuning.settle_warps, **limit, **later,
+        queries, database, work.copies, work.penalties, work.totals, work.candidates, centres, work.spots,
+        radius_squared, found.distances, found.indices, found.measured, N, M, D, sizes.splits, sizes.tiles,
+        min(_PARTS, triton.cdiv(N, tuning.queries)), *queries.stride(), *database.stride(),
+        COLUMNS=tuning.columns, BINS=tuning.columns // tuning.fold, SLOTS=sizes.slots,
+        SPLITS_PAD=triton.next_power_of_2(sizes.splits), K=k, K_PAD=triton.next_power_of_2(k), ROWS=rows,
+        USES_DOT=tuning.settle_dots, IS_FULL=sizes.d_pad == D, num_warps=tuning.settle_warps,
+        **_limit(tuning.settle_registers), **later,
     )  # fmt: skip
+
+
+def _limit(registers: int) -> dict[str, int]:
+    return {"maxnreg": registers} if registers else {}
 
 
 def choose_tuning(device: torch.device, D: int) -> Tuning:
@@ -290,10 +290,15 @@ def choose_tuning(device: torch.device, D: int) -> Tuning:
     properties = torch.cuda.get_device_properties(device)
     shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 1024))
     if properties.major == 9:
-        return _HOPPER if D <= _WIDEST else Tuning()
+        return _HOPPER if D <= _MOST_AT_ONCE else Tuning()
     if shared >= 140 * 1024:
         return Tuning()
     return Tuning(rows=64 if shared >= 72 * 1024 else 32, columns=64, fold=1)
+
+
+def _is_hopper(device: torch.device) -> bool:
+    """Whether a launch can begin before the last one has ended: from compute capability 9.0 on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def _count_registers(tuning: Tuning) -> int:
@@ -301,17 +306,16 @@ def _count_registers(tuning: Tuning) -> int:
     return min(_MOST_REGISTERS, _REGISTERS // (32 * tuning.warps * tuning.resident) // 8 * 8)
 
 
-def _plan(queries: Tensor, database: Tensor, k: int, tuning: Tuning) -> _Sizes:
+def _plan(queries: Tensor, database: Tensor, k: int, has_outside: bool, tuning: Tuning) -> _Sizes:
     (B, N, D), M = queries.shape, database.shape[1]
     d_pad = max(16, triton.next_power_of_2(D))
-    if tuning.is_wide and d_pad > _WIDEST:
-        raise ValueError(f"rank_wide takes rows of at most {_WIDEST} values, got {D}; set is_wide=False")
     steps = triton.cdiv(M, tuning.columns)
     splits = _choose_splits(B * triton.cdiv(N, tuning.queries), steps, tuning, queries.device)
     tiles = triton.cdiv(steps, splits)
     padded = splits * tiles * tuning.columns
     block = min(64, tuning.columns, tuning.prepare_values // d_pad)
-    query_block = max(1, block // 4)
+    # Sorting takes long, so that more programs share it.
+    query_block = max(1, block // (4 if has_outside else 2))
     database_blocks = triton.cdiv(padded, block)
     return _Sizes(
         splits=splits,
@@ -319,7 +323,7 @@ def _plan(queries: Tensor, database: Tensor, k: int, tuning: Tuning) -> _Sizes:
         # Room for the k best in one split and a few that rounding cannot tell from them.
         slots=4 if k == 1 else 8 if k <= 4 else 16,
         padded=padded,
-        depth=d_pad if d_pad <= 128 else tuning.depth,
+        depth=d_pad if d_pad <= _MOST_AT_ONCE else tuning.depth,
         d_pad=d_pad,
         block=block,
         query_block=query_block,

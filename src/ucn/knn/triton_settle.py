@@ -13,8 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ucn.knn.triton_prepare import LOWEST, SIZES, read_row, wait_for_last
-from ucn.knn.triton_splits import is_far
+from ucn.knn.triton_prepare import LOWEST, SIZES, find_scale, read_row, split_spots, wait_for_last
+from ucn.knn.triton_splits import PARTS, is_far
 
 # Scores above this are of rows.
 VALID = tl.constexpr(-1.0e38)
@@ -54,17 +54,12 @@ def _find_threshold(
     flat: tl.tensor,
     query: tl.tensor,
     query_copy: tl.tensor,
-    totals: tl.tensor,
-    splits: tl.tensor,
+    lengths: tl.tensor,
+    roundings: tl.tensor,
     D: tl.tensor,
-    SPLITS_PAD: tl.constexpr,
     K: tl.constexpr,
 ) -> tl.tensor:
     """The least score that one of the K nearest rows can have in the product that was computed."""
-    parts = tl.arange(0, SPLITS_PAD)
-    lengths = tl.load(totals + parts * 3, mask=parts < splits, other=0.0)
-    roundings = tl.load(totals + parts * 3 + 1, mask=parts < splits, other=0.0)
-    spreads = tl.load(totals + parts * 3 + 2, mask=parts < splits, other=0.0)
     left = values
     kth = tl.max(left, axis=0)
     for _ in tl.static_range(K - 1):
@@ -81,8 +76,6 @@ def _find_threshold(
     bound = lost * largest + (length + lost) * largest_lost + 1e-30
     scale = length * largest + 0.5 * largest * largest
     bound += (D + 8) * 2.4e-7 * length * largest + 3.2e-5 * scale
-    # Where `rank` took all penalties of a split for one, none was farther off than this.
-    bound += tl.max(spreads, axis=0)
     # K rows have scores of `kth` at least, so none of the K nearest stands more than two bounds behind.
     # Where values are not finite, nothing is; the caller sees that in the lengths.
     return tl.where(bound < 1e37, tl.maximum(kth - 2.02 * bound, VALID), float("inf"))
@@ -111,23 +104,29 @@ def _find_near(
     penalties: tl.tensor,
     query_copy: tl.tensor,
     threshold: tl.tensor,
-    positions: tl.tensor,
+    spots: tl.tensor,
     centre_x: tl.tensor,
     centre_y: tl.tensor,
     radius_squared: tl.tensor,
     D_PAD: tl.constexpr,
+    USES_DOT: tl.constexpr,
     HAS_OUTSIDE: tl.constexpr,
 ) -> tl.tensor:
     """Which rows reach the threshold, and are not too near the query's place."""
     starts = rows.to(tl.int64)[:, None] * D_PAD
     copy = tl.load(copies + starts + tl.arange(0, D_PAD)[None, :], mask=is_row[:, None], other=0.0)
     penalty = tl.load(penalties + rows, mask=is_row, other=LOWEST)
-    is_near = is_row & (tl.sum(copy.to(tl.float32) * query_copy[None, :], axis=1) + penalty >= threshold)
+    is_kept = is_row
     if HAS_OUTSIDE:
-        x = tl.load(positions + rows * 2, mask=is_near, other=0.0)
-        y = tl.load(positions + rows * 2 + 1, mask=is_near, other=0.0)
-        is_near &= is_far(centre_x, centre_y, x, y, radius_squared)
-    return is_near
+        x, y = split_spots(tl.load(spots + rows, mask=is_row, other=0))
+        is_kept &= is_far(centre_x, centre_y, x, y, radius_squared)
+    if USES_DOT:
+        # All columns are alike: the least that tensor cores take. Threads then add up less of each other's.
+        products = tl.dot(copy, tl.broadcast_to(query_copy[:, None], [D_PAD, 8]))
+        scores = tl.max(products, axis=1)
+    else:
+        scores = tl.sum(copy.to(tl.float32) * query_copy.to(tl.float32)[None, :], axis=1)
+    return is_kept & (scores + penalty >= threshold)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -144,15 +143,17 @@ def _measure_near(
     D_PAD: tl.constexpr,
     IS_FULL: tl.constexpr,
 ) -> tl.tensor:
-    """The best found so far and among some rows, each of which is measured."""
+    """The best found so far and among some rows, each of which is measured, and how many these are."""
+    count = 0
     row = tl.min(tl.where(is_near, rows, NO_ROW), axis=0)
     while row < NO_ROW:
         row_start = database + row.to(tl.int64) * stride_row
         squared = _measure(row_start, query, D, stride_value, D_PAD, IS_FULL)
         top, top_rows = _insert(top, top_rows, squared, row)
+        count += 1
         is_near &= rows > row
         row = tl.min(tl.where(is_near, rows, NO_ROW), axis=0)
-    return top, top_rows
+    return top, top_rows, count
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -186,15 +187,12 @@ def _open_bin(
 def settle(
     queries: tl.tensor,
     database: tl.tensor,
-    query_copies: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
-    scales: tl.tensor,
     totals: tl.tensor,
     candidates: tl.tensor,
-    order: tl.tensor,
     centres: tl.tensor,
-    positions: tl.tensor,
+    spots: tl.tensor,
     radius_squared: tl.tensor,
     distances: tl.tensor,
     indices: tl.tensor,
@@ -204,13 +202,13 @@ def settle(
     D: tl.tensor,
     splits: tl.tensor,
     tiles: tl.tensor,
+    parts: tl.tensor,
     query_stride_item: tl.tensor,
     query_stride_row: tl.tensor,
     query_stride_value: tl.tensor,
     stride_item: tl.tensor,
     stride_row: tl.tensor,
     stride_value: tl.tensor,
-    position_stride_item: tl.tensor,
     D_PAD: tl.constexpr,
     COLUMNS: tl.constexpr,
     BINS: tl.constexpr,
@@ -219,6 +217,7 @@ def settle(
     K: tl.constexpr,
     K_PAD: tl.constexpr,
     ROWS: tl.constexpr,
+    USES_DOT: tl.constexpr,
     IS_FULL: tl.constexpr,
     HAS_OUTSIDE: tl.constexpr,
     IS_HOPPER: tl.constexpr,
@@ -228,30 +227,29 @@ def settle(
     These are in the bins whose best score reaches the threshold. Where all bins that a split could name do,
     it may have more of them, and is read whole.
     """
-    place, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    copy_place, own_place = item * N + place, item * N + place
-    if HAS_OUTSIDE:  # the copies are sorted
-        wait_for_last(IS_HOPPER)
-        own_place = item * N + tl.load(order + copy_place)
-    query_row = queries + item * query_stride_item + (own_place - item * N) * query_stride_row
+    item = tl.program_id(1).to(tl.int64)
+    place = item * N + tl.program_id(0)
+    query_row = queries + item * query_stride_item + tl.program_id(0).to(tl.int64) * query_stride_row
     query = read_row(query_row, D, query_stride_value, D_PAD, IS_FULL)
-    wait_for_last(IS_HOPPER)
-    query_copy = tl.load(query_copies + copy_place * D_PAD + tl.arange(0, D_PAD)).to(tl.float32)
     database += item * stride_item
-    copies += item * splits * tiles * COLUMNS * D_PAD
-    penalties += item * splits * tiles * COLUMNS
+    first = read_row(database, D, stride_value, D_PAD, IS_FULL)
     centre_x, centre_y = 0.0, 0.0
+    start = item * splits * tiles * COLUMNS
     if HAS_OUTSIDE:
-        centre_x, centre_y = tl.load(centres + own_place * 2), tl.load(centres + own_place * 2 + 1)
-        positions += item * position_stride_item
-    flat = tl.arange(0, SPLITS_PAD * SLOTS)
-    offered = tl.load(
-        candidates + copy_place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST
-    )
-    scaled = query.to(tl.float32) * tl.load(scales + item)
-    threshold = _find_threshold(
-        offered, flat, scaled, query_copy, totals + item * splits * 3, splits, D, SPLITS_PAD, K
-    )
+        centre_x, centre_y = tl.load(centres + place * 2), tl.load(centres + place * 2 + 1)
+        spots += start
+    copies += start * D_PAD
+    penalties += start
+    flat, part = tl.arange(0, SPLITS_PAD * SLOTS), tl.arange(0, PARTS)
+    # What is above hangs on no launch. What follows is read before it is needed, while others are computed.
+    wait_for_last(IS_HOPPER)
+    offered = tl.load(candidates + place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
+    totals += item * PARTS * 2 + part * 2
+    lengths = tl.load(totals, mask=part < parts, other=0.0)
+    roundings = tl.load(totals + 1, mask=part < parts, other=0.0)
+    scaled = query.to(tl.float32) * find_scale(first.to(tl.float32))
+    query_copy = scaled.to(tl.float16)  # as `prepare` made it
+    threshold = _find_threshold(offered, flat, scaled, query_copy.to(tl.float32), lengths, roundings, D, K)
     slots = tl.arange(0, K_PAD)
     top = tl.where(slots < K, float("inf"), -float("inf")).to(tl.float64)
     top_rows = NO_ROW - slots
@@ -259,23 +257,25 @@ def settle(
     left = offered
     best = tl.max(left, axis=0)
     while best >= threshold:
-        left, first, step, tile_rows = _open_bin(best, left, offered, flat, threshold, COLUMNS, BINS, SLOTS)
-        for start in range(0, tile_rows * tiles, ROWS):
-            taken = start + tl.arange(0, ROWS)
+        left, first_row, step, tile_rows = _open_bin(
+            best, left, offered, flat, threshold, COLUMNS, BINS, SLOTS
+        )
+        for begin in range(0, tile_rows * tiles, ROWS):
+            taken = begin + tl.arange(0, ROWS)
             within = taken & (tile_rows - 1)
-            rows = first + step * ((taken - within) * splits + within)
+            rows = first_row + step * ((taken - within) * splits + within)
             is_row = (taken < tile_rows * tiles) & (rows < M)
             is_near = _find_near(
-                rows, is_row, copies, penalties, query_copy, threshold, positions, centre_x, centre_y,
-                radius_squared, D_PAD, HAS_OUTSIDE,
+                rows, is_row, copies, penalties, query_copy, threshold, spots, centre_x, centre_y,
+                radius_squared, D_PAD, USES_DOT, HAS_OUTSIDE,
             )  # fmt: skip
-            count_measured += tl.sum(is_near.to(tl.int32), axis=0)
-            top, top_rows = _measure_near(
+            top, top_rows, count = _measure_near(
                 top, top_rows, rows, is_near, database, query, D, stride_row, stride_value, D_PAD, IS_FULL
             )
+            count_measured += count
         best = tl.max(left, axis=0)
-    tl.store(measured + own_place, count_measured)
-    _write_sorted(tl.where(slots < K, top, float("inf")), top_rows, distances, indices, own_place, K)
+    tl.store(measured + place, count_measured)
+    _write_sorted(tl.where(slots < K, top, float("inf")), top_rows, distances, indices, place, K)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -8,19 +8,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ucn.knn.triton_prepare import LOWEST, pad_count
+from ucn.knn.triton_prepare import LOWEST
 
-# Penalties of a split count as one where half their spread is at most this much of the largest squared
-# length. Float32 rows of unit length have a thousandth of it, and it is little beside what float16 rounds.
-EQUAL = tl.constexpr(2e-5)
+# Programs that share the work of finding the largest length and rounding.
+PARTS = tl.constexpr(8)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def find_row(
-    step: tl.tensor, start: tl.tensor, gap_start: tl.tensor, gap: tl.tensor, COLUMNS: tl.constexpr
-) -> tl.tensor:
+def find_row(step: tl.tensor, gap_start: tl.tensor, gap: tl.tensor, COLUMNS: tl.constexpr) -> tl.tensor:
     """The first database row of a step; steps from `gap_start` on are `gap` tiles farther."""
-    tile = start + step + tl.where(step >= gap_start, gap, 0)
+    tile = step + tl.where(step >= gap_start, gap, 0)
     return (tile * tl.num_programs(1) + tl.program_id(1)) * COLUMNS
 
 
@@ -41,15 +38,11 @@ def is_far(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def read_sorted(centres: tl.tensor, rows: tl.tensor, N: tl.tensor) -> tl.tensor:
-    """The x and y of sorted centres; any, where there are no rows."""
-    return tl.load(centres + rows), tl.load(centres + pad_count(N) + rows)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def find_lowest(y: tl.tensor, rows: tl.tensor, N: tl.tensor) -> tl.tensor:
-    """The least y of rows that there are, without those that are nowhere."""
-    return tl.min(tl.where((rows < N) & (y == y), y, float("inf")), axis=0)
+def find_heights(heights: tl.tensor, first_row: tl.tensor, end_row: tl.tensor) -> tl.tensor:
+    """The least and the largest of sorted heights from one row to another, or more; NaN stand last."""
+    lowest, highest = tl.load(heights + first_row), tl.load(heights + end_row - 1)
+    lowest = tl.where(lowest == lowest, lowest, float("inf"))
+    return lowest, tl.where(highest == highest, highest, float("inf"))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -85,71 +78,22 @@ def find_near_tiles(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _measure_split(
-    extremes: tl.tensor, shortest: tl.tensor, tiles: tl.tensor, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
-) -> tl.tensor:
-    """The largest length of this split's rows, the largest rounding, and the least length."""
-    parts = tl.arange(0, COLUMNS // BLOCK)[None, :]
-    largest = tl.zeros([32, COLUMNS // BLOCK], tl.float32)
-    lost = tl.zeros([32, COLUMNS // BLOCK], tl.float32)
-    least = tl.full([32, COLUMNS // BLOCK], float("inf"), tl.float32)
-    for start in range(0, tiles, 32):
-        steps = start + tl.arange(0, 32)
-        blocks = (steps * tl.num_programs(1) + tl.program_id(1))[:, None] * (COLUMNS // BLOCK) + parts
-        is_step = (steps < tiles)[:, None]
-        largest = tl.maximum(largest, tl.load(extremes + blocks * 2, mask=is_step, other=0.0))
-        lost = tl.maximum(lost, tl.load(extremes + blocks * 2 + 1, mask=is_step, other=0.0))
-        least = tl.minimum(least, tl.load(shortest + blocks, mask=is_step, other=float("inf")))
-    largest, lost = tl.max(largest, axis=1), tl.max(lost, axis=1)
-    return tl.max(largest, axis=0), tl.max(lost, axis=0), tl.min(tl.min(least, axis=1), axis=0)
+def write_totals(extremes: tl.tensor, totals: tl.tensor, database_blocks: tl.tensor) -> None:
+    """Writes the largest length and rounding of database rows, in parts, of which some programs have one.
 
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _write_totals(
-    extremes: tl.tensor,
-    shortest: tl.tensor,
-    totals: tl.tensor,
-    M: tl.tensor,
-    tiles: tl.tensor,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SKIPS: tl.constexpr,
-) -> tl.tensor:
-    """Writes what is known of a split. Whether penalties are about equal comes back, and the middle one."""
-    largest, lost, least = _measure_split(extremes, shortest, tiles, COLUMNS, BLOCK)
-    # No row's penalty is farther from the middle of the least and the largest.
-    spread = 0.25 * (largest * largest - least * least)
-    end = ((tiles - 1) * tl.num_programs(1) + tl.program_id(1) + 1) * COLUMNS
-    is_equal = (end <= M) & (spread <= largest * largest * EQUAL)
-    if tl.program_id(0) == 0:
-        totals += tl.program_id(1) * 3
-        tl.store(totals, largest)
-        tl.store(totals + 1, lost)
-        tl.store(totals + 2, tl.where(is_equal & SKIPS, spread, 0.0))
-    return is_equal, -0.25 * (largest * largest + least * least)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def judge_penalties(
-    extremes: tl.tensor,
-    shortest: tl.tensor,
-    totals: tl.tensor,
-    M: tl.tensor,
-    tiles: tl.tensor,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SKIPS: tl.constexpr,
-) -> tl.tensor:
-    """Whether a split may do without its rows' penalties, and the one to add to all its scores instead.
-
-    It may where no row is missing, which a penalty marks, and lengths are about equal. A score is off by
-    `spread` at most then, which `settle` adds to what rounding may change: the answer stays exact.
+    These are programs of the last split, which has a step less than the first where not all have as many.
     """
-    if SKIPS:
-        return _write_totals(extremes, shortest, totals, M, tiles, COLUMNS, BLOCK, SKIPS)
-    if tl.program_id(0) == 0:
-        _write_totals(extremes, shortest, totals, M, tiles, COLUMNS, BLOCK, SKIPS)
-    return False, 0.0
+    part = tl.program_id(0)
+    if (part < PARTS) & (tl.program_id(1) == tl.num_programs(1) - 1):
+        largest = tl.zeros([256], tl.float32)
+        lost = tl.zeros([256], tl.float32)
+        for start in range(part * 256, database_blocks, tl.minimum(tl.num_programs(0), PARTS) * 256):
+            blocks = start + tl.arange(0, 256)
+            is_block = blocks < database_blocks
+            largest = tl.maximum(largest, tl.load(extremes + blocks * 2, mask=is_block, other=0.0))
+            lost = tl.maximum(lost, tl.load(extremes + blocks * 2 + 1, mask=is_block, other=0.0))
+        tl.store(totals + part * 2, tl.max(largest, axis=0))
+        tl.store(totals + part * 2 + 1, tl.max(lost, axis=0))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -157,15 +101,19 @@ def write_best(
     best: tl.tensor,
     candidates: tl.tensor,
     rows: tl.tensor,
+    own_rows: tl.tensor,
     N: tl.tensor,
     item: tl.tensor,
     BINS: tl.constexpr,
     SLOTS: tl.constexpr,
 ) -> None:
-    """The best scores of `SLOTS` bins of a split, with the bin's number in the last bits of its score."""
+    """The best scores of `SLOTS` bins of a split, with the bin's number in the last bits of its score.
+
+    `own_rows` are the numbers of queries before they were sorted.
+    """
     packed = (best.to(tl.int32, bitcast=True) & (-BINS)) | tl.arange(0, BINS)[None, :]
     best = packed.to(tl.float32, bitcast=True)
-    targets = candidates + ((item * N + rows) * tl.num_programs(1) + tl.program_id(1)) * SLOTS
+    targets = candidates + ((item * N + own_rows) * tl.num_programs(1) + tl.program_id(1)) * SLOTS
     for slot in tl.static_range(SLOTS):
         top = tl.max(best, axis=1)
         tl.store(targets + slot, top, mask=rows < N)

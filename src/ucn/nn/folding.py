@@ -14,6 +14,7 @@ from ucn.nn.lite import NormedConvolution, ResidualUnit
 from ucn.nn.model import CorrespondenceNetwork
 from ucn.nn.pyramid import CoarseLevel
 from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.nn.trunk_layers import max_pool
 
 
 class TypedConvolution(nn.Conv2d):
@@ -43,7 +44,7 @@ class JoinedInception(nn.Module):
         branches = [
             self.conv_3x3(reduced_3x3),
             self.conv_5x5(reduced_5x5),
-            self.pool_projection(F.max_pool2d(x, 3, stride=1, padding=1)),
+            self.pool_projection(max_pool(x, 1)),
         ]
         return torch.cat([own, *(F.relu(branch) for branch in branches)], dim=1)
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ucn.nn.constants import make_constant
+from ucn.nn.trunk_layers import local_response_norm, max_pool
 
 MEAN_BGR = (104.0, 117.0, 123.0)
 """Of ImageNet's pixels; BVLC's weights expect blue, green, red, 0..255, minus these."""
@@ -46,7 +47,7 @@ class Inception(nn.Module):
             self.conv_1x1(x),
             self.conv_3x3(F.relu(self.reduce_3x3(x))),
             self.conv_5x5(F.relu(self.reduce_5x5(x))),
-            self.pool_projection(F.max_pool2d(x, 3, stride=1, padding=1)),
+            self.pool_projection(max_pool(x, 1)),
         ]
         return F.relu(torch.cat(branches, dim=1))
 
@@ -84,12 +85,12 @@ class GoogLeNetTrunk(nn.Module):
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """Named activations for preprocessed input (B, 3, H, W)."""
         x = F.relu(self.conv1(x))
-        x = local_response_norm(_pool(x, self.strides[1]))
+        x = local_response_norm(max_pool(x, self.strides[1]))
         x = F.relu(self.conv2_reduce(x))
         x = local_response_norm(F.relu(self.conv2(x)))
-        after_3a = self.inception_3a(_pool(x, self.strides[2]))
+        after_3a = self.inception_3a(max_pool(x, self.strides[2]))
         after_3b = self.inception_3b(after_3a)
-        after_4a = self.inception_4a(_pool(after_3b, self.strides[3]))
+        after_4a = self.inception_4a(max_pool(after_3b, self.strides[3]))
         return {"inception_3a": after_3a, "inception_3b": after_3b, "inception_4a": after_4a}
 
 
@@ -97,29 +98,6 @@ def preprocess(images: Tensor) -> Tensor:
     """RGB in [0, 1] to what BVLC's weights expect: BGR, 0..255, mean subtracted."""
     mean = make_constant(MEAN_BGR, images).view(1, 3, 1, 1)
     return images.flip(1) * 255.0 - mean
-
-
-def local_response_norm(x: Tensor) -> Tensor:
-    """Caffe's LRN across channels with n = 5, α = 1e-4, β = 0.75, k = 1, which BVLC's weights need.
-
-    Written out because `F.local_response_norm` takes a detour over a 3-D pooling and a general power:
-    s ** -0.75 is rsqrt(s * sqrt(s)).
-    """
-    wide = x.float() if x.dtype.itemsize < 4 else x
-    squares = F.pad(wide.square(), (0, 0, 0, 0, 2, 2))
-    count = x.shape[1]
-    total = squares[:, 0:count]
-    for shift in range(1, 5):
-        total = total + squares[:, shift : shift + count]
-    scale = 1.0 + (1e-4 / 5) * total
-    return (wide * torch.rsqrt(scale * scale.sqrt())).to(x.dtype)
-
-
-def _pool(x: Tensor, stride: int) -> Tensor:
-    # A pool of stride 2 is BVLC's (no padding, ceil); one of stride 1 is padded so that it keeps the size.
-    if stride == 1:
-        return F.max_pool2d(x, 3, stride=1, padding=1)
-    return F.max_pool2d(x, 3, stride=stride, ceil_mode=True)
 
 
 def _locate_cells(strides: tuple[int, int, int, int]) -> tuple[int, float, int]:

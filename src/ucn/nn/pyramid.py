@@ -53,7 +53,9 @@ class CoarseLevel(nn.Module):
     def grow(self, coarse: Tensor, grid_hw: tuple[int, int]) -> Tensor:
         """Projected features (B, channels_out, h / factor, w / factor) to (B, channels_out, h, w)."""
         # Rounding can leave the coarse grid a cell short of the fine one; beyond its edge it stays as it is.
-        coarse = F.pad(coarse, (0, 1, 0, 1), mode="replicate")
+        # (Joined and not padded: torch's padding would lose the order of channels-last memory.)
+        coarse = torch.cat([coarse, coarse[..., -1:]], dim=-1)
+        coarse = torch.cat([coarse, coarse[..., -1:, :]], dim=-2)
         # Pixel i of the copy lies on pixel factor · i, so coarse cell k lies at cell factor · k +
         # (factor - 1) / 2, which is where interpolation without aligned corners takes it to be.
         grown = F.interpolate(coarse, scale_factor=self.factor, mode="bilinear", align_corners=False)

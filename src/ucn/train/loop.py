@@ -28,6 +28,7 @@ from ucn.train.checkpoint import (
     save_run,
 )
 from ucn.train.distributed import ALONE, Team
+from ucn.train.graphs import use_graphs
 from ucn.train.log import Progress
 from ucn.train.optim import build_optimiser, read_rates, set_rates, update_average
 from ucn.train.signals import StoppedError
@@ -171,6 +172,8 @@ class _Run:
         if config.use_compile and self._device.type == "cuda":  # elsewhere it costs minutes and a compiler
             # A run has few shapes, one or two per source; kernels made for any shape are slower.
             model.compile(dynamic=False)
+        else:
+            use_graphs(model)
 
     @property
     def saved_step(self) -> int:

@@ -21,6 +21,7 @@ from ucn.losses import (
     mined_triplet_loss,
     one_correspondence_contrastive_loss,
 )
+from ucn.nn.fast import FastEncoder
 from ucn.nn.model import CorrespondenceNetwork
 from ucn.train.distributed import ALONE, Team
 from ucn.types import FeatureMap, PairBatch
@@ -48,12 +49,13 @@ class Teacher:
     """A finished network, which the one that is trained follows, and how much what it says counts.
 
     Attributes:
-        model: in evaluation mode, on the device of the batches; it does not change.
+        model: in evaluation mode, on the device of the batches, or an encoder made of one; it does not
+            change.
         weight: of the loss against the teacher, beside that against the truth.
         temperature: of the similarities that are compared.
     """
 
-    model: CorrespondenceNetwork
+    model: CorrespondenceNetwork | FastEncoder
     weight: float
     temperature: float
 
@@ -95,7 +97,7 @@ def training_step(
 
 
 def encode_pair(
-    model: CorrespondenceNetwork, batch: PairBatch, precision: Precision = "bf16"
+    model: CorrespondenceNetwork | FastEncoder, batch: PairBatch, precision: Precision = "bf16"
 ) -> tuple[FeatureMap, FeatureMap]:
     """Both views in one forward pass; on a CPU, where bf16 is no faster, always in float32."""
     device = batch.image0.device

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import torch
 
+from ucn.acceleration import has_bfloat16_units
 from ucn.config import TrainConfig
 from ucn.errors import ConfigError
 from ucn.nn import CorrespondenceNetwork
+from ucn.nn.fast import FastEncoder
 from ucn.train.step import Teacher
 from ucn.weights import load_weights
 
@@ -41,8 +43,10 @@ def start_teacher(
     # torch's annotations do not know memory_format.
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.eval().requires_grad_(False)
-    if config.use_compile and device.type == "cuda":
-        model.compile(dynamic=False)
+    if config.precision == "bf16" and has_bfloat16_units(device):
+        # In the same precision as the student, but as one CUDA graph for each size of batch.
+        fast = FastEncoder(model, use_compiler=config.use_compile)
+        return Teacher(fast, settings.weight, settings.temperature)
     return Teacher(model, settings.weight, settings.temperature)
 
 

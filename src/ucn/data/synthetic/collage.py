@@ -73,8 +73,10 @@ def _piece_together(
     sizes = bank.sizes[shown]  # (B, P, 2)
     centre = drawn["place"].gather(1, original[..., None].expand(-1, -1, 2)) * sizes
     at = piece[..., None].expand(-1, -1, 2)
-    turned = turning.gather(1, piece[..., None].expand(-1, -1, 4)).view(count, -1, 2, 2)
-    points = (turned @ (grid - sites.gather(1, at))[..., None])[..., 0] + centre.gather(1, at)
+    xx, xy, yx, yy = turning.gather(1, piece[..., None].expand(-1, -1, 4)).unbind(-1)
+    x, y = (grid - sites.gather(1, at)).unbind(-1)
+    # Written out: millions of products of 2×2 matrices, one by one, are slow on a GPU.
+    points = torch.stack([xx * x + xy * y, yx * x + yy * y], dim=-1) + centre.gather(1, at)
     span = sizes.gather(1, at) - 1
     folded = (span - (points.remainder((2 * span).clamp_min(1)) - span).abs()).clamp_min(0)
     # To the nearest pixel: pieces are seen through a warp that interpolates anyway.

@@ -1,0 +1,62 @@
+"""Layers of the GoogLeNet trunk that torch has, but slowly: pools over 3×3 cells, and Caffe's response norm.
+
+On a CUDA device fused programs take channels-last maps: there torch's own pools and a norm written in single
+steps are half of the time of a training step. Everywhere else, and where torch's compiler makes the programs,
+plain torch does the same.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.acceleration import use_fused
+
+_FUSED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+_MOST_VALUES = 2**31 - 1
+"""Of a map that the fused programs take: they count in 32 bits."""
+
+
+def max_pool(x: Tensor, stride: int) -> Tensor:
+    """The largest of 3×3 cells, of each channel of (B, C, h, w).
+
+    One of stride 1 is padded so that it keeps the size; one of a larger stride is BVLC's, which has no
+    padding and rounds sizes up.
+    """
+    if stride <= 2 and _can_fuse(x):
+        from ucn.nn.triton_trunk_layers import fused_max_pool  # only where Triton is there
+
+        return fused_max_pool(x, stride)
+    if stride == 1:
+        return F.max_pool2d(x, 3, stride=1, padding=1)
+    return F.max_pool2d(x, 3, stride=stride, ceil_mode=True)
+
+
+def local_response_norm(x: Tensor) -> Tensor:
+    """Caffe's LRN across channels with n = 5, α = 1e-4, β = 0.75, k = 1, which BVLC's weights need.
+
+    Written out because `F.local_response_norm` takes a detour over a 3-D pooling and a general power:
+    s ** -0.75 is rsqrt(s * sqrt(s)).
+    """
+    if _can_fuse(x):
+        from ucn.nn.triton_trunk_layers import fused_response_norm  # only where Triton is there
+
+        return fused_response_norm(x)
+    wide = x.float() if x.dtype.itemsize < 4 else x
+    squares = F.pad(wide.square(), (0, 0, 0, 0, 2, 2))
+    count = x.shape[1]
+    total = squares[:, 0:count]
+    for shift in range(1, 5):
+        total = total + squares[:, shift : shift + count]
+    scale = 1.0 + (1e-4 / 5) * total
+    return (wide * torch.rsqrt(scale * scale.sqrt())).to(x.dtype)
+
+
+def _can_fuse(x: Tensor) -> bool:
+    """Whether the fused programs take such a map."""
+    # The compiler joins plain layers with what stands round them, which is better still.
+    if torch.compiler.is_compiling() or not use_fused(x):
+        return False
+    is_fit = x.dtype in _FUSED_TYPES and 0 < x.numel() <= _MOST_VALUES
+    return is_fit and x.is_contiguous(memory_format=torch.channels_last)
