@@ -118,7 +118,8 @@ def test_sources_and_their_folders(write: Write, monkeypatch: pytest.MonkeyPatch
 def test_folders_of_the_command_line(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCN_TEST_FOLDER", raising=False)
     path = write(SOURCES)
-    with pytest.raises(ConfigError, match=r"sources\[0\].folder is .*variable UCN_TEST_FOLDER is not set"):
+    expected = r"sources\[0\].folder is .*variable UCN_TEST_FOLDER is not set; .*--data \w+=DIR"
+    with pytest.raises(ConfigError, match=expected):
         read_recipe(path)
     data = ["cub=/birds", "synthetic=p=1", "own=first", "own=${UCN_TEST_FOLDER}", "sintel=/films"]
     found = read_recipe(path, data=data).sources

@@ -13,7 +13,7 @@ from ucn.cli.app import app
 from ucn.config import LossConfig, ModelConfig, TeacherConfig, TrainConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.losses import distillation_loss
-from ucn.nn import build_model
+from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train import loop, sources
 from ucn.train.checkpoint import load_run, record_config
 from ucn.train.loop import Trained, train
@@ -67,6 +67,7 @@ def test_the_step_adds_what_the_teacher_costs(teacher_path: Path) -> None:
     student = build_model(config.model).train()
     teacher = start_teacher(config, student, CPU)
     assert teacher is not None and (teacher.weight, teacher.temperature) == (2.0, 0.2)
+    assert isinstance(teacher.model, CorrespondenceNetwork)
     assert not teacher.model.training and not any(p.requires_grad for p in teacher.model.parameters())
     before = {name: value.clone() for name, value in teacher.model.state_dict().items()}
     loss, generator = LossConfig(), torch.Generator()
@@ -105,6 +106,28 @@ def test_a_student_learns_what_its_teacher_finds(teacher_path: Path) -> None:
         optimiser.step()
         costs.append(cost.item())
     assert costs[-1] < 0.6 * costs[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_teacher_in_bfloat16_costs_as_the_network_itself(teacher_path: Path) -> None:
+    device, config = torch.device("cuda"), make_run(teacher_path)
+    student = build_model(config.model).to(device).train()
+    fast, plain = (
+        start_teacher(replace(config, precision=precision), student, device)
+        for precision in ("bf16", "float32")
+    )
+    assert fast is not None and plain is not None
+    if isinstance(fast.model, CorrespondenceNetwork):
+        pytest.skip("this device has no units for bfloat16")
+    with torch.no_grad():
+        for side in (64, 96, 64):  # each size has a graph of its own
+            batch = make_batch(side=side).to(device)
+            maps = encode_pair(student, batch, "float32")
+            costs = (
+                compare_with_teacher(*maps, batch, fast, "bf16"),
+                compare_with_teacher(*maps, batch, plain, "float32"),
+            )
+            torch.testing.assert_close(*costs, rtol=2e-2, atol=1e-2)
 
 
 def test_a_run_without_a_teacher_has_none() -> None:

@@ -6,8 +6,11 @@ use graphs or not, and go on without them.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -78,19 +81,11 @@ class _Passes:
     def _capture(self, images: Tensor) -> Callable[[Tensor], Tensor]:
         # Passes before the capture would count among those that the norms' statistics are of.
         buffers = [buffer.clone() for buffer in self._model.buffers()]
-        dtype = torch.get_autocast_dtype("cuda")
-        is_on = torch.is_autocast_enabled("cuda")
+        stream = torch.cuda.current_stream(images.device)
         try:
-            # A weight's copy in bfloat16 that autocast remembers would be none of the graph's.
-            with torch.autocast("cuda", dtype, enabled=is_on, cache_enabled=False):
-                captured: Any = torch.cuda.make_graphed_callables(
-                    _Pass(self._model, self._run),
-                    (images.clone(),),
-                    num_warmup_iters=_WARM_UPS,
-                    allow_unused_input=True,
-                    pool=self._pool,
-                )
+            captured = self._capture_here(images)
         except RuntimeError as error:
+            torch.cuda.set_stream(stream)  # torch stays in the capture's stream where the capture fails
             _LOGGER.warning(
                 "steps with images of %s run without a CUDA graph, as one cannot be captured: %s",
                 tuple(images.shape),
@@ -100,4 +95,45 @@ class _Passes:
         with torch.no_grad():
             for buffer, before in zip(self._model.buffers(), buffers, strict=True):
                 buffer.copy_(before)
+        return captured
+
+    def _capture_here(self, images: Tensor) -> Callable[[Tensor], Tensor]:
+        dtype, is_on = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+        with (
+            # On another device than the images' nothing would be captured, and nothing be said.
+            torch.cuda.device(images.device),
+            _undisturbed_captures() as options,
+            # A weight's copy in bfloat16 that autocast remembers would be none of the graph's.
+            torch.autocast("cuda", dtype, enabled=is_on, cache_enabled=False),
+        ):
+            captured: Any = torch.cuda.make_graphed_callables(
+                _Pass(self._model, self._run),
+                (images.clone(),),
+                num_warmup_iters=_WARM_UPS,
+                allow_unused_input=True,
+                pool=self._pool,
+                **options,
+            )
         return captured  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _undisturbed_captures() -> Iterator[dict[str, Any]]:
+    """Inside, other threads may ask a device for memory while `make_graphed_callables` captures.
+
+    By default that breaks the capture and fails in the other thread too, and the threads that pin batches for
+    data sets do so all the time: now and then a run would end with its first captures.
+
+    Yields:
+        Further arguments for `make_graphed_callables`.
+    """
+    mode = "thread_local"
+    if "capture_error_mode" in inspect.signature(torch.cuda.make_graphed_callables).parameters:
+        yield {"capture_error_mode": mode}
+        return
+    usual = torch.cuda.graph  # which older versions of torch take without asking for a mode
+    torch.cuda.graph = functools.partial(usual, capture_error_mode=mode)  # type: ignore[assignment,misc]
+    try:
+        yield {}
+    finally:
+        torch.cuda.graph = usual  # type: ignore[misc]

@@ -122,7 +122,8 @@ def _fill_in(values: dict[str, Any], given: Sequence[int]) -> None:
     sources = values.get("sources")
     for place, source in enumerate(sources if isinstance(sources, list) else ()):
         if place not in given and isinstance(source, dict) and isinstance(source.get("folder"), str):
-            source["folder"] = _fill_in_variables(source["folder"], f"sources[{place}].folder")
+            remedy = f", or give the folder itself: --data {str(source.get('name'))[:80]}=DIR"
+            source["folder"] = _fill_in_variables(source["folder"], f"sources[{place}].folder", remedy)
 
 
 def _take_model(values: dict[str, Any]) -> None:
@@ -133,13 +134,13 @@ def _take_model(values: dict[str, Any]) -> None:
         values["model"] = load_weights(init).model.config.to_dict() | model
 
 
-def _fill_in_variables(text: str, key: str) -> str:
+def _fill_in_variables(text: str, key: str, remedy: str = "") -> str:
     filled = os.path.expandvars(text)
     unset = re.search(r"\$\{(\w+)\}", filled)
     if unset:
         raise ConfigError(
             f"{key} is {text}, but the environment variable {unset[1]} is not set; set it to the folder that "
-            "holds the data"
+            f"holds the data{remedy}"
         )
     return filled
 
