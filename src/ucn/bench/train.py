@@ -126,7 +126,7 @@ def measure(settings: Settings) -> Part:
         f"{some.synthetic.points:,} points each"
     )
     if settings.is_cuda and not settings.is_thorough:
-        notes.append("Compiled steps are measured with --thorough.")
+        notes.append("The network's passes are captured; compiled ones are measured with --thorough.")
     asked = [Target("steps a second", "an H200", best, _STEPS_TO_BEAT, "rate")] if settings.is_cuda else []
     return Part((Table(title, _COLUMNS, tuple(rows), tuple(notes)),), tuple(asked))
 
