@@ -1,8 +1,8 @@
 """Layers of the GoogLeNet trunk that torch has, but slowly: pools over 3×3 cells, and Caffe's response norm.
 
 On a CUDA device fused programs take channels-last maps: there torch's own pools and a norm written in single
-steps take much of the time of a training step. Everywhere else, and where torch's compiler makes the programs,
-plain torch does the same.
+steps take much of the time of a training step. Everywhere else, and where torch's compiler makes the
+programs, plain torch does the same.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _mine(
     map0: FeatureMap, map1: FeatureMap, batch: PairBatch, config: LossConfig, generator: torch.Generator
 ) -> MinedNegatives:
     """The negatives that the configured method finds, and random ones beside them where asked for."""
-    if not (map0.features.isfinite().all() and map1.features.isfinite().all()):
+    if not (map0.features.isfinite().all() & map1.features.isfinite().all()):  # one wait for the device
         raise NonFiniteLossError(
             f"the network's features are not finite on the samples {', '.join(batch.names)}; "
             "lower the learning rates, or look at these samples"
