@@ -6,6 +6,7 @@ import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -45,6 +46,14 @@ def has_bfloat16_units(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.cuda is None:
         return False
     return torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+
+
+@cache
+def has_bfloat16_products() -> bool:
+    """Whether this processor multiplies faster in bfloat16 than in float32; most are far slower in it."""
+    # torch asks the processor; versions of it that cannot are taken to say no.
+    asked = (getattr(torch.cpu, f"_is_{unit}_supported", None) for unit in ("avx512_bf16", "amx_tile"))
+    return any(ask is not None and ask() for ask in asked)
 
 
 def _check_ready() -> bool:

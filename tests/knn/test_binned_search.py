@@ -8,10 +8,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.knn import Outside, nearest
-from ucn.knn.binned_search import _count_bytes, _plan_threads, rank_in_bins
+from ucn.knn import Outside, binned_search, nearest
+from ucn.knn.binned_search import (
+    _count_bytes,
+    _fill_bins,
+    _find_least,
+    _list_rows,
+    _plan_threads,
+    _prepare,
+    rank_in_bins,
+)
+from ucn.knn.rounding import bound_rounding
 
 _BUDGET = 2**28
+
+
+@pytest.fixture(params=[False, True], ids=["float32", "bfloat16"], autouse=True)
+def uses_halves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Both kinds of products, whatever this processor is quick at."""
+    use: bool = request.param
+    monkeypatch.setattr(binned_search, "has_bfloat16_products", lambda: use)
+    return use
 
 
 @pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
@@ -197,8 +214,9 @@ def test_fewer_threads_find_the_same() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        most = _count_bytes(20, 1300, 16, 2, None) * 3 + 28 * 1300  # room for three threads of four
-        assert _plan_threads(60, 1300, 16, 2, None, most - 28 * 1300) == (20, 3)
+        prepared = (28 + 2 * 16) * 1300
+        most = _count_bytes(20, 1300, 16, 2, None) * 3 + prepared  # room for three threads of four
+        assert _plan_threads(60, 1300, 16, 2, None, most - prepared) == (20, 3)
         found = rank_in_bins(queries[None], database[None], 2, None, most)
     finally:
         torch.set_num_threads(before)
@@ -206,3 +224,54 @@ def test_fewer_threads_find_the_same() -> None:
     indices, is_settled = found
     assert is_settled.all()
     assert torch.equal(indices[0], _search_slowly(queries, database, 2))
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+@pytest.mark.parametrize("spread", [1.0, 0.1, 0.01])
+def test_bins_chosen_in_bfloat16_hold_the_nearest(k: int, spread: float, uses_halves: bool) -> None:
+    # The nearer rows stand to each other, the more of them rounding confuses.
+    generator = torch.Generator().manual_seed(3)
+    middle = torch.randn(1, 24, generator=generator)
+    database = F.normalize(middle + spread * torch.randn(2500, 24, generator=generator))
+    database *= 1 + 1e-4 * torch.rand(2500, 1, generator=generator)
+    queries = F.normalize(middle + spread * torch.randn(50, 24, generator=generator))
+    queries[0] *= 1e-3
+    queries[1] *= 1e3
+    rows = _prepare(database)
+    assert (rows.halves is not None) == uses_halves
+    bins = _fill_bins(queries.bfloat16(), database.bfloat16(), None, None)
+    norms = queries.double().norm(dim=1)
+    bound = bound_rounding(norms[None], rows.largest_norm.view(1, 1), 24, torch.float32)[0]
+    is_chosen = bins >= _find_least(bins, rows, k, norms, bound, 24)
+    assert spread < 1 or is_chosen.float().mean() < 0.5
+    expected = _search_slowly(queries, database, k)
+    for query, chosen in enumerate(is_chosen):
+        listed = _list_rows(chosen.nonzero().T)[0].tolist()
+        assert set(expected[query].tolist()) <= set(listed)
+    assert torch.equal(nearest(queries, database, k).indices, expected)
+
+
+def test_rows_of_many_lengths_are_ranked_in_float32() -> None:
+    queries, database = _draw(30, 1300)
+    database *= torch.linspace(0.5, 2, 1300)[:, None]
+    assert _prepare(database).halves is None
+    assert torch.equal(nearest(queries, database, 2).indices, _search_slowly(queries, database, 2))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("share", [0.1, 0.6])
+def test_queries_that_leave_too_many_bins_open(share: float, uses_halves: bool) -> None:
+    # Of rows this near to each other bfloat16 tells none from another, float32 all.
+    queries, database = _draw(60, 1600)
+    generator = torch.Generator().manual_seed(4)
+    middle = F.normalize(torch.randn(1, 16, generator=generator))
+    database[:1500] = F.normalize(middle + 2e-2 * torch.randn(1500, 16, generator=generator))
+    count = int(60 * share)
+    queries[:count] = F.normalize(middle + 2e-2 * torch.randn(count, 16, generator=generator))
+    indices, is_settled = _rank(queries, database, 2)
+    expected = _search_slowly(queries, database, 2)
+    assert is_settled.float().mean() > 0.8
+    assert torch.equal(indices[is_settled], expected[is_settled])
+    rows = _prepare(database)
+    binned_search._rank(queries, rows, 2, None)
+    assert rows.is_crowded.is_set() == (uses_halves and share > 0.25)

@@ -311,7 +311,8 @@ def test_by_default_a_small_part_of_the_distances_is_held() -> None:
     queries, database = random_sets(2000, 19200, 128)
     with LargestStorage(queries, database) as seen:
         nearest(queries, database)
-    assert 0 < seen.largest <= 4 * 2**20  # all distances would be 154 MB
+    # All distances would be 154 MB; the rows are 9.8 MB, and a copy of them in bfloat16 half of that.
+    assert 0 < seen.largest <= 5 * 2**20
 
 
 class OnMps(Tensor):

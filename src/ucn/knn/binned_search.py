@@ -4,15 +4,20 @@ The product itself is as fast as the processor multiplies; what costs is to find
 scores. Maxima without their places are quick, and so only these are taken: one for each bin of 16 rows. The
 rows of the best bins are then scored again, which is little. A thread takes some queries through the whole
 database, so that nothing larger than its own block is ever held.
+
+Where the processor has units for bfloat16, products of that type are twice as fast. They only choose the
+bins: all whose best score comes so near to the best of all that rounding may explain it.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ucn.acceleration import has_bfloat16_products
 from ucn.knn.exclusion import Outside, squared_distances, squared_distances_bytes
 from ucn.knn.reranking import rerank
 from ucn.knn.rounding import bound_rounding, factor_roundoff
@@ -27,15 +32,32 @@ _MOST_NEIGHBOURS = 8
 _SPARE_BINS = 3
 _MEASURED_BYTES = 2**21
 _MOST_CLOSE = 0.1
+# Products in bfloat16 are given up for a query that leaves more bins open than this, and for a whole database
+# where more than this share of some queries do, as in blank images.
+_MOST_BINS = 12
+_MOST_CROWDED = 0.25
+_HALF_ROUNDOFF = 2.0**-9
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """One database: rows (M, D), half of their squared lengths (M,), negative, and the greatest length."""
+    """One database.
+
+    Attributes:
+        values: (M, D).
+        penalties: (M,), half of their squared lengths, negative.
+        largest_norm: the greatest length, in float64.
+        halves: (M, D) in bfloat16, where ranking by these pays; else None.
+        slack: by how much a penalty differs at most from the one in the middle, in float64.
+        is_crowded: whether the halves turned out to tell too little.
+    """
 
     values: Tensor
     penalties: Tensor
     largest_norm: Tensor
+    halves: Tensor | None
+    slack: Tensor
+    is_crowded: threading.Event
 
 
 def rank_in_bins(
@@ -50,7 +72,7 @@ def rank_in_bins(
     is_suited = queries.device.type == "cpu" and queries.dtype == torch.float32 and M >= _BLOCK_ROWS
     if not is_suited or k > _MOST_NEIGHBOURS or factor_roundoff(torch.float32) > 0:
         return None
-    prepared = 28 * M  # lengths in float64, what is made of them, and penalties
+    prepared = (28 + 2 * D) * M  # lengths in float64, what is made of them, penalties, and halves
     plan = _plan_threads(N, M, D, k, outside, memory_bytes - prepared)
     if plan is None:
         return None
@@ -99,7 +121,7 @@ def _count_bytes(step: int, M: int, D: int, k: int, outside: Outside | None) -> 
         pair += squared_distances_bytes(outside.centres, outside.positions)
     scores = step * _BLOCK_ROWS * pair
     bins = 2 * step * (-(-M // _BIN) + _BLOCK_ROWS) * 4
-    candidates = step * k * _BIN * (8 * D + 64)
+    candidates = step * (k * _BIN * (8 * D + 64) + _MOST_BINS * (12 * _BIN + 24))
     return scores + bins + candidates + 24 * max(_BLOCK_ROWS, step) * D + _MEASURED_BYTES
 
 
@@ -112,23 +134,42 @@ def _prepare(database: Tensor) -> _Rows:
         norms[part] = torch.linalg.vector_norm(database[part].double(), dim=-1)
 
     share(measure, range(0, M, _BLOCK_ROWS))
-    return _Rows(database, (-0.5 * norms.square()).float(), norms.amax())
+    squares = norms.square()
+    smallest, largest = squares.aminmax()
+    halves = None
+    # Halves leave penalties out, so rows must be about as long: descriptors of unit length are.
+    if has_bfloat16_products() and largest - smallest <= _HALF_ROUNDOFF * largest:
+        halves = torch.empty_like(database, dtype=torch.bfloat16, memory_format=torch.contiguous_format)
+
+        def halve(start: int) -> None:
+            halves[start : start + _BLOCK_ROWS] = database[start : start + _BLOCK_ROWS]
+
+        share(halve, range(0, M, _BLOCK_ROWS))
+    slack = 0.25 * (largest - smallest)
+    return _Rows(database, (-0.5 * squares).float(), largest.sqrt(), halves, slack, threading.Event())
 
 
 def _rank(queries: Tensor, rows: _Rows, k: int, outside: Outside | None) -> tuple[Tensor, Tensor]:
     """Indices (n, k) of some queries (n, D), and which of them those settle."""
-    bins = _fill_bins(queries, rows, outside)
+    norms = torch.linalg.vector_norm(queries.double(), dim=-1)
+    bound = bound_rounding(norms[None], rows.largest_norm.view(1, 1), queries.shape[1], torch.float32)[0]
+    if rows.halves is not None and not rows.is_crowded.is_set():
+        return _rank_by_halves(queries, rows, k, outside, norms, bound)
+    return _rank_by_floats(queries, rows, k, outside, bound)
+
+
+def _rank_by_floats(
+    queries: Tensor, rows: _Rows, k: int, outside: Outside | None, bound: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As `_rank`, by products in float32."""
+    bins = _fill_bins(queries, rows.values, rows.penalties, outside)
     best, chosen = _take_best(bins, k)
     candidates = _list_rows(chosen)  # (n, k * 16)
     values, places = _take_best(_score(queries, rows, candidates, outside), k)
     indices = candidates.gather(1, places).masked_fill_(values[:, :k] == -torch.inf, -1)
-    norms = torch.linalg.vector_norm(queries.double(), dim=-1)
-    bound = bound_rounding(norms[None], rows.largest_norm.view(1, 1), queries.shape[1], torch.float32)[0]
     # A row of any other bin scored at most what the best of these bins did, in the first product.
     rival = torch.maximum(values[:, k:], best[:, k:]).double()
-    better = values[:, :k].double()
-    worse = torch.cat([better[:, 1:], rival], dim=1)
-    is_settled = ((better - worse > 2 * bound[:, None]) | (better == -torch.inf)).all(dim=1)
+    is_settled = _compare_rivals(values[:, :k].double(), rival, bound)
     close = (~is_settled).nonzero()[:, 0]
     if 0 < len(close) <= _MOST_CLOSE * len(queries):
         bins.scatter_(1, chosen, best[:, :k])  # what taking the best may have overwritten
@@ -136,6 +177,104 @@ def _rank(queries: Tensor, rows: _Rows, k: int, outside: Outside | None) -> tupl
         measured, is_settled[close] = _measure(queries[close], rows, k, near, bins[close], bound[close])
         indices[close] = measured
     return indices, is_settled & bound.isfinite()
+
+
+def _rank_by_halves(
+    queries: Tensor, rows: _Rows, k: int, outside: Outside | None, norms: Tensor, bound: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As `_rank`, with bins chosen by products in bfloat16."""
+    assert rows.halves is not None
+    n, D = queries.shape
+    bins = _fill_bins(queries.to(torch.bfloat16), rows.halves, None, outside)
+    least = _find_least(bins, rows, k, norms, bound, D)
+    owner, chosen = (bins >= least).nonzero(as_tuple=True)
+    counts = torch.bincount(owner, minlength=n)
+    is_crowded = counts > _MOST_BINS
+    crowded = is_crowded.nonzero()[:, 0]
+    if len(crowded) > _MOST_CROWDED * n:
+        rows.is_crowded.set()
+        return _rank_by_floats(queries, rows, k, outside, bound)
+    if len(crowded):
+        is_kept = ~is_crowded[owner]
+        owner, chosen, counts = owner[is_kept], chosen[is_kept], counts.masked_fill_(is_crowded, 0)
+    candidates, scores = _score_bins(queries, rows, owner, chosen, counts, outside, n * k)
+    values, places = _take_best(scores.clone(), k)
+    indices = candidates.gather(1, places).masked_fill_(values[:, :k] == -torch.inf, -1)
+    # No row of another bin comes as near to the k-th as the bound: see `_find_least`.
+    is_settled = _compare_rivals(values[:, :k].double(), values[:, k:].double(), bound)
+    close = (~is_settled).nonzero()[:, 0]
+    if 0 < len(close) <= _MOST_CLOSE * n:
+        listed = candidates[close].masked_fill_(scores[close] == -torch.inf, -1)
+        sets = queries[close][None], rows.values[None], listed[None]
+        rest = bound.new_full((1, len(close)), -torch.inf)
+        found, is_close_settled = rerank(
+            *sets, k, norms[close][None], bound[close][None], rest, _MEASURED_BYTES
+        )
+        indices[close], is_settled[close] = found[0, :, :k], is_close_settled[0]
+    is_settled &= bound.isfinite()
+    if len(crowded):
+        near = None if outside is None else replace(outside, centres=outside.centres[crowded])
+        indices[crowded], is_settled[crowded] = _rank_by_floats(
+            queries[crowded], rows, k, near, bound[crowded]
+        )
+    return indices, is_settled
+
+
+def _find_least(bins: Tensor, rows: _Rows, k: int, norms: Tensor, bound: Tensor, D: int) -> Tensor:
+    """The score (n, 1) in bfloat16 that a bin needs for one of its rows to be among the k nearest.
+
+    Rounding of both factors and of the product, and the missing penalty, move a score by `doubt` at most,
+    less `bound`. Of k bins each has a row that truly scores at least what the k-th has here, less that. A
+    row that has less by twice `doubt` truly has less than those by twice `bound`: it is none of the nearest.
+    """
+    products = norms * rows.largest_norm
+    # The factors' roundings, the sum's, and what the unit takes for zero.
+    doubt = 3.2 * _HALF_ROUNDOFF * products + rows.slack
+    doubt += D * torch.finfo(torch.float32).tiny * (norms + rows.largest_norm) + bound
+    kth = bins.amax(dim=1) if k == 1 else bins.topk(k, dim=1).values[:, -1]
+    least = kth.double() - 2 * doubt
+    # Rounded down; bins without a row have less than any number.
+    rounded = (least - 2 * _HALF_ROUNDOFF * least.abs()).to(bins.dtype)
+    return rounded.clamp_min(torch.finfo(bins.dtype).min)[:, None]
+
+
+def _score_bins(
+    queries: Tensor,
+    rows: _Rows,
+    owner: Tensor,
+    chosen: Tensor,
+    counts: Tensor,
+    outside: Outside | None,
+    step: int,
+) -> tuple[Tensor, Tensor]:
+    """Rows (n, c * 16) of each query's candidate bins, and their scores, -inf where it has fewer bins.
+
+    Args:
+        queries: (n, D).
+        rows: the database.
+        owner: (P,) which query each candidate bin is of, in order.
+        chosen: (P,) the bins.
+        counts: (n,) how many each query has.
+        outside: what is excluded.
+        step: bins that are scored at a time.
+    """
+    n, width = len(queries), max(1, int(counts.amax()))
+    candidates = torch.zeros(n * width, _BIN, dtype=torch.int64)
+    scores = queries.new_full((n * width, _BIN), -torch.inf)
+    place = torch.arange(len(owner)) + (torch.arange(n) * width - counts.cumsum(0) + counts)[owner]
+    for start in range(0, len(owner), step):
+        part = slice(start, start + step)
+        listed, some = _list_rows(chosen[part, None]), owner[part]
+        near = None if outside is None else replace(outside, centres=outside.centres[some])
+        candidates.index_copy_(0, place[part], listed)
+        scores.index_copy_(0, place[part], _score(queries[some], rows, listed, near))
+    return candidates.view(n, -1), scores.view(n, -1)
+
+
+def _compare_rivals(better: Tensor, rival: Tensor, bound: Tensor) -> Tensor:
+    """Which queries (n,) have their k scores (n, k), and the next (n, 1), further apart than rounding can."""
+    worse = torch.cat([better[:, 1:], rival], dim=1)
+    return ((better - worse > 2 * bound[:, None]) | (better == -torch.inf)).all(dim=1)
 
 
 def _measure(
@@ -151,15 +290,18 @@ def _measure(
     return found[0, :, :k], is_settled[0]
 
 
-def _fill_bins(queries: Tensor, rows: _Rows, outside: Outside | None) -> Tensor:
+def _fill_bins(queries: Tensor, values: Tensor, penalties: Tensor | None, outside: Outside | None) -> Tensor:
     """The best scores (n, bins) of bins of rows; see `_list_rows` for which is which."""
-    n, M = len(queries), len(rows.values)
+    n, M = len(queries), len(values)
     bins = queries.new_empty(n, -(-M // _BLOCK_ROWS) * (_BLOCK_ROWS // _BIN))
     buffer = queries.new_empty(n, _BLOCK_ROWS)
     for start in range(0, M, _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, M)
         scores = buffer[:, : stop - start]
-        torch.addmm(rows.penalties[start:stop], queries, rows.values[start:stop].T, out=scores)
+        if penalties is None:
+            torch.mm(queries, values[start:stop].T, out=scores)
+        else:
+            torch.addmm(penalties[start:stop], queries, values[start:stop].T, out=scores)
         if outside is not None:
             away = squared_distances(outside.centres, outside.positions[start:stop])
             scores.masked_fill_(away <= outside.radius**2, -torch.inf)
