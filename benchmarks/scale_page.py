@@ -153,7 +153,7 @@ def show_measured(speed: Speed) -> str:
     table = _tabulate(("stage", "core-seconds", "so a core does"), rows)
     return (
         f"Images of {speed.size}, {speed.count:,} keypoints, weights `geometric`, one core:\n\n{table}\n"
-        f"{_describe_gpu(speed.gpu)} What stays on the CPU is reading, keypoints and writing: "
+        f"{_describe_gpu(speed.gpu)} On the machine of the table, reading, keypoints and writing take "
         f"{_say(speed.beside)} core-seconds, and more for larger files, so one core feeds at most about "
         f"{_say(1 / speed.beside)} images a second.\n"
     )
@@ -166,7 +166,8 @@ def _describe_gpu(gpu: Gpu | None) -> str:
     return (
         f"One GPU ({gpu.name}, beside it {gpu.cores} cores, `--batch {gpu.batch}`), the whole command: "
         f"**{_say(gpu.all)} images a second**. The network alone would do {_say(gpu.encoding)}{rest}. It "
-        f"matches {_say(gpu.pairs)} pairs a second."
+        f"matches {_say(gpu.pairs)} pairs a second. Its cores spent {_say(gpu.core_seconds)} core-seconds on an "
+        "image."
     )
 
 

@@ -78,7 +78,7 @@ def start_threads(count: int) -> ThreadPoolExecutor:
     try:
         for started in [threads.submit(start) for _ in range(count)]:
             started.result()
-    except RuntimeError:
+    except BaseException:  # an interrupt too
         are_ready.abort()  # or those that were started would wait for it, and the process for them at its end
         threads.shutdown()
         raise

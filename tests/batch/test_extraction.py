@@ -151,6 +151,39 @@ def test_bad_images_are_left_out_and_named(tmp_path: Path) -> None:
         assert file.meta["failures"] == result.failures
 
 
+def test_bad_images_change_nothing_for_another_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reasons name images below the folder, so that the way to it leaves no trace in the file."""
+    write_images(tmp_path / "images", 3)
+    (tmp_path / "images" / "001.png").write_bytes(b"no image")
+    method = make_method(tmp_path / "diary")
+    far = extract_folder(tmp_path / "images", tmp_path / "far.h5", method, SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    near = extract_folder(Path("images"), tmp_path / "near.h5", method, SETTINGS)
+    assert near.failures == far.failures
+    assert far.failures["001.png"].startswith("cannot read image 001.png: ")
+    assert (tmp_path / "near.h5").read_bytes() == (tmp_path / "far.h5").read_bytes()
+
+
+def test_bad_images_of_an_earlier_run_do_not_count_as_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path / "images", 3)
+    (tmp_path / "images" / "001.png").write_bytes(b"no image")
+    method = make_method(tmp_path / "diary")
+
+    def stop(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ucn.batch.shards.merge_features", stop)
+        with pytest.raises(KeyboardInterrupt):
+            extract_folder(tmp_path / "images", tmp_path / "f.h5", method, SETTINGS)
+    result = extract_folder(tmp_path / "images", tmp_path / "f.h5", method, SETTINGS)
+    assert (result.images, result.resumed, list(result.failures)) == (2, 2, ["001.png"])
+
+
 def test_no_readable_image(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(b"x")

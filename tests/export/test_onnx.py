@@ -93,6 +93,7 @@ class TestFiles:
 
     def test_pair_gives_k_rows_for_small_and_blank_images(self, files: dict[str, onnx_export.Export]) -> None:
         session = open_session(files["pair"].path.read_bytes())
+        assert [item.shape for item in session.get_outputs()] == [[300, 2], [300, 2], [300], [300]]
         for level in (0.0, 0.5):
             images = [np.full((1, 3, 32, width), level, np.float32) for width in (32, 45)]
             points0, points1, scores, is_mutual = session.run(

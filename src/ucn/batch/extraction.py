@@ -135,7 +135,8 @@ def extract_folder(
     key = {"method": dict(method.key), "settings": asdict(settings), "images": digest_images(folder, names)}
     parts = ShardFolder(output, names, shard, key, begin_again=overwrite)
     waiting = parts.list_open()
-    done = resumed = len(names) - sum(len(item.names) for item in waiting)
+    open_names = {name for item in waiting for name in item.names}
+    done = len(names) - len(open_names)
 
     def count(images: int) -> None:
         nonlocal done
@@ -152,4 +153,5 @@ def extract_folder(
             raise
     meta = {"name": method.name, "settings": asdict(settings), "images": key["images"], "key": key["method"]}
     images, failures = parts.finish(meta, overwrite)
+    resumed = sum(name not in open_names and name not in failures for name in names)
     return Extracted(output, images, resumed, failures)

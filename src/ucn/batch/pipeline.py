@@ -114,7 +114,8 @@ class ShardMaker:
         try:
             image = read_reduced(self._folder / name, self._describer.settings.max_side)
         except ImageReadError as error:
-            return str(error)
+            # Under its name, not its path: a file must not depend on who read the folder, and from where.
+            return str(error).replace(str(self._folder / name), name)
         return self._describer.prepare(image)
 
 

@@ -18,7 +18,6 @@ from ucn.errors import DataError, OutputError
 from ucn.export.hloc import merge_features, open_features
 
 _KEY_FILE = "key.json"
-_READERS = 4  # threads that decode images
 
 
 @dataclass(frozen=True)

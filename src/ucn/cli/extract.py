@@ -79,7 +79,7 @@ def run(
             progress=bar,
         )
     seconds = time.perf_counter() - begin
-    speed = (extracted.images + len(extracted.failures) - extracted.resumed) / seconds
+    speed = (extracted.images - extracted.resumed) / seconds
     if not json:
         _print(extracted, found.title, seconds, speed)
         return

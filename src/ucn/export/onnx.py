@@ -104,7 +104,7 @@ def export_onnx(
         pair = PairGraph(model, loaded.calibration, k).eval()
         content = _record(pair, 2, ["image0", "image1"], {name: {} for name in outputs})
     metadata = describe(loaded, kind, k)
-    content = _add_metadata(content, metadata, loaded)
+    content = _complete(content, metadata, loaded, rows=k if kind == "pair" else None)
     report("comparing with torch")
     check = check_network if kind == "network" else check_pair
     parity = tuple(check(content, loaded, k))
@@ -181,10 +181,14 @@ def _record(
     return buffer.getvalue()
 
 
-def _add_metadata(content: bytes, metadata: dict[str, str], loaded: LoadedWeights) -> bytes:
+def _complete(content: bytes, metadata: dict[str, str], loaded: LoadedWeights, rows: int | None) -> bytes:
+    """The file with its metadata and, where outputs have a fixed number of rows, with that number."""
     import onnx
 
     model = onnx.load_from_string(content)
+    if rows is not None:
+        for output in model.graph.output:  # the recorder knows no size that went through TopK
+            output.type.tensor_type.shape.dim[0].dim_value = rows
     onnx.helper.set_model_props(model, metadata)
     model.producer_name = "ucn"
     model.doc_string = loaded.info.description
