@@ -166,8 +166,8 @@ def _describe_gpu(gpu: Gpu | None) -> str:
     return (
         f"One GPU ({gpu.name}, beside it {gpu.cores} cores, `--batch {gpu.batch}`), the whole command: "
         f"**{_say(gpu.all)} images a second**. The network alone would do {_say(gpu.encoding)}{rest}. It "
-        f"matches {_say(gpu.pairs)} pairs a second. Its cores spent {_say(gpu.core_seconds)} core-seconds on an "
-        "image."
+        f"matches {_say(gpu.pairs)} pairs a second. Its cores spent {_say(gpu.core_seconds)} core-seconds "
+        "on an image."
     )
 
 
