@@ -23,8 +23,7 @@ AT_ONCE = 2048
 def main() -> None:
     """Matches the images named on the command line."""
     if len(sys.argv) != 5:
-        print(__doc__)
-        return
+        sys.exit(__doc__)
     network, path0, path1, output = sys.argv[1:]
     session = onnxruntime.InferenceSession(network, providers=["CPUExecutionProvider"])
     facts = session.get_modelmeta().custom_metadata_map

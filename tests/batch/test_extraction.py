@@ -123,6 +123,30 @@ def test_other_settings_or_images_are_not_mixed_in(tmp_path: Path, monkeypatch: 
         assert all(len(file.read(name)) <= 7 for name in file.names)
 
 
+def test_a_damaged_shard_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_images(tmp_path / "images", 4)
+    output, diary = tmp_path / "f.h5", tmp_path / "diary"
+    extract_folder(tmp_path / "images", tmp_path / "whole.h5", make_method(tmp_path / "d"), SETTINGS, shard=2)
+
+    def stop(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ucn.batch.shards.merge_features", stop)
+        with pytest.raises(KeyboardInterrupt):
+            extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
+    first = min((tmp_path / "f.h5.parts").glob("*.h5"))
+    first.write_bytes(first.read_bytes()[:100])
+    with pytest.raises(DataError, match="give the same command again"):
+        extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
+    result = extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
+    assert (result.images, result.resumed) == (4, 2)
+    assert len(read_diary(diary)) == 6
+    with open_features(output) as file, open_features(tmp_path / "whole.h5") as whole:
+        for name in whole.names:
+            np.testing.assert_array_equal(file.read(name).descriptors, whole.read(name).descriptors)
+
+
 def test_existing_file_is_kept(tmp_path: Path) -> None:
     write_images(tmp_path / "images", 1)
     (tmp_path / "f.h5").write_bytes(b"mine")

@@ -279,8 +279,8 @@ class TestExample:
 
     def test_without_arguments_it_explains_itself(self) -> None:
         result = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=False)
-        assert result.returncode == 0
-        assert "ucn export geometric" in result.stdout
+        assert result.returncode == 1
+        assert "ucn export geometric" in result.stderr
 
 
 class TestCommand:

@@ -90,13 +90,21 @@ class ShardFolder:
         """Makes the shards one file and removes them; how many images it has, and why others are missing.
 
         Raises:
-            DataError: no image could be read; the shards are removed, so that the next run tries again.
+            DataError: no image could be read, and the shards are removed, or a shard is damaged, and is
+                removed: the next run tries again.
             OutputError: the file cannot be written.
         """
         failures: dict[str, str] = {}
         for shard in self.shards:
-            with open_features(shard.path) as file:
-                failures.update(file.meta.get("failures", {}))
+            try:
+                with open_features(shard.path) as file:
+                    failures.update(file.meta.get("failures", {}))
+            except DataError as error:  # a disk that lost it; the next run would meet it again
+                shard.path.unlink(missing_ok=True)
+                raise DataError(
+                    f"the shard {shard.path.name} of an earlier run was damaged and is removed ({error}); "
+                    "give the same command again"
+                ) from error
         paths = [shard.path for shard in self.shards]
         if len(failures) == sum(len(shard.names) for shard in self.shards):
             shutil.rmtree(self.folder)

@@ -41,7 +41,12 @@ def run(
     max_side: MaxSide = None,
     batch: Batch = 4,
     shard: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Images written together; what a kill can cost.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Images written together: what a kill can cost; three shards are held in memory.",
+        ),
     ] = 16,
     limit: Annotated[
         int | None,
