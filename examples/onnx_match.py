@@ -22,6 +22,9 @@ AT_ONCE = 2048
 
 def main() -> None:
     """Matches the images named on the command line."""
+    if len(sys.argv) == 1:
+        print(__doc__)
+        return
     if len(sys.argv) != 5:
         sys.exit(__doc__)
     network, path0, path1, output = sys.argv[1:]

@@ -279,6 +279,12 @@ class TestExample:
 
     def test_without_arguments_it_explains_itself(self) -> None:
         result = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=False)
+        assert result.returncode == 0
+        assert "ucn export geometric" in result.stdout
+
+    def test_with_too_few_arguments_it_fails(self) -> None:
+        command = [sys.executable, str(EXAMPLE), "network.onnx"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
         assert result.returncode == 1
         assert "ucn export geometric" in result.stderr
 
