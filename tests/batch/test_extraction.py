@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,19 @@ from ucn.batch.extraction import extract_folder
 images, output, diary = map(Path, sys.argv[1:])
 extract_folder(images, output, make_method(diary, delay=0.05), SETTINGS, shard=2)
 """
+
+
+@contextmanager
+def interrupted_at_merging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Inside, a run is stopped when all its shards are there."""
+
+    def stop(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ucn.batch.shards.merge_features", stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def test_every_image_once(tmp_path: Path) -> None:
@@ -88,13 +103,8 @@ def test_killed_while_merging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write_images(tmp_path / "images", 3)
     output, diary = tmp_path / "f.h5", tmp_path / "diary"
 
-    def fail(*_: object, **__: object) -> int:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("ucn.batch.shards.merge_features", fail)
-        with pytest.raises(KeyboardInterrupt):
-            extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=1)
+    with interrupted_at_merging(monkeypatch):
+        extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=1)
     assert not output.exists()
     result = extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=1)
     assert (result.images, result.resumed) == (3, 3)
@@ -105,13 +115,8 @@ def test_other_settings_or_images_are_not_mixed_in(tmp_path: Path, monkeypatch: 
     write_images(tmp_path / "images", 3)
     output, method = tmp_path / "f.h5", make_method(tmp_path / "diary")
 
-    def stop(*_: object, **__: object) -> int:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("ucn.batch.shards.merge_features", stop)
-        with pytest.raises(KeyboardInterrupt):
-            extract_folder(tmp_path / "images", output, method, SETTINGS)
+    with interrupted_at_merging(monkeypatch):
+        extract_folder(tmp_path / "images", output, method, SETTINGS)
     other = replace(SETTINGS, max_keypoints=7)
     with pytest.raises(DataError, match=r"f\.h5\.parts is what an unfinished run with other"):
         extract_folder(tmp_path / "images", output, method, other)
@@ -128,13 +133,8 @@ def test_a_damaged_shard_is_made_again(tmp_path: Path, monkeypatch: pytest.Monke
     output, diary = tmp_path / "f.h5", tmp_path / "diary"
     extract_folder(tmp_path / "images", tmp_path / "whole.h5", make_method(tmp_path / "d"), SETTINGS, shard=2)
 
-    def stop(*_: object, **__: object) -> int:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("ucn.batch.shards.merge_features", stop)
-        with pytest.raises(KeyboardInterrupt):
-            extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
+    with interrupted_at_merging(monkeypatch):
+        extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
     first = min((tmp_path / "f.h5.parts").glob("*.h5"))
     first.write_bytes(first.read_bytes()[:100])
     with pytest.raises(DataError, match="give the same command again"):
@@ -197,13 +197,8 @@ def test_bad_images_of_an_earlier_run_do_not_count_as_made(
     (tmp_path / "images" / "001.png").write_bytes(b"no image")
     method = make_method(tmp_path / "diary")
 
-    def stop(*_: object, **__: object) -> int:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("ucn.batch.shards.merge_features", stop)
-        with pytest.raises(KeyboardInterrupt):
-            extract_folder(tmp_path / "images", tmp_path / "f.h5", method, SETTINGS)
+    with interrupted_at_merging(monkeypatch):
+        extract_folder(tmp_path / "images", tmp_path / "f.h5", method, SETTINGS)
     result = extract_folder(tmp_path / "images", tmp_path / "f.h5", method, SETTINGS)
     assert (result.images, result.resumed, list(result.failures)) == (2, 2, ["001.png"])
 
