@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,31 +42,23 @@ _CHECKED = 1000
 _SECONDS = 60
 
 Changes = dict[str, Any]
-# What was quickest so far.
-BASE: Changes = {
-    "tiles": 16,
-    "prepare_values": 4096,
-    "prepare_warps": 2,
-    "settle_values": 4096,
-    "settle_registers": 88,
-}
+# All are changes to what `choose_tuning` takes for the device.
+BASE: Changes = {}
 RANKINGS: list[Changes] = [
     {},
     {"use_chain": False},
-    {"delay": 300},
-    {"delay": 600},
-    {"delay": 900},
+    {"stages": 3, "columns": 64, "fold": 1},
 ]
 SETTLINGS: list[Changes] = [
-    {"settle_values": 2048},
-    {"settle_values": 2048, "settle_dots": True},
-    {"settle_dots": True},
+    {"settle_registers": 72},
+    {"settle_registers": 88},
+    {"settle_registers": 96},
+    {"settle_warps": 2},
 ]
 PREPARATIONS: list[Changes] = [
-    {"prepare_registers": 112},
-    {"prepare_registers": 128},
-    {"prepare_values": 8192, "prepare_warps": 4},
-    {"prepare_warps": 4},
+    {"prepare_values": 2048, "prepare_warps": 2},
+    {"prepare_values": 8192, "prepare_warps": 8},
+    {"prepare_warps": 8},
 ]
 
 
@@ -96,7 +88,8 @@ def sweep(N: int, M: int, D: int) -> list[dict[str, Any]]:
     product = time_graphs([partial(_multiply, q, b) for q, b in halves])
     print(f"bf16 matmul + max: {1e3 * product:.2f} µs", flush=True)
     print(
-        "µs: plain  ratio  outside  ratio  plain: prepare, rank, settle  outside: the same  cut", flush=True
+        "µs: plain  ratio  outside  ratio  plain: prepare, rank, settle  outside: the same  changes",
+        flush=True,
     )
     report: list[dict[str, Any]] = []
     best: Changes = BASE
@@ -106,8 +99,8 @@ def sweep(N: int, M: int, D: int) -> list[dict[str, Any]]:
             row = _measure({**base, **changes}, verdict, sets, product)
             report += [] if row is None else [row]
         if report:
-            best = min(report, key=lambda row: float(row["plain"] + row["outside"]))["tuning"]
-    print(f"quickest, plain and outside together: Tuning(**{best})", flush=True)
+            best = min(report, key=lambda row: float(row["plain"] + row["outside"]))["changes"]
+    print(f"quickest, plain and outside together: {_make_tuning(D, **best)}", flush=True)
     return report
 
 
@@ -167,7 +160,7 @@ def _measure(
     changes: Changes, verdict: str, sets: list[tuple[Tensor, Tensor]], product: float
 ) -> dict[str, Any] | None:
     """Times of one way, printed as a line; None where it cannot be used."""
-    N, M = sets[0][0].shape[1], sets[0][1].shape[1]
+    (_, N, D), M = sets[0][0].shape, sets[0][1].shape[1]
     outside = _draw_outside(N, M)
     if not verdict:
         try:
@@ -187,7 +180,14 @@ def _measure(
         f"   {changes}",
         flush=True,
     )
-    return {"tuning": changes, "plain": plain, "outside": masked, "product": product, "launches": launches}
+    return {
+        "changes": changes,
+        "tuning": asdict(_make_tuning(D, **changes)),
+        "plain": plain,
+        "outside": masked,
+        "product": product,
+        "launches": launches,
+    }
 
 
 def _time_launches(
@@ -210,14 +210,14 @@ def _time_launches(
 def _search(queries: Tensor, database: Tensor, outside: Outside | None, changes: Changes) -> FusedNeighbours:
     from ucn.knn.triton_search import search_fused
 
-    return search_fused(queries, database, 1, outside, _make_tuning(**changes))
+    return search_fused(queries, database, 1, outside, _make_tuning(queries.shape[2], **changes))
 
 
 @cache
-def _make_tuning(**changes: Any) -> Tuning:
-    from ucn.knn.triton_search import Tuning
+def _make_tuning(D: int, **changes: Any) -> Tuning:
+    from ucn.knn.triton_search import choose_tuning
 
-    return replace(Tuning(), **changes)
+    return replace(choose_tuning(DEVICE, D), **changes)
 
 
 def _draw(N: int, M: int, D: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -130,12 +130,24 @@ def test_late_names_are_read_once_and_only_when_one_is_asked_for() -> None:
     names = LateNames(3, read)
     assert len(names) == 3
     assert read.calls == 0
-    assert (names[0], names[-1], names[1:]) == ("a", "c", ("b", "c"))
+    assert (names[0], names[-1]) == ("a", "c") and names[1:] == ("b", "c")
     assert list(names) == ["a", "b", "c"]
     assert "b" in names
     assert read.calls == 1
     with pytest.raises(IndexError):
         names[3]
+
+
+def test_some_of_the_late_names_are_late_too() -> None:
+    read = CountedNames("a", "b", "c", "d")
+    names = LateNames(4, read)
+    parts = [names[:1], names[1:9], names[::-2], names[4:]]
+    assert [len(part) for part in parts] == [1, 3, 2, 0]
+    within = parts[1][1:]
+    assert len(within) == 2 and read.calls == 0
+    assert parts == [("a",), ("b", "c", "d"), ("d", "b"), ()]
+    assert (within[0], within[-1]) == ("c", "d")
+    assert read.calls == 1
 
 
 def test_late_names_are_equal_to_the_names_they_hold() -> None:
@@ -155,12 +167,28 @@ def test_no_late_names() -> None:
     assert (len(names), list(names), repr(names)) == (0, [], "()")
 
 
-def test_a_batch_reads_late_names_only_where_pairs_are_taken_apart() -> None:
+def test_a_batch_reads_late_names_only_where_they_are_looked_at() -> None:
     read = CountedNames("a", "b")
     images, points = torch.zeros(2, 3, 4, 4), torch.zeros(2, 1, 2)
     is_valid = torch.ones(2, 1, dtype=torch.bool)
     batch = PairBatch(images, images, points, points, is_valid, LateNames(2, read))
     moved = batch.to("cpu")
+    alone = list(moved)
     assert read.calls == 0
-    assert [one.names for one in moved] == [("a",), ("b",)]
+    assert [one.names for one in alone] == [("a",), ("b",)]
     assert read.calls == 1
+
+
+def test_a_batch_is_split_in_order_without_copies() -> None:
+    images, points = torch.rand(5, 3, 4, 4), torch.rand(5, 2, 2)
+    is_valid, length = torch.rand(5, 2) < 0.5, torch.arange(5.0)
+    batch = PairBatch(images, images + 1, points, points + 1, is_valid, tuple("abcde"), length)
+    parts = list(batch.split(2))
+    assert [part.names for part in parts] == [("a", "b"), ("c", "d"), ("e",)]
+    for field in ("image0", "image1", "points0", "points1", "is_valid", "pck_length"):
+        whole, pieces = getattr(batch, field), [getattr(part, field) for part in parts]
+        assert torch.equal(torch.cat(pieces), whole)
+        assert all(piece.is_contiguous() for piece in pieces)
+        assert pieces[0].data_ptr() == whole.data_ptr()
+    (same,) = batch.split(9)
+    assert same.names == batch.names and torch.equal(same.image1, batch.image1)

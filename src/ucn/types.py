@@ -201,8 +201,10 @@ class LateNames(Sequence[str]):
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+    def __getitem__(self, index: slice) -> LateNames: ...
+    def __getitem__(self, index: int | slice) -> str | LateNames:
+        if isinstance(index, slice):  # still late: a batch is split without waiting
+            return LateNames(len(range(self._count)[index]), lambda: tuple(self)[index])
         if self._names is None:
             self._names = tuple(self._read())
         return self._names[index]
@@ -245,8 +247,12 @@ class PairBatch:
 
     def __iter__(self) -> Iterator[PairBatch]:
         """The pairs one by one, each still with a batch axis of 1."""
-        for b in range(len(self.names)):
-            rows = slice(b, b + 1)
+        yield from self.split(1)
+
+    def split(self, count: int) -> Iterator[PairBatch]:
+        """Batches of so many pairs, in order, the last of what is left; tensors are shared, not copied."""
+        for first in range(0, len(self.names), count):
+            rows = slice(first, first + count)
             yield self._change(itemgetter(rows), self.names[rows])
 
     def _change(self, change: Callable[[Tensor], Tensor], names: Sequence[str]) -> PairBatch:

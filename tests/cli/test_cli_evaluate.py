@@ -213,3 +213,77 @@ def test_paths_of_sample_data_are_said_relative_to_it(
     )
     assert code == 0, output
     assert "--data $UCN_DATA/planes " in json.loads(output)["command"]
+
+
+class TestUpdate:
+    @pytest.fixture
+    def arguments(self, tmp_path: Path) -> tuple[object, ...]:
+        write_sequence(tmp_path / "data", "v_one")
+        given = ("hpatches", "--data", tmp_path / "data", "--limit", 1, "--no-refinement")
+        return (*given, "-o", tmp_path / "out")
+
+    def test_one_method_of_a_table(self, arguments: tuple[object, ...], tmp_path: Path) -> None:
+        assert run(*arguments, "--methods", "daisy,hog")[0] == 0
+        before = json.loads((tmp_path / "out" / "hpatches.json").read_text())
+        code, output = run(*arguments, "--methods", "hog", "--update", "--cache", tmp_path / "new")
+        assert code == 0, output
+        after = json.loads((tmp_path / "out" / "hpatches.json").read_text())
+        changing = ("seconds",)
+        assert {key: value for key, value in after.items() if key not in changing} == {
+            key: value for key, value in before.items() if key not in changing
+        }
+        assert not list((tmp_path / "new" / "hpatches").glob("daisy*"))
+
+        code, output = run(*arguments, "--methods", "kaze", "--update", "--json")
+        assert code == 0, output
+        values = json.loads(output)
+        assert [method["name"] for method in values["methods"]] == ["daisy", "hog", "kaze"]
+        assert values["command"] == before["command"].replace("daisy,hog", "daisy,hog,kaze")
+        assert "--update" not in values["command"]
+        page = (tmp_path / "out" / "hpatches.md").read_text()
+        assert all(f"| {name} |" in page for name in ("daisy", "hog", "kaze"))
+        assert {Path(path).suffix for path in values["outputs"]} == {
+            *(".json", ".csv", ".md", ".tex", ".png", ".svg")
+        }
+
+    def test_weights_of_a_file(
+        self, arguments: tuple[object, ...], tmp_path: Path, random_weights: Path
+    ) -> None:
+        assert run(*arguments, "--methods", "daisy")[0] == 0
+        code, output = run(
+            *arguments, "--weights-file", random_weights, "--methods", "random", "--update", "--json"
+        )
+        assert code == 0, output
+        values = json.loads(output)
+        assert [method["name"] for method in values["methods"]] == ["daisy", "random"]
+        assert f"--methods daisy,random --weights-file {random_weights} --limit 1" in values["command"]
+
+    def test_nothing_there(self, arguments: tuple[object, ...]) -> None:
+        code, output = run(*arguments, "--methods", "daisy", "--update")
+        assert code == 1
+        assert "run without --update first" in " ".join(output.split())
+        assert "Traceback" not in output
+
+    def test_refusals(self, arguments: tuple[object, ...], tmp_path: Path) -> None:
+        assert run(*arguments, "--methods", "daisy,hog")[0] == 0
+        before = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("hpatches.*")}
+        for options, message in (
+            (("--seed", 3), "seed was 0, and is 3 now"),
+            (("--limit", 2), "pairs was 1, and is 2 now"),
+            (("--refinement",), "what was measured was matches on cell centres, and is matches placed"),
+            (("--sheet", 1), "--sheet draws the answers of all methods"),
+        ):
+            code, output = run(*arguments, "--methods", "daisy", "--update", *options)
+            assert code == 1
+            assert message in " ".join(output.split())
+        assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("hpatches.*")} == before
+        (tmp_path / "out" / "hpatches.json").write_text("{")
+        code, output = run(*arguments, "--methods", "daisy", "--update")
+        assert (code, "cannot be updated: it is no JSON" in " ".join(output.split())) == (1, True)
+
+    def test_camera_motion(self, tmp_path: Path) -> None:
+        code, output = run("kitti-raw", "--data", tmp_path, "--update", "-o", tmp_path / "out")
+        assert code == 1
+        flat = " ".join(output.split())
+        assert "kitti-raw cannot be measured with --update: its report compares each method" in flat
+        assert "leave --update out and name all methods" in flat

@@ -30,29 +30,14 @@ from ucn.knn.triton_search import (
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Small enough for several splits and steps of few rows each.
 SMALL = Tuning(rows=16, columns=32, fold=2, depth=64, tiles=3, warps=4, stages=2, settle_values=512)
-# Scores that tensor cores settle, larger blocks of queries, bins of one row a tile, launches one by one.
-DOTTED = Tuning(
-    rows=32,
-    columns=32,
-    fold=1,
-    tiles=4,
-    settle_dots=True,
-    prepare_values=1024,
-    use_chain=False,
+# Larger blocks of queries, bins of one row a tile, more rows settled at a time, launches one by one.
+UNFOLDED = Tuning(
+    rows=32, columns=32, fold=1, tiles=4, prepare_values=1024, settle_values=2048, use_chain=False
 )
-TUNINGS = (SMALL, DOTTED)
+TUNINGS = (SMALL, UNFOLDED)
 # What a device runs; the interpreter is too slow for so large steps.
 CHOSEN = choose_tuning(torch.device(DEVICE), 128)
-LAUNCHED = (
-    (
-        CHOSEN,
-        replace(CHOSEN, use_chain=False),
-        replace(CHOSEN, delay=500),
-        replace(CHOSEN, delay=500, settle_dots=True, settle_values=2048, prepare_registers=112),
-    )
-    if DEVICE == "cuda"
-    else TUNINGS
-)
+LAUNCHED = (CHOSEN, replace(CHOSEN, use_chain=False)) if DEVICE == "cuda" else TUNINGS
 
 
 def brute_force(
@@ -199,7 +184,7 @@ def test_outside() -> None:
     check(database[:3], database, 1, Outside(places[4:7], places[4:], 15.0))
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=["small", "dotted"])
+@pytest.mark.parametrize("tuning", TUNINGS, ids=["small", "unfolded"])
 def test_outside_in_a_feature_map(tuning: Tuning) -> None:
     """Queries in any order, also nowhere; cells in order of height, so that most are passed over."""
     cells = torch.arange(256, device=DEVICE)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from interpreter import run_interpreted
-from ucn.losses import infonce
+from ucn.losses import pairs
 
 
 def test_the_programs() -> None:
@@ -14,12 +14,15 @@ def test_the_programs() -> None:
 
 
 def test_only_tf32_on_a_gpu_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    queries, cells, positions = torch.zeros(1, 2, 8), torch.zeros(1, 8, 3), torch.zeros(3, 2)
-    assert not infonce._can_fuse(queries, cells, positions)
-    monkeypatch.setattr(infonce, "use_fused", lambda *_: True)
+    queries, cells = torch.zeros(1, 2, 8), torch.zeros(1, 8, 3)
+    assert not pairs.can_fuse(queries, cells)
+    monkeypatch.setattr(pairs, "use_fused", lambda *_: True)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    assert infonce._can_fuse(queries, cells, positions)
-    assert not infonce._can_fuse(queries.double(), cells, positions)
-    assert not infonce._can_fuse(queries.expand(1, 2, 8).repeat(1, 1, 33), cells, positions)
+    assert pairs.can_fuse(queries, cells)
+    assert pairs.can_fuse(queries, cells, torch.zeros(1, 2, 256), torch.zeros(1, 256, 3))
+    assert not pairs.can_fuse(queries, cells, torch.zeros(1, 2, 257), torch.zeros(1, 257, 3))
+    assert not pairs.can_fuse(queries, cells, queries.double(), cells.double())
+    assert not pairs.can_fuse(queries.double(), cells)
+    assert not pairs.can_fuse(torch.zeros(1, 2, 264), torch.zeros(1, 264, 3))
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
-    assert not infonce._can_fuse(queries, cells, positions)  # who asks for all digits gets them
+    assert not pairs.can_fuse(queries, cells)  # who asks for all digits gets them

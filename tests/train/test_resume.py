@@ -13,7 +13,7 @@ from train_cases import CPU, assert_equal, ignore, make_config
 from ucn.config import TrainConfig
 from ucn.errors import ConfigError, NonFiniteLossError, UcnError
 from ucn.nn import CorrespondenceNetwork
-from ucn.train import loop, sources
+from ucn.train import loop, photographs, sources
 from ucn.train.checkpoint import load_run
 from ucn.train.log import Progress
 from ucn.train.loop import Trained, train
@@ -150,6 +150,13 @@ def test_a_resumed_run_on_mixed_photographs_equals_an_unbroken_one(photos: Path,
         other = make_config(steps=4, validate_every=4, sources=[entries[0], entries[1] | changes])
         with pytest.raises(ConfigError, match=rf"sources\S*{next(iter(changes))}"):
             load_run(tmp_path / "broken", other, ["synthetic + cub"])
+
+
+def test_a_run_that_goes_on_amid_batches_made_at_once_equals_an_unbroken_one(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(photographs, "_count_ahead", lambda *_: 3)  # the run is stopped after two steps
+    check_resuming(make_config(steps=5, validate_every=5), photos, tmp_path)
 
 
 def test_checkpoints_come_at_their_steps_and_at_validations(

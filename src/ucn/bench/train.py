@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -14,16 +15,19 @@ from torch import Tensor
 from ucn.bench.report import Cell, Column, Part, Table, Target
 from ucn.bench.settings import Settings
 from ucn.bench.timing import measure_memory, time_work
-from ucn.config import LossConfig, SyntheticConfig, TrainConfig
+from ucn.config import LossConfig, SourceConfig, SyntheticConfig, TrainConfig
 from ucn.data.io import read_image
-from ucn.data.synthetic import ImageBank, make_pairs
+from ucn.data.synthetic import ImageBank
 from ucn.errors import WeightsError
 from ucn.evaluate.bundled import find_self_images
 from ucn.nn import build_model
 from ucn.train.graphs import use_graphs
 from ucn.train.optim import build_optimiser, set_rates, update_average
+from ucn.train.photographs import Photographs, PhotoSource
+from ucn.train.sources import PHOTOGRAPHS
 from ucn.train.step import training_step
 from ucn.train.teaching import start_teacher
+from ucn.types import PairBatch
 from ucn.weights import load_weights
 
 _CANVAS_SIDE = 448
@@ -42,10 +46,17 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class _Stepper:
-    """Makes steps of a run."""
+    """Makes steps of a run.
+
+    Attributes:
+        draw: makes the pairs of some steps.
+        advance: makes these pairs and steps.
+        steps: how many; more than one where `ucn train` makes the pairs of several at once.
+    """
 
     draw: Callable[[], object]
     advance: Callable[[], None]
+    steps: int
 
 
 def make_bank(device: torch.device, seed: int, count: int = _PHOTOGRAPHS) -> ImageBank:
@@ -113,8 +124,8 @@ def measure(settings: Settings) -> Part:
             way = "compiled" if is_compiled else "eager"
             settings.report(f"training: {name}, {way}")
             stepper = make_stepper(config, bank, settings, is_compiled)
-            ms = time_work(stepper.advance, settings.device, settings.effort)
-            drawing = time_work(stepper.draw, settings.device, settings.effort)
+            ms = time_work(stepper.advance, settings.device, settings.effort) / stepper.steps
+            drawing = time_work(stepper.draw, settings.device, settings.effort) / stepper.steps
             memory = measure_memory(stepper.advance, settings.device)
             rate = 1000 / ms
             rows.append((name, way, rate, config.batch * rate, ms, drawing, memory))
@@ -143,13 +154,16 @@ def make_stepper(config: TrainConfig, bank: ImageBank, settings: Settings, is_co
         model.compile(dynamic=False)
     else:
         use_graphs(model)
+    photographs = Photographs("photographs", SourceConfig(name=PHOTOGRAPHS), bank, bank, ())
+    source = PhotoSource([photographs], config, device, validation_pairs=1)
     generator = torch.Generator(device).manual_seed(settings.seed)
+    numbers = count()
 
-    def draw() -> object:
-        return make_pairs(bank, config.batch, config.synthetic, generator)
+    def draw() -> PairBatch:
+        return source.draw(next(numbers), generator)
 
     def advance() -> None:
-        batch = make_pairs(bank, config.batch, config.synthetic, generator)
+        batch = draw()
         set_rates(optimiser, config, 1)
         with _fast_products(device):
             training_step(
@@ -164,7 +178,16 @@ def make_stepper(config: TrainConfig, bank: ImageBank, settings: Settings, is_co
             )
         update_average(average, model, config.average_decay, 1)
 
-    return _Stepper(draw, advance)
+    steps = source.ahead
+    return _Stepper(_repeat(draw, steps), _repeat(advance, steps), steps)
+
+
+def _repeat(work: Callable[[], object], times: int) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(times):
+            work()
+
+    return run
 
 
 @contextmanager

@@ -112,6 +112,13 @@ def run(
         int, typer.Option(metavar="N", min=1, help="Processes that share the methods of the CPU.")
     ] = 1,
     device: Device = None,
+    update: Annotated[
+        bool,
+        typer.Option(
+            "--update",
+            help="Keep all other methods of the results in the folder of -o, and replace these files.",
+        ),
+    ] = False,
     overwrite: Overwrite = False,
     json: Json = False,
     debug: Debug = False,
@@ -138,6 +145,7 @@ def run(
     - sift-ratio (camera motion only), colmap-sift (reconstruction only)
     """
     from ucn.devices import choose_device
+    from ucn.evaluate.earlier import read_earlier
     from ucn.evaluate.evaluations import Request, find_evaluation
     from ucn.evaluate.methods import MethodFiles
     from ucn.evaluate.outputs import check_outputs, list_outputs, write_outputs
@@ -145,6 +153,8 @@ def run(
 
     evaluation = find_evaluation(name)
     _check_options(name, evaluation, data, sheet, class_masks)
+    if update:
+        _check_update(name, evaluation, sheet)
     names = None if methods is None else [part.strip() for part in methods.split(",") if part.strip()]
     given = {
         "--data": data,
@@ -167,7 +177,8 @@ def run(
         "--overwrite": overwrite,
     }
     pictures = evaluation.pictures if sheet else ()
-    check_outputs(list_outputs(output, name, evaluation.plots, pictures), overwrite)
+    earlier = read_earlier(output / f"{name}.json", name) if update else None
+    check_outputs(list_outputs(output, name, evaluation.plots, pictures), overwrite or update)
     settings = RunSettings(
         cache=cache or output / "predictions",
         limit=limit,
@@ -188,9 +199,10 @@ def run(
             class_masks=class_masks,
             on_skip=None if json else _say_skipped,
             progress=bar,
+            earlier=earlier,
         )
         outcome = evaluation.run(request)
-    written = write_outputs(outcome.report, output, overwrite, outcome.pictures)
+    written = write_outputs(outcome.report, output, overwrite or update, outcome.pictures)
     if json:
         _print_json(outcome.report, written)
     else:
@@ -211,6 +223,19 @@ def _check_options(
         raise ConfigError(f"{name} has no sheet of matches; leave --sheet out")
     if class_masks is not None and not evaluation.has_classes:
         raise ConfigError(f"{name} does not tell classes of things; leave --class-masks out")
+
+
+def _check_update(name: str, evaluation: Evaluation, sheet: int) -> None:
+    """Refuses to keep methods of earlier results where their figures are not enough."""
+    from ucn.errors import ConfigError
+
+    if sheet:
+        raise ConfigError(
+            "--sheet draws the answers of all methods, and --update has those of methods measured now only; "
+            "leave one of them out"
+        )
+    if evaluation.update_obstacle:
+        raise ConfigError(f"{name} cannot be measured with --update: {evaluation.update_obstacle}")
 
 
 def _say_skipped(name: str, reason: str) -> None:

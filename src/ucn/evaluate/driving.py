@@ -21,6 +21,7 @@ from ucn.errors import DataError
 from ucn.evaluate.at_keypoints import MAX_DISTANCE, KeypointQuestions, move_to_keypoints
 from ucn.evaluate.benchmarks import Benchmark
 from ucn.evaluate.cache import RecordStore, digest_data
+from ucn.evaluate.earlier import Earlier
 from ucn.evaluate.entries import Entry, enter
 from ucn.evaluate.method_types import LoadedMethods
 from ucn.evaluate.pair_lists import draw_rows
@@ -71,6 +72,7 @@ def run_driving(
     settings: RunSettings,
     masks: Path | None = None,
     progress: Progress | None = None,
+    earlier: Earlier | None = None,
 ) -> DrivingRun:
     """Predicts what is not yet cached, for both kinds of questions, and scores everything.
 
@@ -81,19 +83,26 @@ def run_driving(
         settings: the user's choices.
         masks: folder of classes, ``SEQUENCE/FRAME.png``: 8-bit grey images of numbers.
         progress: called after each pair, of both kinds together.
+        earlier: a report to which this run is to be added (`driving_report.add_earlier`).
 
     Raises:
-        DataError: the folder is not that data set, or there is nothing to measure.
+        DataError: the folder is not that data set, there is nothing to measure, or the earlier report is of
+            another run.
     """
     if settings.max_side is not None:
         raise DataError("--max-side: keypoints and masks are those of images at their own size; leave it out")
+    if earlier is not None:
+        earlier.get("seconds_at_keypoints")  # which older reports lack: to be told before the work
+        had_masks = any(row.get("table") == "class" for row in earlier.get("figures"))
+        words = {True: "given", False: "not given"}
+        earlier.compare("--class-masks", words[had_masks], words[masks is not None])
 
     def count(part: int) -> Progress | None:
         if progress is None:
             return None
         return lambda done, total: progress(part * total + done, 2 * total)
 
-    dense = run_benchmark(benchmark, folder, loaded, settings, count(0))
+    dense = run_benchmark(benchmark, folder, loaded, settings, count(0), earlier)
     at_keypoints = replace(loaded, methods=move_to_keypoints(loaded.methods))
     keypoints = run_benchmark(_ask_keypoints(benchmark), folder, at_keypoints, settings, count(1))
     metres = measure_baselines(dense, settings.cache)

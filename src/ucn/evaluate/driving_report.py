@@ -7,10 +7,18 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ucn.evaluate.driving import LIMITS, DrivingRun
+from ucn.evaluate.earlier import Earlier
 from ucn.evaluate.plots import add_legend, choose_style, draw_curves, lay_out, save_plot
-from ucn.evaluate.points_report import PointsRun, describe_protocol, tabulate
+from ucn.evaluate.points_report import (
+    PointsRun,
+    describe_protocol,
+    merge_run,
+    merge_scores,
+    read_figures,
+    tabulate,
+)
 from ucn.evaluate.report import Plot, Report, Table, say_percent
-from ucn.evaluate.scoring import ALL, Figure, Scores
+from ucn.evaluate.scoring import ALL, Cost, Curve, Figure, Scores
 
 PLOTS = ("", "-keypoints", "-baselines")
 """Suffixes of the figures that every report has."""
@@ -20,12 +28,52 @@ CLASSES_PLOT = "-classes"
 _DENSE, _KEYPOINTS = "all methods dense", "baselines at SIFT keypoints, the others dense"
 
 
+def _list_sections(run: DrivingRun) -> dict[str, Scores]:
+    sections = {"dense": run.dense.scores, "keypoints": run.keypoints.scores, "baseline": run.baselines}
+    return sections if run.classes is None else {**sections, "class": run.classes}
+
+
+def add_earlier(run: DrivingRun, earlier: Earlier) -> DrivingRun:
+    """The run together with the methods of an earlier report that it did not measure.
+
+    Raises:
+        DataError: the points were others, or the report is damaged.
+    """
+    dense, keypoints = run.dense, run.keypoints
+    earlier.require(points=dense.point_count, points_sha256=dense.predictions.points_sha256)
+    earlier.require(points_at_keypoints=keypoints.point_count)
+    then = {name: _read_section(earlier, name) for name in _list_sections(run)}
+    names = [figure.method for figure in then["dense"].figures]
+    costs = then["dense"].costs
+    return replace(
+        run,
+        dense=merge_run(dense, earlier, then["dense"]),
+        keypoints=merge_run(keypoints, earlier, then["keypoints"]),
+        baselines=merge_scores(run.baselines, earlier, replace(then["baseline"], costs=costs), names),
+        classes=None
+        if run.classes is None
+        else merge_scores(run.classes, earlier, replace(then["class"], costs=costs), names),
+    )
+
+
+def _read_section(earlier: Earlier, name: str) -> Scores:
+    """Figures, curves and seconds of a table; what is grouped otherwise has the seconds of the dense one."""
+    curves = earlier.get("curves")
+    if not isinstance(curves, dict):
+        raise earlier.refuse("'curves' must be an object")
+    seconds = {"dense": "seconds", "keypoints": "seconds_at_keypoints"}.get(name)
+    rows = [row for row in earlier.get("figures") if row.get("table") == name]
+    return Scores(
+        read_figures(earlier, rows, f"figures of '{name}'"),
+        earlier.read_rows(Curve, curves.get(name), f"curves.{name}"),
+        () if seconds is None else earlier.read_rows(Cost, earlier.get(seconds), seconds),
+    )
+
+
 def build_driving_report(run: DrivingRun) -> Report:
     """Tables, curves and protocol of a run."""
     dense, keypoints = run.dense, run.keypoints
-    sections = {"dense": dense.scores, "keypoints": keypoints.scores, "baseline": run.baselines}
-    if run.classes is not None:
-        sections["class"] = run.classes
+    sections = _list_sections(run)
     known = {method.name for method in dense.methods}
     return Report(
         name=dense.benchmark.name,
@@ -50,8 +98,10 @@ def build_driving_report(run: DrivingRun) -> Report:
             "points_at_keypoints": keypoints.point_count,
             "points_sha256": dense.predictions.points_sha256,
             "seed": dense.seed,
+            "jobs": dense.jobs,
             "curves": {name: [asdict(curve) for curve in scores.curves] for name, scores in sections.items()},
             "seconds": [asdict(cost) for cost in dense.scores.costs],
+            "seconds_at_keypoints": [asdict(cost) for cost in keypoints.scores.costs],
         },
         plots=tuple(_draw(run)),
         versions=dense.versions,

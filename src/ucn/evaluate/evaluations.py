@@ -13,6 +13,8 @@ from ucn.evaluate.benchmarks import BENCHMARKS, Benchmark
 from ucn.evaluate.camera_motion import MOTION_BENCHMARKS, MotionBenchmark
 from ucn.evaluate.driving import DRIVING_BENCHMARKS, run_driving
 from ucn.evaluate.driving_report import PLOTS, build_driving_report
+from ucn.evaluate.driving_report import add_earlier as add_earlier_driving
+from ucn.evaluate.earlier import Earlier, complete_report
 from ucn.evaluate.matches_report import TITLE as MATCHES_TITLE
 from ucn.evaluate.matches_report import run_matches
 from ucn.evaluate.methods import LoadedMethods, MethodFiles, load_methods
@@ -20,7 +22,7 @@ from ucn.evaluate.motion_methods import load_motion_methods
 from ucn.evaluate.outputs import QUERIES, SHEET
 from ucn.evaluate.pair_score_report import TITLE as PAIR_SCORE_TITLE
 from ucn.evaluate.pair_score_report import run_pair_score
-from ucn.evaluate.points_report import build_report
+from ucn.evaluate.points_report import add_earlier, build_report
 from ucn.evaluate.pose_report import run_camera_motion
 from ucn.evaluate.predictions import Progress
 from ucn.evaluate.query_pictures import draw_queries
@@ -45,6 +47,7 @@ class Request:
         on_skip: called with name and reason of each method that is left out, before the work begins where
             that is known then.
         progress: called with (pairs done, all pairs).
+        earlier: a report whose other methods are taken over; not for evaluations with an `update_obstacle`.
     """
 
     folder: Path
@@ -55,6 +58,7 @@ class Request:
     class_masks: Path | None = None
     on_skip: Callable[[str, str], None] | None = None
     progress: Progress | None = None
+    earlier: Earlier | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Evaluation:
         plots: suffixes of the figures that its report has.
         pictures: endings of the pictures of the data that it can draw.
         has_classes: whether it takes masks of classes.
+        update_obstacle: why methods of an earlier report cannot stand beside new ones; empty where they can.
     """
 
     name: str
@@ -91,6 +96,7 @@ class Evaluation:
     plots: tuple[str, ...] = ("",)
     pictures: tuple[str, ...] = ()
     has_classes: bool = False
+    update_obstacle: str = ""
 
 
 def _load(request: Request) -> LoadedMethods:
@@ -101,12 +107,20 @@ def _load(request: Request) -> LoadedMethods:
     return loaded
 
 
+def _complete(report: Report, request: Request, names: Sequence[str] | None = None) -> Report:
+    return report if request.earlier is None else complete_report(report, request.earlier, names)
+
+
 def _run_matches(request: Request) -> Outcome:
-    return Outcome(run_matches(request.folder, _load(request), request.settings, request.progress))
+    loaded = _load(request)
+    report = run_matches(request.folder, loaded, request.settings, request.progress, request.earlier)
+    return Outcome(_complete(report, request))
 
 
 def _run_pair_score(request: Request) -> Outcome:
-    return Outcome(run_pair_score(request.folder, _load(request), request.settings, request.progress))
+    loaded = _load(request)
+    report = run_pair_score(request.folder, loaded, request.settings, request.progress, request.earlier)
+    return Outcome(_complete(report, request))
 
 
 def _run_motion(benchmark: MotionBenchmark, request: Request) -> Outcome:
@@ -122,23 +136,30 @@ def _run_reconstruction(request: Request) -> Outcome:
     if request.on_skip is not None:
         for name, reason in skipped.items():
             request.on_skip(name, reason)
-    return Outcome(run_reconstruction(request.folder, methods, skipped, request.settings, request.progress))
+    report = run_reconstruction(
+        request.folder, methods, skipped, request.settings, request.progress, request.earlier
+    )
+    return Outcome(_complete(report, request))
 
 
 def _run_points(benchmark: Benchmark, request: Request) -> Outcome:
     loaded = _load(request)
-    run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress)
+    earlier = request.earlier
+    run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress, earlier)
     if request.on_skip is not None:  # what the data itself rules out is known only now
         for name in run.skipped.keys() - loaded.skipped.keys():
             request.on_skip(name, run.skipped[name])
     pictures = {SHEET: draw_sheet(run, request.sheet_pairs)} if request.sheet_pairs else {}
-    return Outcome(build_report(run), pictures)
+    if earlier is not None:
+        run = add_earlier(run, earlier)
+    return Outcome(_complete(build_report(run), request), pictures)
 
 
 def _run_driving(benchmark: Benchmark, request: Request) -> Outcome:
     loaded = _load(request)
+    earlier = request.earlier
     run = run_driving(
-        benchmark, request.folder, loaded, request.settings, request.class_masks, request.progress
+        benchmark, request.folder, loaded, request.settings, request.class_masks, request.progress, earlier
     )
     pictures = {}
     if request.sheet_pairs:
@@ -146,8 +167,16 @@ def _run_driving(benchmark: Benchmark, request: Request) -> Outcome:
             SHEET: draw_sheet(run.dense, request.sheet_pairs),
             QUERIES: draw_queries(run.dense, request.sheet_pairs),
         }
-    return Outcome(build_driving_report(run), pictures)
+    if earlier is not None:
+        run = add_earlier_driving(run, earlier)
+    names = [method.name for method in run.dense.methods]
+    return Outcome(_complete(build_driving_report(run), request, names), pictures)
 
+
+_PAIR_BY_PAIR = (
+    "its report compares each method with `sift` pair by pair, and does not hold the pairs; leave --update "
+    "out and name all methods: predictions that are kept are not made again"
+)
 
 _LIST = (
     *(
@@ -175,7 +204,12 @@ _LIST = (
     Evaluation("pair-score", PAIR_SCORE_TITLE, _run_pair_score),
     Evaluation("reconstruction", RECONSTRUCTION_TITLE, _run_reconstruction),
     *(
-        Evaluation(benchmark.name, benchmark.title, partial(_run_motion, benchmark))
+        Evaluation(
+            benchmark.name,
+            benchmark.title,
+            partial(_run_motion, benchmark),
+            update_obstacle=_PAIR_BY_PAIR,
+        )
         for benchmark in MOTION_BENCHMARKS.values()
     ),
 )

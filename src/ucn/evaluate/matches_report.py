@@ -12,8 +12,10 @@ import torch
 from ucn.data.checking import spread
 from ucn.errors import DataError
 from ucn.evaluate.benchmarks import find_benchmark
+from ucn.evaluate.cache import digest_data
+from ucn.evaluate.earlier import Earlier
 from ucn.evaluate.matches import INLIER_PIXELS, KEYPOINTS, MatchedPair, estimate_homography, match_pairs
-from ucn.evaluate.methods import LoadedMethods, Method
+from ucn.evaluate.methods import LoadedMethods, MethodInfo
 from ucn.evaluate.metrics import (
     Shares,
     area_under_error_curve,
@@ -69,8 +71,21 @@ class MatchFigure:
     repeatable: float
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What was asked: pairs, pairs of the benchmark, and a digest of the pairs' names and files."""
+
+    pairs: int
+    pairs_of_benchmark: int
+    data_sha256: str
+
+
 def run_matches(
-    folder: Path, loaded: LoadedMethods, settings: RunSettings, progress: Progress | None = None
+    folder: Path,
+    loaded: LoadedMethods,
+    settings: RunSettings,
+    progress: Progress | None = None,
+    earlier: Earlier | None = None,
 ) -> Report:
     """Matches HPatches with each method and scores the matches.
 
@@ -79,9 +94,11 @@ def run_matches(
         loaded: of `load_methods`; those that do not describe single images are skipped.
         settings: the user's choices; there is no refinement here.
         progress: called after each pair.
+        earlier: a report whose other methods are taken over.
 
     Raises:
-        DataError: the folder is not HPatches, or there is nothing to measure.
+        DataError: the folder is not HPatches, there is nothing to measure, or the earlier report is of
+            another run.
     """
     usable = LoadedMethods([m for m in loaded.methods if m.is_nearest], dict(loaded.skipped))
     for method in loaded.methods:
@@ -92,13 +109,34 @@ def run_matches(
     chosen = list(range(len(entries)))
     if settings.limit is not None:
         chosen = spread(len(entries), settings.limit)
+    files = [(entries[row].name, entries[row].data.pair_files(entries[row].index)) for row in chosen]
+    asked = _Asked(len(chosen), len(entries), digest_data(files))
+    then = () if earlier is None else _read_earlier(earlier, asked, settings.seed)
     found = match_pairs(usable.methods, chosen, entries, settings.cache, settings.device, progress)
     figures = [
         figure for name, pairs in found.items() for figure in score_matches(name, pairs, settings.seed)
     ]
     if not any(figure.matches for figure in figures):
         raise DataError(f"{folder}: no method found a match in the {len(chosen)} pairs; nothing to measure")
-    return _build_report(usable, settings, figures, (len(chosen), len(entries)))
+    methods: tuple[MethodInfo, ...] = tuple(usable.methods)
+    if earlier is not None:
+        figures = list(earlier.merge(then, figures, _place, "a figure"))
+        methods = earlier.merge_methods(methods, dict.fromkeys(figure.method for figure in figures))
+    return _build_report(methods, usable.skipped, settings, figures, asked)
+
+
+def _read_earlier(earlier: Earlier, asked: _Asked, seed: int) -> tuple[MatchFigure, ...]:
+    """The figures of an earlier report; raises `DataError` where it is of another run."""
+    if "data_sha256" in earlier.values:  # older reports have none
+        earlier.require(data_sha256=asked.data_sha256)
+    counts = {"pairs": asked.pairs, "pairs_of_benchmark": asked.pairs_of_benchmark}
+    earlier.require(**counts, seed=seed, curve_limits=_CURVE)
+    return earlier.read_rows(MatchFigure, earlier.get("curves"), "curves")
+
+
+def _place(figure: MatchFigure) -> tuple[object, ...]:
+    lengths = (len(figure.mma), len(figure.auc), len(figure.curve))
+    return (figure.group, f"{figure.pairs} pairs", "limits", *lengths)
 
 
 def score_matches(method: str, pairs: Sequence[MatchedPair], seed: int = 0) -> list[MatchFigure]:
@@ -175,17 +213,21 @@ def _repeat(pair: MatchedPair) -> float:
 
 
 def _build_report(
-    loaded: LoadedMethods, settings: RunSettings, figures: Sequence[MatchFigure], counts: tuple[int, int]
+    methods: Sequence[MethodInfo],
+    skipped: Mapping[str, str],
+    settings: RunSettings,
+    figures: Sequence[MatchFigure],
+    asked: _Asked,
 ) -> Report:
-    asked, total = counts
+    pairs, total = asked.pairs, asked.pairs_of_benchmark
     groups = list(dict.fromkeys(figure.group for figure in figures))
     by_place = {(figure.method, figure.group): figure for figure in figures}
-    limited = f"{asked:,} pairs" + (f" of {total:,}, evenly spread (--limit)" if asked < total else "")
+    limited = f"{pairs:,} pairs" + (f" of {total:,}, evenly spread (--limit)" if pairs < total else "")
     return Report(
         name="hpatches-matches",
         title=TITLE,
         command=settings.command,
-        tables=tuple(_tabulate(loaded.methods, by_place, group) for group in groups),
+        tables=tuple(_tabulate(methods, by_place, group) for group in groups),
         protocol=(
             f"data: {TITLE}; {limited}",
             f"images: {find_benchmark('hpatches').preparation.describe()}",
@@ -201,12 +243,11 @@ def _build_report(
             f"{LIMITS[0]:g} px; repeatability: share of the keypoints seen in both images that have one of "
             f"the other image within {LIMITS[0]:g} px, from both sides",
         ),
-        methods=tuple(loaded.methods),
-        skipped=loaded.skipped,
+        methods=tuple(methods),
+        skipped=skipped,
         rows=tuple(_to_row(figure) for figure in figures),
         values={
-            "pairs": asked,
-            "pairs_of_benchmark": total,
+            **asdict(asked),
             "seed": settings.seed,
             "curve_limits": _CURVE,
             "curves": [asdict(figure) for figure in figures],
@@ -217,7 +258,9 @@ def _build_report(
     )
 
 
-def _tabulate(methods: Sequence[Method], figures: Mapping[tuple[str, str], MatchFigure], group: str) -> Table:
+def _tabulate(
+    methods: Sequence[MethodInfo], figures: Mapping[tuple[str, str], MatchFigure], group: str
+) -> Table:
     header = (
         "method",
         "matches",

@@ -287,8 +287,16 @@ OPTIMISERS: dict[str, Optimiser] = {
 """Systems that optimise, by name."""
 
 _TRANSFER, _SIAMESE = "nn-transfer", "siamese"
+_OTHER_KEYS = ("transfer", "siamese", *OPTIMISERS)  # in the keys of methods that match in another way
 # One looks at whole objects; descriptors of the other's patches mean nothing without its decision layers.
 _WITHOUT_FEATURES = (_TRANSFER, _SIAMESE)
+
+
+def is_nearest(method: MethodInfo) -> bool:
+    """Whether a method answers by nearest neighbours; of one that a file tells of, its key says so."""
+    if isinstance(method, Method):
+        return method.is_nearest
+    return not any(name in method.key for name in _OTHER_KEYS)
 
 
 def _load_transfer(files: MethodFiles, device: str | torch.device) -> Method:

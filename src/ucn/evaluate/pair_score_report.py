@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ucn.evaluate.methods import LoadedMethods, Method
+import numpy as np
+
+from ucn.evaluate.cache import digest_data
+from ucn.evaluate.earlier import Earlier
+from ucn.evaluate.methods import LoadedMethods, Method, MethodInfo
 from ucn.evaluate.outputs import find_versions, name_device
+from ucn.evaluate.pair_metrics import Reliability
 from ucn.evaluate.pair_score import (
     BINS,
     BIRDS,
@@ -33,8 +38,39 @@ _TITLE = "pairs of {} that match and that do not, told apart by the pair score"
 TITLE = _TITLE.format(" and ".join(_NAMES.values()))
 
 
+@dataclass(frozen=True)
+class _Told:
+    """The figure of a report, without the bins."""
+
+    method: str
+    group: str
+    matching: int
+    others: int
+    auroc: float
+    brier: float
+    calibration_error: float
+    accepted: float
+    wrongly_accepted: float
+
+
+@dataclass(frozen=True)
+class _Bins:
+    """The bins of a figure, as a report has them."""
+
+    method: str
+    group: str
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    mean_scores: tuple[float, ...]
+    shares: tuple[float, ...]
+
+
 def run_pair_score(
-    folder: Path, loaded: LoadedMethods, settings: RunSettings, progress: Progress | None = None
+    folder: Path,
+    loaded: LoadedMethods,
+    settings: RunSettings,
+    progress: Progress | None = None,
+    earlier: Earlier | None = None,
 ) -> Report:
     """Scores all pairs with every network, and measures how well that tells them apart.
 
@@ -43,9 +79,11 @@ def run_pair_score(
         loaded: of `load_methods`; methods without a pair score are skipped.
         settings: the user's choices; `limit` counts matching pairs of each group.
         progress: called after each pair.
+        earlier: a report whose other methods are taken over.
 
     Raises:
-        DataError: the data is not there, or there is nothing to measure.
+        DataError: the data is not there, there is nothing to measure, or the earlier report is of another
+            run.
     """
     skipped, matchers = dict(loaded.skipped), dict[Method, Matcher]()
     for method in loaded.methods:
@@ -61,14 +99,58 @@ def run_pair_score(
     pairs = list_pairs(folder)
     chosen = choose_pairs(pairs, settings.limit)
     jobs = settings.jobs if settings.device == "cpu" else 1
-    scores = score_pairs(pairs, chosen, matchers, settings.cache, progress, jobs)
     asked = [pairs[row] for row in chosen]
+    then = () if earlier is None else _read_earlier(earlier, asked)
+    scores = score_pairs(pairs, chosen, matchers, settings.cache, progress, jobs)
     figures = [figure for name, own in scores.items() for figure in measure(name, asked, own)]
-    return replace(_build_report(usable, settings, asked, figures), notes=tuple(_note_missing(folder)))
+    methods: tuple[MethodInfo, ...] = tuple(usable.methods)
+    if earlier is not None:
+        figures = list(earlier.merge(then, figures, _place, "a figure"))
+        methods = earlier.merge_methods(methods, dict.fromkeys(figure.method for figure in figures))
+    report = _build_report(methods, usable.skipped, settings, asked, figures)
+    return replace(report, notes=tuple(_note_missing(folder)))
+
+
+def _read_earlier(earlier: Earlier, pairs: Sequence[LabelledPair]) -> tuple[PairFigure, ...]:
+    """The figures of an earlier report; raises `DataError` where it is of another run."""
+    earlier.require(pairs=len(pairs))
+    if "data_sha256" in earlier.values:  # older reports have none
+        earlier.require(data_sha256=_digest(pairs))
+    told = earlier.read_rows(_Told, earlier.get("figures"), "figures")
+    bins = earlier.read_rows(_Bins, earlier.get("reliability"), "reliability")
+    if [(row.method, row.group) for row in told] != [(row.method, row.group) for row in bins]:
+        raise earlier.refuse("'reliability' must have a row for each of 'figures', in the same order")
+    return tuple(_join(earlier, *rows) for rows in zip(told, bins, strict=True))
+
+
+def _join(earlier: Earlier, told: _Told, bins: _Bins) -> PairFigure:
+    lengths = [len(bins.edges) - 1, len(bins.counts), len(bins.mean_scores), len(bins.shares)]
+    if lengths != [BINS] * 4:
+        raise earlier.refuse(f"'reliability' must have {BINS} bins, got {lengths} for '{told.method[:80]}'")
+    reliability = Reliability(
+        edges=np.array(bins.edges),
+        counts=np.array(bins.counts, np.int64),
+        mean_scores=np.array(bins.mean_scores),
+        shares=np.array(bins.shares),
+        error=told.calibration_error,
+    )
+    return PairFigure(**asdict(told), reliability=reliability)
+
+
+def _place(figure: PairFigure) -> tuple[object, ...]:
+    return (figure.group, f"{figure.matching} matching pairs", f"{figure.others} others")
+
+
+def _digest(pairs: Sequence[LabelledPair]) -> str:
+    return digest_data((f"{pair.group}/{pair.is_match}", (pair.image0, pair.image1)) for pair in pairs)
 
 
 def _build_report(
-    loaded: LoadedMethods, settings: RunSettings, pairs: Sequence[LabelledPair], figures: Sequence[PairFigure]
+    methods: tuple[MethodInfo, ...],
+    skipped: Mapping[str, str],
+    settings: RunSettings,
+    pairs: Sequence[LabelledPair],
+    figures: Sequence[PairFigure],
 ) -> Report:
     groups = list(dict.fromkeys(figure.group for figure in figures))
     limited = f", at most {settings.limit} matching ones of each group (--limit)" if settings.limit else ""
@@ -86,11 +168,12 @@ def _build_report(
             "distance of the score from 1 or 0; calibration error: mean distance of score and share in "
             f"{BINS} bins",
         ),
-        methods=tuple(loaded.methods),
-        skipped=loaded.skipped,
+        methods=methods,
+        skipped=skipped,
         rows=tuple(_to_row(figure) for figure in figures),
         values={
             "pairs": len(pairs),
+            "data_sha256": _digest(pairs),
             "reliability": [
                 {
                     "method": figure.method,

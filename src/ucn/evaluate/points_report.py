@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from ucn.evaluate.benchmarks import Benchmark
+from ucn.evaluate.earlier import Earlier
 from ucn.evaluate.faithfulness import judge_systems, mark_name
-from ucn.evaluate.methods import Method
+from ucn.evaluate.methods import MethodInfo, is_nearest
 from ucn.evaluate.paper import (
     PAPER_CLASSES,
     PAPER_COLUMNS,
@@ -20,7 +22,7 @@ from ucn.evaluate.paper import (
 from ucn.evaluate.plots import draw_curves
 from ucn.evaluate.predictions import Predictions
 from ucn.evaluate.report import Report, Table, say_number, say_percent
-from ucn.evaluate.scoring import LEVEL, RESAMPLES, Figure, Scores
+from ucn.evaluate.scoring import LEVEL, RESAMPLES, Cost, Curve, Figure, Scores
 
 _MANY_GROUPS, _TOO_MANY_GROUPS = 4, 8
 
@@ -46,7 +48,7 @@ class PointsRun:
 
     benchmark: Benchmark
     command: str
-    methods: tuple[Method, ...]
+    methods: tuple[MethodInfo, ...]
     skipped: dict[str, str]
     scores: Scores
     predictions: Predictions
@@ -79,6 +81,7 @@ def build_report(run: PointsRun) -> Report:
             "points": run.point_count,
             "pairs_of_benchmark": run.pair_count,
             "seed": run.seed,
+            "jobs": run.jobs,
             "points_sha256": run.predictions.points_sha256,
             "paper": [asdict(column) for column in columns],
             "curves": [asdict(curve) for curve in scores.curves],
@@ -88,6 +91,97 @@ def build_report(run: PointsRun) -> Report:
         versions=run.versions,
         device=run.device,
     )
+
+
+def check_earlier(
+    earlier: Earlier,
+    benchmark: Benchmark,
+    counts: tuple[int, int],
+    seed: int,
+    refinements: Sequence[bool],
+) -> None:
+    """Refuses, before the work, an earlier report that this run cannot be added to.
+
+    Args:
+        earlier: the report.
+        benchmark: what is measured on now.
+        counts: pairs that are asked, and pairs of the benchmark.
+        seed: of points and resampling.
+        refinements: that are measured.
+
+    Raises:
+        DataError: it is of other data or another protocol, or damaged.
+    """
+    asked, total = counts
+    headline = f"per_{benchmark.headline}"
+    earlier.require(seed=seed, pairs=asked, pairs_of_benchmark=total, unit=benchmark.unit, headline=headline)
+    earlier.check_protocol([_describe_images(benchmark)])
+    figures = read_figures(earlier, earlier.get("figures"), "figures")
+    limits = sorted({figure.limit for figure in figures})
+    earlier.compare("the list of limits", limits, sorted(benchmark.limits))
+    then = {figure.use_refinement for figure in figures}
+    earlier.compare("what was measured", _say_refinements(then), _say_refinements(set(refinements)))
+
+
+def _say_refinements(uses: set[bool]) -> str:
+    return " and ".join(map(_title, sorted(uses, reverse=True)))
+
+
+def add_earlier(run: PointsRun, earlier: Earlier) -> PointsRun:
+    """The run together with the methods of an earlier report that it did not measure.
+
+    Raises:
+        DataError: the points were others, or the report is damaged.
+    """
+    earlier.require(points=run.point_count, points_sha256=run.predictions.points_sha256)
+    scores = Scores(
+        read_figures(earlier, earlier.get("figures"), "figures"),
+        earlier.read_rows(Curve, earlier.get("curves"), "curves"),
+        earlier.read_rows(Cost, earlier.get("seconds"), "seconds"),
+    )
+    return merge_run(run, earlier, scores)
+
+
+def read_figures(earlier: Earlier, rows: object, where: str) -> tuple[Figure, ...]:
+    """The figures of an earlier report; JSON has no infinite medians."""
+    return tuple(
+        replace(figure, median_error=math.inf)
+        if figure.points and math.isnan(figure.median_error)
+        else figure
+        for figure in earlier.read_rows(Figure, rows, where)
+    )
+
+
+def merge_run(run: PointsRun, earlier: Earlier, scores: Scores) -> PointsRun:
+    """A run with the methods of earlier scores that it did not measure."""
+    merged = merge_scores(run.scores, earlier, scores, [figure.method for figure in scores.figures])
+    names = dict.fromkeys(figure.method for figure in merged.figures)
+    return replace(run, methods=earlier.merge_methods(run.methods, names), scores=merged)
+
+
+def merge_scores(now: Scores, earlier: Earlier, then: Scores, names: Iterable[str]) -> Scores:
+    """Figures, curves and seconds of both runs; of the earlier one those of the methods of names."""
+    names = list(dict.fromkeys(names))
+    return Scores(
+        earlier.merge(then.figures, now.figures, _place_figure, "a figure", names),
+        earlier.merge(then.curves, now.curves, _place_curve, "a curve", names if now.curves else ()),
+        earlier.merge(then.costs, now.costs, lambda _: (), "the seconds", names),
+    )
+
+
+def _place_figure(figure: Figure) -> tuple[object, ...]:
+    use, value, limit = _title(figure.use_refinement), round(figure.value, 6), round(figure.limit, 6)
+    counts = (f"{figure.pairs} pairs", f"{figure.points} points")
+    return (use, figure.group, figure.axis, value, limit, *counts)
+
+
+def _place_curve(curve: Curve) -> tuple[object, ...]:
+    limits = tuple(round(limit, 6) for limit in curve.limits)
+    return (_title(curve.use_refinement), curve.group, len(curve.shares), *limits)
+
+
+def _describe_images(benchmark: Benchmark) -> str:
+    return f"images: {benchmark.preparation.describe()}"
 
 
 def describe_protocol(run: PointsRun) -> list[str]:
@@ -104,7 +198,7 @@ def describe_protocol(run: PointsRun) -> list[str]:
     sha256 = run.predictions.points_sha256
     lines = [
         f"data: {benchmark.title}; {asked}, {run.point_count:,} points",
-        f"images: {benchmark.preparation.describe()}",
+        _describe_images(benchmark),
         f"points: {benchmark.truth}; {drawn}; the same for all methods (sha256 {sha256[:16]})",
         "matching: a point's descriptor is interpolated between the cells of image 0, and its match is the "
         "cell of image 1 with the nearest descriptor (exact, over the whole picture); with refinement the "
@@ -126,9 +220,9 @@ def _describe_intervals(run: PointsRun) -> str:
     return f"; intervals hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {run.seed})"
 
 
-def _except_optimisers(methods: Sequence[Method]) -> str:
+def _except_optimisers(methods: Sequence[MethodInfo]) -> str:
     """That some methods match in another way, where there are such."""
-    names = [method.name for method in methods if not method.is_nearest]
+    names = [method.name for method in methods if not is_nearest(method)]
     return f"; {', '.join(names)} instead as described below" if names else ""
 
 

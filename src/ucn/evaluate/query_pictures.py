@@ -71,7 +71,7 @@ def draw_queries(run: PointsRun, pairs: int) -> bytes:
         run: whose methods answer; those that cannot be asked for any point are left out.
         pairs: how many at most.
     """
-    methods = [method for method in run.methods if method.answerer is None]
+    methods = [method for method in run.methods if isinstance(method, Method) and method.answerer is None]
     rows: list[list[Picture]] = []
     for entry in choose_entries([pair.entry for pair in run.predictions.pairs], pairs):
         image0, image1 = (read_image(path) for path in entry.data.image_paths(entry.index))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from ucn.batch.describing import ExtractSettings
 from ucn.batch.detectors import SPACING
 from ucn.batch.reconstruction import STRICT_PIXELS
 from ucn.errors import ConfigError, DataError
-from ucn.evaluate.method_types import list_wanted, refuse_repeated
+from ucn.evaluate.earlier import Earlier
+from ucn.evaluate.method_types import MethodInfo, list_wanted, refuse_repeated
 from ucn.evaluate.methods import MethodFiles, list_features
 from ucn.evaluate.outputs import find_versions, name_device
 from ucn.evaluate.plots import add_legend, choose_style, lay_out, save_plot
@@ -77,6 +79,36 @@ class ReconstructionFigure:
     centre_median: float
     centre_max: float
     direction_mean: float
+
+
+@dataclass(frozen=True)
+class CameraErrors:
+    """How far the camera centres of a variant on a scene are from the truth.
+
+    Attributes:
+        scene: its name.
+        method: its name.
+        cameras: "given" or "guessed".
+        is_adjusted: keypoints were moved.
+        images: numbers of the registered ones; none where too few are to be compared with the truth.
+        errors: mm, of each of them.
+    """
+
+    scene: str
+    method: str
+    cameras: str
+    is_adjusted: bool
+    images: tuple[int, ...]
+    errors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What a report is made of."""
+
+    methods: tuple[MethodInfo, ...]
+    figures: tuple[ReconstructionFigure, ...]
+    errors: tuple[CameraErrors, ...]
 
 
 def load_reconstruction_methods(
@@ -153,12 +185,40 @@ def score_model(scene: Scene, variant: Variant, model: SceneModel) -> Reconstruc
     )
 
 
+def list_errors(
+    scenes: Sequence[Scene],
+    variants: Sequence[Variant],
+    models: Mapping[tuple[int, int], SceneModel],
+) -> list[CameraErrors]:
+    """The errors of each camera of all variants on all scenes."""
+    return [
+        _list_errors(scene, variant, models[number, place])
+        for place, scene in enumerate(scenes)
+        for number, variant in enumerate(variants)
+    ]
+
+
+def _list_errors(scene: Scene, variant: Variant, model: SceneModel) -> CameraErrors:
+    rows = np.flatnonzero(model.is_registered)
+    if fit_similarity(model.centres[rows], scene.centres[rows]) is None:
+        rows = rows[:0]
+    return CameraErrors(
+        scene=scene.name,
+        method=variant.method.name,
+        cameras="given" if variant.are_cameras_known else "guessed",
+        is_adjusted=variant.is_adjusted,
+        images=tuple(rows.tolist()),
+        errors=tuple((1000 * centre_errors(model.centres[rows], scene.centres[rows])).tolist()),
+    )
+
+
 def run_reconstruction(
     folder: Path,
     methods: Sequence[ReconstructionMethod],
     skipped: Mapping[str, str],
     settings: RunSettings,
     progress: Progress | None = None,
+    earlier: Earlier | None = None,
 ) -> Report:
     """Makes models with each method and measures their cameras.
 
@@ -168,11 +228,14 @@ def run_reconstruction(
         skipped: reasons by name.
         settings: the user's choices; refinement is the adjustment of keypoints here.
         progress: called after each model.
+        earlier: a report whose other methods are taken over.
 
     Raises:
-        DataError: the folder is not that data set, or nothing could be reconstructed.
+        DataError: the folder is not that data set, nothing could be reconstructed, or the earlier report is
+            of another run.
     """
     scenes = list_scenes(folder)[: settings.limit]
+    then = None if earlier is None else _read_earlier(earlier, scenes, settings)
     variants = choose_variants(methods, settings.refinements)
     try:
         settings.cache.mkdir(parents=True, exist_ok=True)
@@ -182,19 +245,84 @@ def run_reconstruction(
     figures = score_models(scenes, variants, models)
     if not any(figure.registered for figure in figures):
         raise DataError(f"{folder}: no method registered an image; nothing to measure")
+    measured = _Measured(tuple(methods), tuple(figures), tuple(list_errors(scenes, variants, models)))
+    if earlier is not None and then is not None:
+        measured = _merge(measured, earlier, then)
+    return _build_report(scenes, measured, skipped, settings)
+
+
+def _read_earlier(earlier: Earlier, scenes: Sequence[Scene], settings: RunSettings) -> _Measured:
+    """What an earlier report holds; raises `DataError` where it is of another run."""
+    earlier.require(
+        scenes=[scene.name for scene in scenes], cameras_sha256=_digest_truth(scenes), seed=settings.seed
+    )
+    figures = earlier.read_rows(ReconstructionFigure, earlier.get("figures"), "figures")
+    then, now = {figure.is_adjusted for figure in figures}, set(settings.refinements)
+    earlier.compare("what was measured", _say_adjustments(then), _say_adjustments(now))
+    errors = earlier.read_rows(CameraErrors, earlier.get("camera_errors"), "camera_errors")
+    for number, row in enumerate(errors):
+        if len(row.images) != len(row.errors):
+            raise earlier.refuse(f"camera_errors[{number}] must have as many 'errors' as 'images'")
+    return _Measured(tuple(earlier.methods.values()), figures, errors)
+
+
+def _say_adjustments(are_adjusted: set[bool]) -> str:
+    return " and ".join("adjusted" if one else "as matched" for one in sorted(are_adjusted))
+
+
+def _digest_truth(scenes: Sequence[Scene]) -> str:
+    """Of the names of images and of their true cameras."""
+    digest = hashlib.sha256()
+    for scene in scenes:
+        digest.update("\n".join((scene.name, *scene.images)).encode())
+        for values in (scene.K, scene.rotations, scene.centres):
+            digest.update(np.ascontiguousarray(values, np.float64).tobytes())
+    return digest.hexdigest()
+
+
+def _merge(now: _Measured, earlier: Earlier, then: _Measured) -> _Measured:
+    """Both runs, in the order of a whole one: scenes and kinds of cameras first, then methods."""
+
+    def place(row: ReconstructionFigure | CameraErrors) -> tuple[object, ...]:
+        return (row.scene, f"cameras {row.cameras}", _say_adjustments({row.is_adjusted}))
+
+    def place_figure(figure: ReconstructionFigure) -> tuple[object, ...]:
+        return (*place(figure), f"{figure.images} images")
+
+    kinds = list(dict.fromkeys((figure.scene, figure.cameras) for figure in now.figures))
+    figures = earlier.merge(then.figures, now.figures, place_figure, "a figure")
+    names = dict.fromkeys(figure.method for figure in then.figures)
+    errors = earlier.merge(then.errors, now.errors, place, "the errors of cameras", names)
+    return _Measured(
+        earlier.merge_methods(now.methods, dict.fromkeys(figure.method for figure in figures)),
+        tuple(sorted(figures, key=lambda row: kinds.index((row.scene, row.cameras)))),
+        tuple(sorted(errors, key=lambda row: kinds.index((row.scene, row.cameras)))),
+    )
+
+
+def _build_report(
+    scenes: Sequence[Scene], measured: _Measured, skipped: Mapping[str, str], settings: RunSettings
+) -> Report:
     return Report(
         name="reconstruction",
         title=TITLE,
         command=settings.command,
         tables=tuple(
-            _tabulate(figures, scene, cameras) for scene in scenes for cameras in ("given", "guessed")
+            _tabulate(measured.figures, scene, cameras)
+            for scene in scenes
+            for cameras in ("given", "guessed")
         ),
         protocol=tuple(_describe_protocol(scenes, settings)),
-        methods=tuple(methods),
+        methods=measured.methods,
         skipped=skipped,
-        rows=tuple(asdict(figure) for figure in figures),
-        values={"scenes": [scene.name for scene in scenes], "seed": settings.seed},
-        plots=(_draw(scenes, variants, models),),
+        rows=tuple(asdict(figure) for figure in measured.figures),
+        values={
+            "scenes": [scene.name for scene in scenes],
+            "seed": settings.seed,
+            "cameras_sha256": _digest_truth(scenes),
+            "camera_errors": [asdict(row) for row in measured.errors],
+        },
+        plots=(_draw(measured.errors),),
         versions=find_versions(),
         device=name_device(settings.device),
     )
@@ -251,25 +379,18 @@ def _tabulate(figures: Sequence[ReconstructionFigure], scene: Scene, cameras: st
     return Table(f"{scene.name}, cameras {cameras}", header, tuple(rows))
 
 
-def _draw(
-    scenes: Sequence[Scene], variants: Sequence[Variant], models: Mapping[tuple[int, int], SceneModel]
-) -> Plot:
+def _draw(errors: Sequence[CameraErrors]) -> Plot:
     """Error of each camera, a panel a scene and kind of cameras."""
-    kinds = [(place, are_known) for place in range(len(scenes)) for are_known in (True, False)]
+    kinds = list(dict.fromkeys((row.scene, row.cameras) for row in errors))
     canvas, panels = lay_out(len(kinds), (3.3, 4.4))
-    for panel, (place, are_known) in zip(panels, kinds, strict=True):
-        scene = scenes[place]
-        chosen = [number for number, item in enumerate(variants) if item.are_cameras_known == are_known]
-        for style, number in enumerate(chosen):
-            model = models[number, place]
-            rows = np.flatnonzero(model.is_registered)
-            if fit_similarity(model.centres[rows], scene.centres[rows]) is None:
-                continue
-            errors = 1000 * centre_errors(model.centres[rows], scene.centres[rows])
-            panel.plot(
-                rows, errors, label=variants[number].label, marker="o", markersize=3, **choose_style(style)
-            )
-        panel.set_title(f"{scene.name}, cameras {'given' if are_known else 'guessed'}", fontsize=10)
+    for panel, (scene, cameras) in zip(panels, kinds, strict=True):
+        shown = [row for row in errors if (row.scene, row.cameras) == (scene, cameras)]
+        for number, row in enumerate(shown):
+            label = name_variant(row.method, row.is_adjusted)
+            style = choose_style(number)
+            if row.images:
+                panel.plot(row.images, row.errors, label=label, marker="o", markersize=3, **style)
+        panel.set_title(f"{scene}, cameras {cameras}", fontsize=10)
         panel.set_xlabel("image")
         panel.set_ylim(bottom=0)
     panels[0].set_ylabel("distance of the camera's centre from the truth, mm")

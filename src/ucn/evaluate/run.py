@@ -9,9 +9,10 @@ from pathlib import Path
 from ucn.data.checking import spread
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.benchmarks import Benchmark
+from ucn.evaluate.earlier import Earlier
 from ucn.evaluate.methods import LoadedMethods
 from ucn.evaluate.outputs import find_versions, name_device
-from ucn.evaluate.points_report import PointsRun
+from ucn.evaluate.points_report import PointsRun, check_earlier
 from ucn.evaluate.predictions import Progress, predict_pairs
 from ucn.evaluate.scoring import score_predictions
 from ucn.evaluate.transferring import bind_transfers
@@ -48,6 +49,7 @@ def run_benchmark(
     loaded: LoadedMethods,
     settings: RunSettings,
     progress: Progress | None = None,
+    earlier: Earlier | None = None,
 ) -> PointsRun:
     """Predicts what is not yet cached, and scores everything; `build_report` makes it a report.
 
@@ -57,9 +59,12 @@ def run_benchmark(
         loaded: of `load_methods`.
         settings: the user's choices.
         progress: called after each pair, and before them after each training image that is described.
+        earlier: a report to which this run is to be added (`add_earlier`); what can be told before the work
+            about whether it can be is told then.
 
     Raises:
-        DataError: the folder is not that data set, or there is nothing to measure.
+        DataError: the folder is not that data set, there is nothing to measure, or the earlier report is of
+            another run.
     """
     require_methods(loaded)
     entries = benchmark.open(folder)
@@ -71,6 +76,9 @@ def run_benchmark(
     chosen = list(range(len(entries)))
     if settings.limit is not None:
         chosen = spread(len(entries), settings.limit)
+    if earlier is not None:
+        counts = (len(chosen), len(entries))
+        check_earlier(earlier, benchmark, counts, settings.seed, settings.refinements)
     predictions = predict_pairs(
         benchmark,
         entries,

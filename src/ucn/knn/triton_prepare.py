@@ -219,6 +219,8 @@ def prepare(
     With places to exclude, queries are sorted by the height of theirs, and heights of database rows are
     bounded by blocks, so that most steps of `rank` can pass over places.
     """
+    # In this order: `settle` reads queries before it waits, and must not begin while others still write them.
+    wait_for_last(IS_HOPPER)
     start_next(IS_HOPPER)
     # Queries come first, since sorting takes longest.
     block, item = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1).to(tl.int64)

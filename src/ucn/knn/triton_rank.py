@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import smid
 
 from ucn.knn.triton_prepare import LOWEST, SIZES, pad_count, split_spots, start_next, wait_for_last
 from ucn.knn.triton_splits import (
@@ -33,39 +32,6 @@ def _finish(values: tl.tensor, IS_HOPPER: tl.constexpr) -> tl.tensor:
             "mov.b32 $0, $1;", "=r,r", [values], dtype=tl.float32, is_pure=False, pack=1
         )
     return values
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _take_turn(turns: tl.tensor, DELAY: tl.constexpr) -> tl.tensor:
-    """Whether this is the second of two programs on a multiprocessor; any count to begin with will do."""
-    if DELAY > 0:
-        return (tl.atomic_add(turns + smid(), 1) & 1) == 1
-    return False
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _delay(is_second: tl.tensor, DELAY: tl.constexpr) -> None:
-    """Lets the second of two programs begin some cycles later.
-
-    Both begin together, and wait for tensor cores at the same time and compare at the same time, if nothing
-    parts them. So tensor cores work for one while the other compares.
-    """
-    if DELAY > 0:  # noqa: SIM102 - known when it is compiled, the other is not
-        if is_second:
-            tl.inline_asm_elementwise(
-                """{
-                .reg .u32 begun, gone;
-                .reg .pred waits;
-                mov.u32 begun, %clock;
-                again:
-                mov.u32 gone, %clock;
-                sub.u32 gone, gone, begun;
-                setp.lt.u32 waits, gone, $1;
-                @waits bra again;
-                mov.u32 $0, gone;
-                }""",
-                "=r,r", [tl.full([1], DELAY, tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
-            )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -246,7 +212,6 @@ def rank(
     order: tl.tensor,
     spots: tl.tensor,
     heights: tl.tensor,
-    turns: tl.tensor,
     radius_squared: tl.tensor,
     N: tl.tensor,
     M: tl.tensor,
@@ -261,14 +226,12 @@ def rank(
     SLOTS: tl.constexpr,
     STAGES: tl.constexpr,
     BLOCK: tl.constexpr,
-    DELAY: tl.constexpr,
     HAS_OUTSIDE: tl.constexpr,
     IS_HOPPER: tl.constexpr,
 ) -> None:
     """The best scores of two blocks of queries in a split: every so manieth tile of the database."""
     BINS: tl.constexpr = COLUMNS // FOLD
     first_row, item = tl.program_id(0) * (2 * ROWS), tl.program_id(2).to(tl.int64)
-    is_second = _take_turn(turns, DELAY)
     wait_for_last(IS_HOPPER)
     start_next(IS_HOPPER)
     first_rows = first_row + tl.arange(0, ROWS)
@@ -299,7 +262,6 @@ def rank(
         first, second = tl.load(first_starts + depth), tl.load(second_starts + depth)
         first_best = tl.full([ROWS, BINS], LOWEST, tl.float32)
         second_best = tl.full([ROWS, BINS], LOWEST, tl.float32)
-        _delay(is_second, DELAY)
         if own_tiles > near_tiles:
             first_best, second_best = _rank_far(
                 first_best, second_best, first, second, copies, penalties, own_tiles - near_tiles,

@@ -31,7 +31,6 @@ _PARTS = int(PARTS.value)
 # Registers of a multiprocessor, and most of a thread.
 _REGISTERS = 65536
 _MOST_REGISTERS = 255
-_MOST_MULTIPROCESSORS = 1024
 
 
 @dataclass(frozen=True)
@@ -47,15 +46,11 @@ class Tuning:
         warps: of 32 threads each.
         stages: steps that are loaded ahead.
         resident: programs that a multiprocessor holds at a time.
-        delay: cycles by which every second of them begins later on Hopper, so that they do not all compare
-            at the same time while tensor cores have nothing to do.
         prepare_values: that a program of `prepare` holds at a time.
         prepare_warps: of such a program.
-        prepare_registers: that a thread of it may have, so that all programs are held at a time; 0 for any.
         settle_values: of database rows, held at a time by a program of `settle`.
         settle_warps: of such a program.
-        settle_registers: as of `prepare`.
-        settle_dots: whether tensor cores compute scores there, of 16 rows at least, and not threads.
+        settle_registers: that a thread of it may have, so that more programs are held at a time; 0 for any.
         use_chain: whether a launch may begin before the last one has ended, where the device can do that.
     """
 
@@ -67,14 +62,11 @@ class Tuning:
     warps: int = 4
     stages: int = 2
     resident: int = 2
-    delay: int = 0
     prepare_values: int = 8192
     prepare_warps: int = 4
-    prepare_registers: int = 0
     settle_values: int = 512
     settle_warps: int = 1
     settle_registers: int = 0
-    settle_dots: bool = False
     use_chain: bool = True
 
     @property
@@ -84,7 +76,7 @@ class Tuning:
 
 
 # What was quickest on an H200, where rows have no more values than a step of `rank` takes at a time.
-_HOPPER = Tuning(tiles=16, prepare_values=4096, prepare_warps=4, settle_values=4096, settle_registers=88)
+_HOPPER = Tuning(tiles=16, prepare_values=4096, prepare_warps=4, settle_values=4096, settle_registers=80)
 _MOST_AT_ONCE = 128
 
 
@@ -128,7 +120,6 @@ class _Work:
     candidates: Tensor
     order: Tensor
     spots: Tensor
-    turns: Tensor
     penalties: Tensor
     totals: Tensor
     sorted_centres: Tensor
@@ -185,13 +176,13 @@ def search_fused(
     )
     centres, positions, radius_squared = _read_outside(outside, work.penalties)
     common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": outside is not None, "IS_HOPPER": _is_hopper(device)}
-    # What launches take that may begin before the last one has ended. The first is none of them: what earlier
-    # searches read or wrote is not touched before they have ended.
-    later = {**common, "launch_pdl": common["IS_HOPPER"] and tuning.use_chain}
+    # A launch may begin before the last one has ended, the first too: each waits before it reads or writes
+    # what others wrote or read.
+    launch = {**common, "launch_pdl": common["IS_HOPPER"] and tuning.use_chain}
     with torch.cuda.device(device) if device.type == "cuda" else torch.no_grad():
-        _launch_prepare(queries, database, work, found, centres, positions, sizes, tuning, common)
-        _launch_rank(N, M, work, found, radius_squared, sizes, tuning, later)
-        _launch_settle(queries, database, work, found, centres, radius_squared, sizes, tuning, later)
+        _launch_prepare(queries, database, work, found, centres, positions, sizes, tuning, launch)
+        _launch_rank(N, M, work, found, radius_squared, sizes, tuning, launch)
+        _launch_settle(queries, database, work, found, centres, radius_squared, sizes, tuning, launch)
     return found
 
 
@@ -209,7 +200,6 @@ def _allocate(B: int, N: int, sizes: _Sizes, has_outside: bool, device: torch.de
         torch.empty((B, N, sizes.splits, sizes.slots), dtype=torch.float32, device=device),
         torch.empty(B * N if has_outside else 0, dtype=torch.int32, device=device),
         torch.empty(B * sizes.padded if has_outside else 0, dtype=torch.int64, device=device),
-        torch.empty(_MOST_MULTIPROCESSORS, dtype=torch.int32, device=device),
         *torch.split(floats, parts),
     )
 
@@ -223,7 +213,7 @@ def _launch_prepare(
     positions: Tensor,
     sizes: _Sizes,
     tuning: Tuning,
-    common: dict[str, Any],
+    launch: dict[str, Any],
 ) -> None:
     (B, N, D), M = queries.shape, database.shape[1]
     prepare[(sizes.blocks, B)](
@@ -231,7 +221,7 @@ def _launch_prepare(
         work.sorted_centres, work.order, positions, work.spots, work.heights, N, M, D, sizes.padded,
         sizes.database_blocks, *queries.stride(), *database.stride(), positions.stride(0),
         BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block, IS_FULL=sizes.d_pad == D,
-        num_warps=tuning.prepare_warps, **_limit(tuning.prepare_registers), **common,
+        num_warps=tuning.prepare_warps, **launch,
     )  # fmt: skip
 
 
@@ -243,15 +233,14 @@ def _launch_rank(
     radius_squared: float,
     sizes: _Sizes,
     tuning: Tuning,
-    later: dict[str, Any],
+    launch: dict[str, Any],
 ) -> None:
     rank[(triton.cdiv(N, tuning.queries), sizes.splits, len(work.copies))](
         work.query_copies, work.copies, work.penalties, found.extremes, work.totals, work.candidates,
-        work.sorted_centres, work.order, work.spots, work.heights, work.turns, radius_squared, N, M,
-        sizes.tiles, sizes.blocks, sizes.database_blocks, ROWS=tuning.rows, COLUMNS=tuning.columns,
-        FOLD=tuning.fold, DEPTH=sizes.depth, SLOTS=sizes.slots, STAGES=tuning.stages, BLOCK=sizes.block,
-        DELAY=tuning.delay if later["IS_HOPPER"] else 0, num_warps=tuning.warps, num_stages=tuning.stages,
-        **_limit(_count_registers(tuning)), **later,
+        work.sorted_centres, work.order, work.spots, work.heights, radius_squared, N, M, sizes.tiles,
+        sizes.blocks, sizes.database_blocks, ROWS=tuning.rows, COLUMNS=tuning.columns, FOLD=tuning.fold,
+        DEPTH=sizes.depth, SLOTS=sizes.slots, STAGES=tuning.stages, BLOCK=sizes.block,
+        num_warps=tuning.warps, num_stages=tuning.stages, **_limit(_count_registers(tuning)), **launch,
     )  # fmt: skip
 
 
@@ -264,18 +253,17 @@ def _launch_settle(
     radius_squared: float,
     sizes: _Sizes,
     tuning: Tuning,
-    later: dict[str, Any],
+    launch: dict[str, Any],
 ) -> None:
     (B, N, D), M, k = queries.shape, database.shape[1], found.indices.shape[2]
-    rows = max(16 if tuning.settle_dots else 1, min(32, tuning.settle_values // sizes.d_pad))
+    rows = max(1, min(32, tuning.settle_values // sizes.d_pad))
     settle[(N, B)](
         queries, database, work.copies, work.penalties, work.totals, work.candidates, centres, work.spots,
         radius_squared, found.distances, found.indices, found.measured, N, M, D, sizes.splits, sizes.tiles,
         min(_PARTS, triton.cdiv(N, tuning.queries)), *queries.stride(), *database.stride(),
         COLUMNS=tuning.columns, BINS=tuning.columns // tuning.fold, SLOTS=sizes.slots,
         SPLITS_PAD=triton.next_power_of_2(sizes.splits), K=k, K_PAD=triton.next_power_of_2(k), ROWS=rows,
-        USES_DOT=tuning.settle_dots, IS_FULL=sizes.d_pad == D, num_warps=tuning.settle_warps,
-        **_limit(tuning.settle_registers), **later,
+        IS_FULL=sizes.d_pad == D, num_warps=tuning.settle_warps, **_limit(tuning.settle_registers), **launch,
     )  # fmt: skip
 
 

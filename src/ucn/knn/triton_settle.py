@@ -109,7 +109,6 @@ def _find_near(
     centre_y: tl.tensor,
     radius_squared: tl.tensor,
     D_PAD: tl.constexpr,
-    USES_DOT: tl.constexpr,
     HAS_OUTSIDE: tl.constexpr,
 ) -> tl.tensor:
     """Which rows reach the threshold, and are not too near the query's place."""
@@ -120,12 +119,7 @@ def _find_near(
     if HAS_OUTSIDE:
         x, y = split_spots(tl.load(spots + rows, mask=is_row, other=0))
         is_kept &= is_far(centre_x, centre_y, x, y, radius_squared)
-    if USES_DOT:
-        # All columns are alike: the least that tensor cores take. Threads then add up less of each other's.
-        products = tl.dot(copy, tl.broadcast_to(query_copy[:, None], [D_PAD, 8]))
-        scores = tl.max(products, axis=1)
-    else:
-        scores = tl.sum(copy.to(tl.float32) * query_copy.to(tl.float32)[None, :], axis=1)
+    scores = tl.sum(copy.to(tl.float32) * query_copy.to(tl.float32)[None, :], axis=1)
     return is_kept & (scores + penalty >= threshold)
 
 
@@ -217,7 +211,6 @@ def settle(
     K: tl.constexpr,
     K_PAD: tl.constexpr,
     ROWS: tl.constexpr,
-    USES_DOT: tl.constexpr,
     IS_FULL: tl.constexpr,
     HAS_OUTSIDE: tl.constexpr,
     IS_HOPPER: tl.constexpr,
@@ -267,7 +260,7 @@ def settle(
             is_row = (taken < tile_rows * tiles) & (rows < M)
             is_near = _find_near(
                 rows, is_row, copies, penalties, query_copy, threshold, spots, centre_x, centre_y,
-                radius_squared, D_PAD, USES_DOT, HAS_OUTSIDE,
+                radius_squared, D_PAD, HAS_OUTSIDE,
             )  # fmt: skip
             top, top_rows, count = _measure_near(
                 top, top_rows, rows, is_near, database, query, D, stride_row, stride_value, D_PAD, IS_FULL

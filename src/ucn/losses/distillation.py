@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
-from ucn.losses.pairs import OneWay, check_direction, prepare_pair, sample_pair
+from ucn.losses.pairs import OneWay, can_fuse, check_direction, prepare_pair, sample_pair
 from ucn.types import Direction, FeatureMap
 
 _TEMPORARIES = 5  # matrices of similarities, or of what is made of them, that a chunk holds at once
@@ -35,7 +35,8 @@ def distillation_loss(
     compared. The mean is over all valid points of the batch and all directions asked for; an empty batch
     costs 0, with a zero gradient. The truth of the points does not matter, only where they lie.
 
-    Similarities are computed in float32 at least, under autocast too, in chunks within the budget.
+    Similarities are computed in float32 at least, under autocast too, in chunks within the budget. On a CUDA
+    device where torch may multiply in TF32, they stay in registers.
 
     Args:
         maps: of B images of view 0 and of view 1, from the student.
@@ -95,15 +96,41 @@ def _compare(
     memory_bytes: int,
 ) -> Tensor:
     """The sum of one direction's divergences over the valid points."""
+    rows = (queries / temperature, way.map_to.features.flatten(2))
+    taught = (teacher_queries / temperature, teacher_way.map_to.features.detach().flatten(2))
+    if can_fuse(*rows, *taught):
+        divergences: Tensor = _FusedDivergences.apply(*rows, *taught)  # type: ignore[no-untyped-call]
+        return torch.where(way.is_valid, divergences, 0.0).sum()
     summed: Tensor = _DivergenceSum.apply(  # type: ignore[no-untyped-call]
-        queries / temperature,
-        way.map_to.features.flatten(2),
-        teacher_queries / temperature,
-        teacher_way.map_to.features.detach().flatten(2),
-        way.is_valid,
-        memory_bytes,
+        *rows, *taught, way.is_valid, memory_bytes
     )
     return summed
+
+
+class _FusedDivergences(torch.autograd.Function):
+    """The divergence (B, N) of each query, by GPU programs that compute similarities again backwards."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, queries: Tensor, cells: Tensor, teacher_queries: Tensor, teacher_cells: Tensor
+    ) -> Tensor:
+        """Maps queries (B, N, D), cells (B, D, M) and the teacher's to (B, N)."""
+        from ucn.losses.triton_distillation import sum_divergences
+
+        found = sum_divergences(queries, cells, teacher_queries, teacher_cells)
+        sums = found.student_sums, found.teacher_sums
+        ctx.save_for_backward(queries, cells, teacher_queries, teacher_cells, *sums)
+        return found.values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Sends the difference of the shares back to queries and cells."""
+        from ucn.losses.triton_distillation import send_back
+
+        queries, cells, teacher_queries, teacher_cells, *sums = ctx.saved_tensors
+        inputs = (queries, cells, teacher_queries, teacher_cells)
+        return *send_back(*inputs, sums[0], sums[1], gradient), None, None
 
 
 class _DivergenceSum(torch.autograd.Function):

@@ -10,15 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ucn.acceleration import use_fused
 from ucn.geometry.coords import cell_centres
 from ucn.knn.exclusion import squared_distances, squared_distances_bytes
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
-from ucn.losses.pairs import OneWay, check_direction, prepare_pair, sample_pair
+from ucn.losses.pairs import OneWay, can_fuse, check_direction, prepare_pair, sample_pair
 from ucn.types import Direction, FeatureMap
-
-_MAX_FUSED_DIM = 256
-"""Longest descriptors whose tiles fit a GPU's registers."""
 
 
 def infonce_loss(
@@ -119,7 +115,8 @@ class _RivalLogSumExp(torch.autograd.Function):
         ctx.radius, ctx.memory_bytes, ctx.is_fused = (
             radius,
             memory_bytes,
-            _can_fuse(queries, cells, positions),
+            # One place of a cell for all items: what the programs know of.
+            positions.ndim == 2 and can_fuse(queries, cells),
         )
         if ctx.is_fused:
             from ucn.losses.triton_infonce import sum_rivals
@@ -162,17 +159,6 @@ class _RivalLogSumExp(torch.autograd.Function):
                 cell_gradient[items].baddbmm_(queries[items, rows].mT, weights)
                 del logits, weights  # before the next chunk is made
         return query_gradient, cell_gradient, None, None, None, None
-
-
-def _can_fuse(queries: Tensor, cells: Tensor, positions: Tensor) -> bool:
-    """Whether the GPU programs of `triton_infonce` may be used; products are of TF32 there."""
-    is_allowed = torch.get_float32_matmul_precision() != "highest" and queries.dtype == torch.float32
-    return (
-        is_allowed
-        and queries.shape[2] <= _MAX_FUSED_DIM
-        and positions.ndim == 2
-        and use_fused(queries, cells)
-    )
 
 
 def _chunks(

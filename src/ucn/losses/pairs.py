@@ -8,8 +8,12 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from ucn.acceleration import use_fused
 from ucn.geometry.sampling import sample_descriptors
 from ucn.types import Direction, FeatureMap
+
+_MAX_FUSED_DIM = 256
+"""Longest descriptors whose tiles fit a GPU's registers."""
 
 
 @dataclass(frozen=True)
@@ -93,3 +97,14 @@ def read_cells(feature_map: FeatureMap, cells: Tensor) -> Tensor:
     B, D, _ = flat.shape
     index = cells.clamp(min=0).reshape(B, 1, -1).expand(B, D, -1)
     return flat.gather(2, index).transpose(1, 2).reshape(*cells.shape, D)
+
+
+def can_fuse(*queries_and_cells: Tensor) -> bool:
+    """Whether GPU programs may compare queries (B, N, D) and cells (B, D, M), given in turn, in TF32."""
+    is_allowed = torch.get_float32_matmul_precision() != "highest"
+    return (
+        is_allowed
+        and all(tensor.dtype == torch.float32 for tensor in queries_and_cells)
+        and all(queries.shape[2] <= _MAX_FUSED_DIM for queries in queries_and_cells[::2])
+        and use_fused(*queries_and_cells)
+    )

@@ -10,34 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_QUERIES, _CELLS = 64, 64
-"""Queries and cells of a tile."""
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _load_queries(
-    queries: tl.tensor, rows: tl.tensor, N: tl.tensor, D: tl.constexpr, D_PAD: tl.constexpr
-) -> tl.tensor:
-    places = tl.arange(0, D_PAD)
-    mask = (rows < N)[:, None] & (places < D)[None, :]
-    return tl.load(queries + rows[:, None] * D + places[None, :], mask=mask, other=0.0)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _load_cells(
-    cells: tl.tensor,
-    columns: tl.tensor,
-    M: tl.tensor,
-    stride_value: tl.tensor,
-    stride_cell: tl.tensor,
-    D: tl.constexpr,
-    D_PAD: tl.constexpr,
-) -> tl.tensor:
-    places = tl.arange(0, D_PAD)
-    mask = (places < D)[:, None] & (columns < M)[None, :]
-    return tl.load(
-        cells + places[:, None] * stride_value + columns[None, :] * stride_cell, mask=mask, other=0.0
-    )
+from ucn.losses.triton_tiles import CELLS, QUERIES, load_cells, load_queries, name_strides, pad_dimension
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -82,14 +55,14 @@ def _sum_rivals(
     """The logarithm of the sum of exponentials of one block of queries."""
     item = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
-    q = _load_queries(queries + item * N * D, rows, N, D, D_PAD)
+    q = load_queries(queries + item * N * D, rows, N, D, D_PAD)
     cells += item * stride_item
     centres += item * N * 2
     largest = tl.full([QUERIES], float("-inf"), tl.float32)
     summed = tl.zeros([QUERIES], tl.float32)
     for start in range(0, M, CELLS):
         columns = start + tl.arange(0, CELLS)
-        c = _load_cells(cells, columns, M, stride_value, stride_cell, D, D_PAD)
+        c = load_cells(cells, columns, M, stride_value, stride_cell, D, D_PAD)
         logits = _compare(q, c, centres, positions, rows, columns, N, M, radius_squared)
         rising = tl.maximum(largest, tl.max(logits, axis=1))
         # Before the first rival everything is -inf, and -inf less -inf would not be a number.
@@ -135,13 +108,13 @@ def _send_to_queries(
     """The gradient of one block of queries."""
     item = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
-    q = _load_queries(queries + item * N * D, rows, N, D, D_PAD)
+    q = load_queries(queries + item * N * D, rows, N, D, D_PAD)
     cells += item * stride_item
     centres += item * N * 2
     sent = tl.zeros([QUERIES, D_PAD], tl.float32)
     for start in range(0, M, CELLS):
         columns = start + tl.arange(0, CELLS)
-        c = _load_cells(cells, columns, M, stride_value, stride_cell, D, D_PAD)
+        c = load_cells(cells, columns, M, stride_value, stride_cell, D, D_PAD)
         logits = _compare(q, c, centres, positions, rows, columns, N, M, radius_squared)
         weights = _weigh(logits, result + item * N, gradient + item * N, rows, N)
         sent += tl.dot(weights, tl.trans(c), input_precision="tf32")
@@ -174,12 +147,12 @@ def _send_to_cells(
     item = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
     cells += item * stride_item
-    c = _load_cells(cells, columns, M, stride_value, stride_cell, D, D_PAD)
+    c = load_cells(cells, columns, M, stride_value, stride_cell, D, D_PAD)
     centres += item * N * 2
     sent = tl.zeros([D_PAD, CELLS], tl.float32)
     for start in range(0, N, QUERIES):
         rows = start + tl.arange(0, QUERIES)
-        q = _load_queries(queries + item * N * D, rows, N, D, D_PAD)
+        q = load_queries(queries + item * N * D, rows, N, D, D_PAD)
         logits = _compare(q, c, centres, positions, rows, columns, N, M, radius_squared)
         weights = _weigh(logits, result + item * N, gradient + item * N, rows, N)
         sent += tl.dot(tl.trans(q), weights, input_precision="tf32")
@@ -203,7 +176,7 @@ def sum_rivals(queries: Tensor, cells: Tensor, centres: Tensor, positions: Tenso
     queries, centres, positions = _lay_out(queries, centres, positions)
     result = torch.empty(queries.shape[:2], dtype=torch.float32, device=queries.device)
     if result.numel():
-        grid = (triton.cdiv(queries.shape[1], _QUERIES), len(queries))
+        grid = (triton.cdiv(queries.shape[1], QUERIES), len(queries))
         _sum_rivals[grid](
             queries, cells, centres, positions, result, **_describe(queries, cells, radius), **_TILE
         )
@@ -236,16 +209,16 @@ def send_back(
     if result.numel():
         arguments = (queries, cells, centres, positions, result, gradient)
         settings = _describe(queries, cells, radius) | _TILE
-        _send_to_queries[(triton.cdiv(queries.shape[1], _QUERIES), len(queries))](
+        _send_to_queries[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
             *arguments, query_gradient, **settings
         )
-        _send_to_cells[(triton.cdiv(cells.shape[2], _CELLS), len(queries))](
+        _send_to_cells[(triton.cdiv(cells.shape[2], CELLS), len(queries))](
             *arguments, cell_gradient, **settings
         )
     return query_gradient, cell_gradient
 
 
-_TILE = {"QUERIES": _QUERIES, "CELLS": _CELLS}
+_TILE = {"QUERIES": QUERIES, "CELLS": CELLS}
 
 
 def _lay_out(queries: Tensor, centres: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -255,12 +228,5 @@ def _lay_out(queries: Tensor, centres: Tensor, positions: Tensor) -> tuple[Tenso
 def _describe(queries: Tensor, cells: Tensor, radius: float) -> dict[str, float]:
     """Sizes and strides, under the names that all programs give them."""
     D = queries.shape[2]
-    # Products need at least 16 numbers.
-    padded = max(16, triton.next_power_of_2(D))
-    strides = {
-        "stride_item": cells.stride(0),
-        "stride_value": cells.stride(1),
-        "stride_cell": cells.stride(2),
-    }
-    sizes = {"N": queries.shape[1], "M": cells.shape[2], "D": D, "D_PAD": padded}
-    return {"radius_squared": radius**2, **sizes, **strides}
+    sizes = {"N": queries.shape[1], "M": cells.shape[2], "D": D, "D_PAD": pad_dimension(D)}
+    return {"radius_squared": radius**2, **sizes, **name_strides(cells)}

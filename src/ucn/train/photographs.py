@@ -15,6 +15,7 @@ from torch import Tensor
 from ucn.config import SourceConfig, TrainConfig
 from ucn.data.checking import to_fault
 from ucn.data.io import read_image
+from ucn.data.loading import mix_seed
 from ucn.data.pairs import Fault, PairData
 from ucn.data.sets.keypoints import KeypointData
 from ucn.data.synthetic import ImageBank, make_pairs
@@ -25,6 +26,8 @@ from ucn.types import PairBatch
 _CANVAS_SIDE = 448
 _READ_AHEAD = 64
 """Photographs held decoded before their turn."""
+_PAIRS_AT_ONCE = 32
+"""Pairs that a GPU makes at once, for one step or more: few of them take longer to launch than to make."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class PhotoSource(Source):
     Attributes:
         training: the photographs that are trained on.
         held_out: the photographs that are not; those of an entry that has no others are in both.
+        ahead: of how many steps the batches are made at once.
     """
 
     def __init__(
@@ -76,6 +80,8 @@ class PhotoSource(Source):
         super().__init__(" + ".join(entry.label for entry in entries), sum(weights), source.loss)
         self._batch, self._synthetic, self._seed = source.batch or config.batch, config.synthetic, config.seed
         self._validation_pairs = validation_pairs
+        self.ahead = _count_ahead(device, self._batch)
+        self._group, self._made = -1, list[PairBatch]()
         self.training = ImageBank.join([entry.training for entry in entries], weights, device)
         lacking = [entry.label for entry in entries if entry.held_out is entry.training]
         self.held_out = self.training
@@ -88,8 +94,29 @@ class PhotoSource(Source):
             )
 
     def draw(self, number: int, generator: torch.Generator) -> PairBatch:
-        """A batch; the generator decides everything."""
-        return make_pairs(self.training, self._batch, self._synthetic, generator)
+        """A batch; the generator decides everything, unless batches of several steps are made at once.
+
+        These come from a generator of their own, which follows from the number: a run that goes on amid
+        them, or draws in another order, gets the same ones.
+        """
+        if self.ahead == 1:
+            return make_pairs(self.training, self._batch, self._synthetic, generator)
+        group, place = divmod(number, self.ahead)
+        if group != self._group:
+            self._group, self._made = -1, []  # given back before the next are made
+            self._made = list(self._make_group(group))
+            self._group = group
+        return self._made[place]
+
+    def _make_group(self, group: int) -> Iterator[PairBatch]:
+        """The batches of several steps.
+
+        Each pair is as likely to be of any kind as the others: `make_pairs` shuffles where kinds have places.
+        """
+        seed = mix_seed(self._seed, "photographs", self.label, group)  # a seed for each process of a team
+        generator = torch.Generator(self.training.canvases.device).manual_seed(seed)
+        pairs = make_pairs(self.training, self.ahead * self._batch, self._synthetic, generator)
+        return pairs.split(self._batch)
 
     def validation(self) -> Iterator[PairBatch]:
         """Pairs of the photographs held out, as they are: no collages, no double exposures."""
@@ -100,6 +127,11 @@ class PhotoSource(Source):
 
     def close(self) -> None:
         """Nothing runs in the background."""
+
+
+def _count_ahead(device: torch.device, batch: int) -> int:
+    """How many batches are made at once; a CPU gains nothing by more than one."""
+    return max(1, _PAIRS_AT_ONCE // batch) if device.type == "cuda" else 1
 
 
 def read_photographs(
