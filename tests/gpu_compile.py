@@ -1,4 +1,4 @@
-"""Compiles Triton programs for an H100 or H200 on a machine without one; the interpreter forgives much."""
+"""Compiles Triton programs for a GPU on a machine without one; the interpreter forgives much."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,13 @@ import pytest
 
 
 def compile_for_gpu(
-    program: Any, types: Mapping[str, str], constants: Mapping[str, Any], folder: Path, warps: int
+    program: Any,
+    types: Mapping[str, str],
+    constants: Mapping[str, Any],
+    folder: Path,
+    warps: int,
+    stages: int = 3,
+    capability: int = 90,
 ) -> int:
     """Bytes of shared memory that a program needs.
 
@@ -18,6 +24,8 @@ def compile_for_gpu(
         constants: its arguments that are known when it is compiled.
         folder: where Triton keeps what it compiled.
         warps: of 32 threads each.
+        stages: steps that are loaded ahead.
+        capability: of the device; 90 is Hopper's, 80 Ampere's.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -32,7 +40,9 @@ def compile_for_gpu(
         patch.setenv("TRITON_CACHE_DIR", str(folder))
         source = ASTSource(program, signature, known, attributes)
         compiled = triton.compile(
-            source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps, "num_stages": 3}
+            source,
+            target=GPUTarget("cuda", capability, 32),
+            options={"num_warps": warps, "num_stages": stages},
         )
     assert len(compiled.asm["cubin"]) > 0
     return int(compiled.metadata.shared)

@@ -192,3 +192,9 @@ def test_a_batch_is_split_in_order_without_copies() -> None:
         assert pieces[0].data_ptr() == whole.data_ptr()
     (same,) = batch.split(9)
     assert same.names == batch.names and torch.equal(same.image1, batch.image1)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_batches_are_split_into_at_least_one_pair(count: int) -> None:
+    with pytest.raises(ValueError, match=f"count must be at least 1, got {count}"):
+        next(make_batch(2).split(count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 
 import torch
@@ -34,6 +34,11 @@ def without_fused() -> Iterator[None]:
 def use_fused(*tensors: Tensor) -> bool:
     """Whether fused programs may take these tensors; where not, plain torch does the same work."""
     return _is_on and all(tensor.is_cuda for tensor in tensors) and _check_ready()
+
+
+def launch_on(x: Tensor) -> AbstractContextManager[object]:
+    """For launches of Triton inside: it takes the current device, which need not be that of its arguments."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def has_programs() -> bool:

@@ -251,6 +251,8 @@ class PairBatch:
 
     def split(self, count: int) -> Iterator[PairBatch]:
         """Batches of so many pairs, in order, the last of what is left; tensors are shared, not copied."""
+        if count < 1:
+            raise ValueError(f"count must be at least 1, got {count}")
         for first in range(0, len(self.names), count):
             rows = slice(first, first + count)
             yield self._change(itemgetter(rows), self.names[rows])

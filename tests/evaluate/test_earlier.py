@@ -309,6 +309,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, str]:
         (_set("figures", 2, "per_point", to="0.5"), "figures[2].per_point must be a number, got 0.5"),
         (_set("figures", 2, "per_point", to=True), "figures[2].per_point must be a number, got true"),
         (_set("figures", 2, "per_point", to=math.inf), "figures[2].per_point must be a number, got Infinity"),
+        (_set("figures", 2, "per_point", to=10**400), "figures[2].per_point must be a number, got 1000"),
+        (_set("figures", 2, "points", to=2**63), "figures[2].points must be a whole number, got 9223"),
         (_set("figures", 2, "points", to=1.5), "figures[2].points must be a whole number, got 1.5"),
         (_set("figures", 2, "use_refinement", to=1), "use_refinement must be true or false, got 1"),
         (_set("figures", -1, to=_DROP), "a figure of 'last' was"),

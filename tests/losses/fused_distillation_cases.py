@@ -85,6 +85,19 @@ def test_cells_of_channels_last_maps() -> None:
         torch.testing.assert_close(one, two)
 
 
+def test_cells_with_gaps_and_cells_that_share_memory() -> None:
+    """Some channels of a map, and one map for several items: their gradients have another layout."""
+    q, c, taught_q, taught_c = make_case(2, 9, 30, 16, 24)
+    gaps = torch.cat([c, torch.full_like(c, 7.0)], dim=1)[:, :16]
+    for cells in (gaps, c[:1].expand(2, -1, -1)):
+        found = sum_divergences(q, cells, taught_q, taught_c)
+        plain = cells.clone(memory_format=torch.contiguous_format)
+        torch.testing.assert_close(found.values, sum_divergences(q, plain, taught_q, taught_c).values)
+        rest = taught_q, taught_c, found.student_sums, found.teacher_sums, torch.ones_like(found.values)
+        for one, two in zip(send_back(q, cells, *rest), send_back(q, plain, *rest), strict=True):
+            torch.testing.assert_close(one, two)
+
+
 def test_no_queries() -> None:
     q, *_ = case = make_case(2, 0, 7, 8, 9)
     found = sum_divergences(*case)

@@ -76,6 +76,20 @@ def test_cells_of_channels_last_maps() -> None:
         torch.testing.assert_close(one, two)
 
 
+def test_cells_with_gaps_and_cells_that_share_memory() -> None:
+    """Some channels of a map, and one map for several items: their gradients have another layout."""
+    q, c, centres, positions = make_case(2, 9, 30, 16)
+    gaps = torch.cat([c, torch.full_like(c, 7.0)], dim=1)[:, :16]
+    for cells in (gaps, c[:1].expand(2, -1, -1)):
+        result = sum_rivals(q, cells, centres, positions, 1.0)
+        plain = cells.clone(memory_format=torch.contiguous_format)
+        torch.testing.assert_close(result, sum_rivals(q, plain, centres, positions, 1.0))
+        ones = torch.ones_like(result)
+        sent = send_back(q, cells, centres, positions, 1.0, result, ones)
+        for one, two in zip(sent, send_back(q, plain, centres, positions, 1.0, result, ones), strict=True):
+            torch.testing.assert_close(one, two)
+
+
 def test_no_queries() -> None:
     q, c, centres, positions = make_case(2, 0, 7, 8)
     found = sum_rivals(q, c, centres, positions, 3.0)

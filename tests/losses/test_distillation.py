@@ -12,7 +12,7 @@ from torch import Tensor
 
 from loss_cases import Pair, make_map, make_pair
 from ucn.geometry.sampling import sample_descriptors
-from ucn.losses import distillation_loss
+from ucn.losses import descriptor_loss, distillation_loss
 from ucn.types import Direction, FeatureMap
 
 Maps = tuple[FeatureMap, FeatureMap]
@@ -171,3 +171,99 @@ def test_refusals() -> None:
     ):
         with pytest.raises(ValueError, match=rf"the teacher's map of view 1 must have the {name}"):
             distillation_loss(maps, (teacher_maps[0], changed), *points)
+
+
+def turn_slowly(student: Tensor, taught: Tensor) -> Tensor:
+    """The teacher's rows, turned: the polar factor of the cross product, as the limit of Newton's iteration.
+
+    Only for as many dimensions on both sides, where the factor is a rotation or mirror image.
+    """
+    factor = taught.T @ student
+    for _ in range(200):
+        factor = (factor + torch.linalg.inv(factor).T) / 2
+    return taught @ factor
+
+
+def list_rows(maps: Maps) -> Tensor:
+    return torch.stack([m.features[b, :, y, x] for m in maps for b in range(len(m.features))
+                        for y in range(m.features.shape[2]) for x in range(m.features.shape[3])])  # fmt: skip
+
+
+class TestDescriptors:
+    def test_by_hand(self) -> None:
+        # A teacher turned by 90 degrees costs nothing; then one of four cells lies at a right angle to it.
+        own = make_map(torch.tensor([[1.0, 0.0], [0.0, 1.0]]).T.reshape(1, 2, 1, 2))
+        turned = make_map(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).T.reshape(1, 2, 1, 2))
+        assert descriptor_loss((own, own), (turned, turned)).item() == pytest.approx(0, abs=1e-6)
+        other = make_map(torch.tensor([[1.0, 0.0], [1.0, 0.0]]).T.reshape(1, 2, 1, 2))
+        # The turn follows the three cells that agree: the cross product [[2, 1], [0, 1]] has a polar factor
+        # of the angle atan(1 / 3).
+        cosine, sine = 3 / math.sqrt(10), 1 / math.sqrt(10)
+        expected = 1 - (cosine + cosine + cosine + sine) / 4
+        assert descriptor_loss((own, own), (own, other)).item() == pytest.approx(expected, abs=1e-6)
+
+    def test_against_another_way_to_turn(self) -> None:
+        pair, other = (
+            make_pair(B=2, D=5, dtype=torch.float64),
+            make_pair(B=2, D=5, dtype=torch.float64, seed=3),
+        )
+        maps, taught = (pair.map0, pair.map1), (other.map0, other.map1)
+        rows = list_rows(maps)
+        aims = turn_slowly(rows, list_rows(taught))
+        terms = [1 - a @ b / (a.norm() * b.norm()) for a, b in zip(rows, aims, strict=True)]
+        torch.testing.assert_close(descriptor_loss(maps, taught), torch.stack(terms).mean())
+
+    @pytest.mark.parametrize("D", [1, 5, 9])
+    def test_no_turn_of_the_student_changes_it(self, D: int) -> None:
+        _, maps, _ = make_case()
+        other = make_pair(B=2, D=D, dtype=torch.float64, seed=5)
+        taught = (other.map0, other.map1)
+        turn = torch.linalg.qr(
+            torch.randn(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        )[0]
+        turned = tuple(replace(m, features=torch.einsum("bchw,cd->bdhw", m.features, turn)) for m in maps)
+        wanted = descriptor_loss(maps, taught)
+        torch.testing.assert_close(descriptor_loss((turned[0], turned[1]), taught), wanted)
+        assert 0 < wanted < 2
+
+    def test_a_longer_teacher_is_followed_where_it_can_be(self) -> None:
+        """Descriptors that lie in as many dimensions as the student has cost nothing."""
+        _, maps, _ = make_case()
+        lift = torch.linalg.qr(
+            torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        )[0]
+        taught = tuple(replace(m, features=torch.einsum("bchw,dc->bdhw", m.features, lift)) for m in maps)
+        assert descriptor_loss(maps, (taught[0], taught[1])).item() == pytest.approx(0, abs=1e-12)
+
+    def test_gradient(self) -> None:
+        """The turn is held, so the gradient is that of the angles alone, and only the student gets one."""
+        _, maps, taught = make_case()
+        for feature_map in (*maps, *taught):
+            feature_map.features.requires_grad_()
+        descriptor_loss(maps, taught).backward()  # type: ignore[no-untyped-call]
+        rows, aims = list_rows(maps).detach(), list_rows(taught).detach()
+        left, _, right = torch.linalg.svd(aims.T @ rows, full_matrices=False)
+        aims = F.normalize(aims @ left @ right, dim=1)
+        moved = [m.features.detach().clone().requires_grad_() for m in maps]
+        again = torch.cat([f.permute(0, 2, 3, 1).flatten(0, 2) for f in moved])
+        (1 - F.cosine_similarity(again, aims)).mean().backward()  # type: ignore[no-untyped-call]
+        for feature_map, expected in zip(maps, moved, strict=True):
+            torch.testing.assert_close(feature_map.features.grad, expected.grad)
+        assert all(m.features.grad is None for m in taught)
+
+    def test_half_precision_and_no_images(self) -> None:
+        _, maps, taught = make_case(dtype=torch.float32)
+        halves = tuple(replace(m, features=m.features.bfloat16()) for m in maps)
+        found = descriptor_loss((halves[0], halves[1]), taught)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, descriptor_loss(maps, taught), atol=1e-2, rtol=1e-2)
+        none = tuple(replace(m, features=m.features[:0].requires_grad_()) for m in maps)
+        no_teacher = tuple(replace(m, features=m.features[:0]) for m in taught)
+        empty = descriptor_loss((none[0], none[1]), (no_teacher[0], no_teacher[1]))
+        empty.backward()  # type: ignore[no-untyped-call]
+        assert empty.item() == 0
+
+    def test_other_cells(self) -> None:
+        _, maps, taught = make_case()
+        with pytest.raises(ValueError, match="map of view 1 must have the stride"):
+            descriptor_loss(maps, (taught[0], replace(taught[1], stride=8)))

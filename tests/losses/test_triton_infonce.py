@@ -16,6 +16,7 @@ def test_the_programs() -> None:
 def test_only_tf32_on_a_gpu_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     queries, cells = torch.zeros(1, 2, 8), torch.zeros(1, 8, 3)
     assert not pairs.can_fuse(queries, cells)
+    pytest.importorskip("triton")
     monkeypatch.setattr(pairs, "use_fused", lambda *_: True)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     assert pairs.can_fuse(queries, cells)

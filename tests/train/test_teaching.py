@@ -12,7 +12,7 @@ from train_cases import CPU, assert_equal, ignore, make_config, train_on
 from ucn.cli.app import app
 from ucn.config import LossConfig, ModelConfig, TeacherConfig, TrainConfig
 from ucn.errors import ConfigError, WeightsError
-from ucn.losses import distillation_loss
+from ucn.losses import descriptor_loss, distillation_loss
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train import loop, sources
 from ucn.train.checkpoint import load_run, record_config
@@ -83,13 +83,27 @@ def test_the_step_adds_what_the_teacher_costs(teacher_path: Path) -> None:
             batch.is_valid,
             temperature=0.2,
         )
-        torch.testing.assert_close(compare_with_teacher(*maps, batch, teacher), expected)
+        torch.testing.assert_close(compare_with_teacher(*maps, batch, teacher), 2 * expected)
     student = build_model(config.model).train()  # whose norms have not yet seen the batch
     optimiser = torch.optim.SGD(student.parameters(), lr=0.0)
     result = training_step(student, batch, loss, optimiser, 1.0, generator, teacher=teacher)
     torch.testing.assert_close(result.loss, truth + 2 * expected)
     for name, value in teacher.model.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+def test_descriptors_cost_where_asked_for(teacher_path: Path) -> None:
+    taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
+    config, batch = make_run(teacher_path, teacher=taught | {"descriptor_weight": 3.0}), make_batch()
+    student = build_model(config.model).eval()
+    teacher = start_teacher(config, student, CPU)
+    assert teacher is not None and teacher.descriptor_weight == 3
+    with torch.no_grad():
+        maps = encode_pair(student, batch)
+        without = compare_with_teacher(*maps, batch, replace(teacher, descriptor_weight=0.0))
+        expected = without + 3 * descriptor_loss(maps, encode_pair(teacher.model, batch))
+        torch.testing.assert_close(compare_with_teacher(*maps, batch, teacher), expected)
+        assert expected > without + 0.01
 
 
 def test_a_student_learns_what_its_teacher_finds(teacher_path: Path) -> None:
@@ -166,6 +180,10 @@ def test_the_file_is_noted_and_another_one_refused(teacher_path: Path) -> None:
         ({}, "teacher lacks the key 'weights'"),
         ({"weights": " "}, "teacher.weights must not be empty"),
         ({"weights": "geometric", "weight": -1}, r"teacher.weight must be in \[0, 1000\]"),
+        (
+            {"weights": "geometric", "descriptor_weight": 1001},
+            r"teacher.descriptor_weight must be in \[0, 1000\]",
+        ),
         ({"weights": "geometric", "temperature": 0}, r"teacher.temperature must be in \(0, 10\]"),
         ({"weights": "geometric", "wieght": 1}, "did you mean 'weight'"),
     ],

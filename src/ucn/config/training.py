@@ -59,16 +59,19 @@ class LossConfig(Config):
 
 @dataclass(frozen=True)
 class TeacherConfig(Config):
-    """A finished network that the trained one follows: its similarities, beside the truth."""
+    """A finished network that the trained one follows, beside the truth: similarities, and descriptors."""
 
     weights: str
     """The name of shipped weights or a .safetensors file; its cells must lie where the network's do."""
     weight: float = 1.0
-    """Of the loss against the teacher, beside that against the truth, in [0, 1000]."""
+    """Of differences from the teacher's similarities, beside the loss against the truth, in [0, 1000]."""
     temperature: float = 0.05
     """Of the similarities that are compared, in (0, 10]; the lower, the more only the best cells count."""
     sha256: str = ""
     """Of the file, filled in when a recipe is read; where it is given, another file is refused."""
+    descriptor_weight: float = 0.0
+    """Of differences from the teacher's descriptors of all cells, which are turned to the network's first, in
+    [0, 1000]."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -76,6 +79,8 @@ class TeacherConfig(Config):
         require(self.weights.strip() != "", "weights must not be empty", self.weights)
         require(0 <= self.weight <= 1000, "weight must be in [0, 1000]", self.weight)
         require(0 < self.temperature <= 10, "temperature must be in (0, 10]", self.temperature)
+        is_within = 0 <= self.descriptor_weight <= 1000
+        require(is_within, "descriptor_weight must be in [0, 1000]", self.descriptor_weight)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ucn.evaluate.method_types import MethodInfo
 from ucn.evaluate.report import Report, to_plain
 
 _MAX_BYTES = 64 * 2**20
+_MAX_NUMBER, _MAX_COUNT = 1e300, 2**63  # JSON has integers of any length, beyond those of floats and arrays
 _ORIGINS = "earlier_runs"
 _METHOD_LINES = ("matching", "times")  # of a protocol: they name methods, or are of one run alone
 
@@ -124,7 +125,7 @@ class Earlier:
             found.append(kind(**values))
         return tuple(found)
 
-    def _read(self, value: object, hint: Any, place: str) -> Any:
+    def _read(self, value: Any, hint: Any, place: str) -> Any:
         if get_origin(hint) is tuple:
             if not isinstance(value, list):
                 raise self.refuse(f"{place} must be a list, got {_show(value)}")
@@ -132,9 +133,9 @@ class Earlier:
         if hint is float:
             if value is None:
                 return math.nan
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf:
+            if type(value) in (int, float) and abs(value) < _MAX_NUMBER:
                 return float(value)
-        elif type(value) is hint:
+        elif type(value) is hint and (hint is not int or abs(value) < _MAX_COUNT):
             return value
         expected = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}[hint]
         raise self.refuse(f"{place} must be {expected}, got {_show(value)}")

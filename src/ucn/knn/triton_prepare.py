@@ -219,7 +219,7 @@ def prepare(
     With places to exclude, queries are sorted by the height of theirs, and heights of database rows are
     bounded by blocks, so that most steps of `rank` can pass over places.
     """
-    # In this order: `settle` reads queries before it waits, and must not begin while others still write them.
+    # In this order, so that `rank` does not take room before this can work.
     wait_for_last(IS_HOPPER)
     start_next(IS_HOPPER)
     # Queries come first, since sorting takes longest.

@@ -232,6 +232,7 @@ def rank(
     """The best scores of two blocks of queries in a split: every so manieth tile of the database."""
     BINS: tl.constexpr = COLUMNS // FOLD
     first_row, item = tl.program_id(0) * (2 * ROWS), tl.program_id(2).to(tl.int64)
+    # In this order: `settle` reads queries before it waits, and must not begin while others still write them.
     wait_for_last(IS_HOPPER)
     start_next(IS_HOPPER)
     first_rows = first_row + tl.arange(0, ROWS)

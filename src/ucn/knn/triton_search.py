@@ -15,6 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ucn.acceleration import launch_on
 from ucn.knn.exclusion import Outside
 from ucn.knn.triton_prepare import PLACES, prepare
 from ucn.knn.triton_rank import rank
@@ -176,10 +177,10 @@ def search_fused(
     )
     centres, positions, radius_squared = _read_outside(outside, work.penalties)
     common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": outside is not None, "IS_HOPPER": _is_hopper(device)}
-    # A launch may begin before the last one has ended, the first too: each waits before it reads or writes
-    # what others wrote or read.
+    # A launch may begin before the last one has ended, the first too: each waits before it writes, and before
+    # it reads what may not be written yet.
     launch = {**common, "launch_pdl": common["IS_HOPPER"] and tuning.use_chain}
-    with torch.cuda.device(device) if device.type == "cuda" else torch.no_grad():
+    with launch_on(queries):
         _launch_prepare(queries, database, work, found, centres, positions, sizes, tuning, launch)
         _launch_rank(N, M, work, found, radius_squared, sizes, tuning, launch)
         _launch_settle(queries, database, work, found, centres, radius_squared, sizes, tuning, launch)

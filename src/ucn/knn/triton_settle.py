@@ -234,7 +234,8 @@ def settle(
     copies += start * D_PAD
     penalties += start
     flat, part = tl.arange(0, SPLITS_PAD * SLOTS), tl.arange(0, PARTS)
-    # What is above hangs on no launch. What follows is read before it is needed, while others are computed.
+    # What is above hangs on no launch of the search, and whatever wrote it has ended: `rank` lets this begin
+    # after its own wait. What follows is read before it is needed, while others are computed.
     wait_for_last(IS_HOPPER)
     offered = tl.load(candidates + place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
     totals += item * PARTS * 2 + part * 2

@@ -8,7 +8,7 @@ from ucn.losses.contrastive import (
     mined_contrastive_loss,
     one_correspondence_contrastive_loss,
 )
-from ucn.losses.distillation import distillation_loss
+from ucn.losses.distillation import descriptor_loss, distillation_loss
 from ucn.losses.infonce import infonce_loss
 from ucn.losses.mining import MinedNegatives, MiningMethod, mine_negatives
 from ucn.losses.triplet import mined_triplet_loss, triplet_loss
@@ -20,6 +20,7 @@ __all__ = [
     "MinedNegatives",
     "MiningMethod",
     "correspondence_contrastive_loss",
+    "descriptor_loss",
     "distillation_loss",
     "infonce_loss",
     "mine_negatives",

@@ -1,4 +1,4 @@
-"""What a small network learns of a larger one: which cells of the other view are how similar to a point."""
+"""What a small network learns of a larger one: how similar cells are to a point, and their descriptors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -36,7 +37,8 @@ def distillation_loss(
     costs 0, with a zero gradient. The truth of the points does not matter, only where they lie.
 
     Similarities are computed in float32 at least, under autocast too, in chunks within the budget. On a CUDA
-    device where torch may multiply in TF32, they stay in registers.
+    device where torch may multiply in TF32, they stay in registers, where there is room for both networks'
+    descriptors beside them.
 
     Args:
         maps: of B images of view 0 and of view 1, from the student.
@@ -75,6 +77,47 @@ def distillation_loss(
             losses.append(_compare(ways[0], sampled[1], ways[1], taught[1], temperature, memory_bytes))
         total = torch.stack(losses).sum()
     return total / (len(losses) * is_valid.sum().clamp(min=1))
+
+
+def descriptor_loss(
+    maps: tuple[FeatureMap, FeatureMap], teacher_maps: tuple[FeatureMap, FeatureMap]
+) -> Tensor:
+    """How far the student's descriptors of all cells are from the teacher's, after the best turn of these.
+
+    Matching uses inner products alone, so that descriptors which one rotation takes to another's are as good.
+    The teacher's are turned to where they come nearest to the student's over the whole batch, by a matrix
+    with orthonormal rows or columns (orthogonal Procrustes, Schönemann 1966), so lengths may differ. A cell
+    costs 1 - cos of the angle that is left; the mean is over all cells of both views. The turn is found anew
+    each time and gets no gradient, and neither does the teacher.
+
+    Args:
+        maps: of B images of view 0 and of view 1, from the student.
+        teacher_maps: the same from the teacher, with cells at the same places.
+
+    Returns:
+        A scalar; 0 without images, with a zero gradient.
+
+    Raises:
+        ValueError: cells lie elsewhere.
+    """
+    for view, (own, teacher) in enumerate(zip(maps, teacher_maps, strict=True)):
+        _check_same_cells(own, teacher, view)
+    with torch.autocast(maps[0].features.device.type, enabled=False):
+        student = torch.cat([_list_cells(own) for own in maps])
+        if not len(student):
+            return student.sum()
+        with torch.no_grad():
+            taught = torch.cat([_list_cells(teacher) for teacher in teacher_maps])
+            left, _, right = torch.linalg.svd(taught.mT @ student, full_matrices=False)
+            aims = F.normalize(taught @ (left @ right), dim=1)
+        return (1 - (F.normalize(student, dim=1) * aims).sum(dim=1)).mean()
+
+
+def _list_cells(feature_map: FeatureMap) -> Tensor:
+    """Descriptors (cells, D) of all images, in float32 at least."""
+    features = feature_map.features
+    features = features.float() if features.dtype in (torch.float16, torch.bfloat16) else features
+    return features.permute(0, 2, 3, 1).flatten(0, 2)
 
 
 def _check_same_cells(own: FeatureMap, teacher: FeatureMap, view: int) -> None:

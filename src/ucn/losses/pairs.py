@@ -13,7 +13,7 @@ from ucn.geometry.sampling import sample_descriptors
 from ucn.types import Direction, FeatureMap
 
 _MAX_FUSED_DIM = 256
-"""Longest descriptors whose tiles fit a GPU's registers."""
+"""Longest descriptors whose sums fit a GPU's registers."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,15 @@ def read_cells(feature_map: FeatureMap, cells: Tensor) -> Tensor:
 
 
 def can_fuse(*queries_and_cells: Tensor) -> bool:
-    """Whether GPU programs may compare queries (B, N, D) and cells (B, D, M), given in turn, in TF32."""
-    is_allowed = torch.get_float32_matmul_precision() != "highest"
-    return (
-        is_allowed
-        and all(tensor.dtype == torch.float32 for tensor in queries_and_cells)
-        and all(queries.shape[2] <= _MAX_FUSED_DIM for queries in queries_and_cells[::2])
-        and use_fused(*queries_and_cells)
-    )
+    """Whether GPU programs may compare queries (B, N, D) and cells (B, D, M), given in turn, in TF32.
+
+    Those that get gradients come first.
+    """
+    lengths = [queries.shape[2] for queries in queries_and_cells[::2]]
+    is_allowed = torch.get_float32_matmul_precision() != "highest" and max(lengths) <= _MAX_FUSED_DIM
+    has_type = all(tensor.dtype == torch.float32 for tensor in queries_and_cells)
+    if not (is_allowed and has_type and use_fused(*queries_and_cells)):
+        return False
+    from ucn.losses.triton_tiles import choose_stages
+
+    return choose_stages(queries_and_cells[0].device, *lengths) > 0

@@ -12,7 +12,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ucn.losses.triton_tiles import CELLS, QUERIES, load_cells, load_queries, name_strides, pad_dimension
+from ucn.acceleration import launch_on
+from ucn.losses.triton_tiles import (
+    CELLS,
+    QUERIES,
+    choose_stages,
+    load_cells,
+    load_queries,
+    make_gradient,
+    name_strides,
+    pad_dimension,
+)
 
 
 @dataclass(frozen=True)
@@ -231,18 +241,19 @@ def sum_divergences(
     """How far the student's shares of all cells are from the teacher's, for each query.
 
     Args:
-        queries: (B, N, D) float32, D at most 256, which is what fits the registers.
+        queries: (B, N, D) float32; `can_fuse` says which D and E a device has room for.
         cells: (B, D, M) float32, in any layout, M at least 1.
-        teacher_queries: (B, N, E), E at most 256.
-        teacher_cells: (B, E, M), in any layout.
+        teacher_queries: (B, N, E) float32.
+        teacher_cells: (B, E, M) float32, in any layout.
     """
     sizes = queries.shape[:2]
     values = [torch.empty(sizes, dtype=torch.float32, device=queries.device) for _ in range(3)]
     if values[0].numel():
-        _sum_divergences[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
-            queries.contiguous(), cells, teacher_queries.contiguous(), teacher_cells, *values,
-            **_describe(queries, cells, teacher_queries, teacher_cells),
-        )  # fmt: skip
+        settings = _describe(queries, cells, teacher_queries, teacher_cells)
+        with launch_on(queries):
+            _sum_divergences[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
+                queries.contiguous(), cells, teacher_queries.contiguous(), teacher_cells, *values, **settings
+            )
     return Divergences(*values)
 
 
@@ -267,18 +278,20 @@ def send_back(
         gradient: (B, N), of the divergences.
     """
     queries, teacher_queries = queries.contiguous(), teacher_queries.contiguous()
-    query_gradient, cell_gradient = torch.zeros_like(queries), torch.zeros_like(cells)
+    query_gradient = torch.zeros_like(queries)
+    cells, cell_gradient = make_gradient(cells)
     if gradient.numel():
         arguments = (
             queries, cells, teacher_queries, teacher_cells, student_sums, teacher_sums, gradient.contiguous(),
         )  # fmt: skip
         settings = _describe(queries, cells, teacher_queries, teacher_cells)
-        _send_to_queries[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
-            *arguments, query_gradient, **settings
-        )
-        _send_to_cells[(triton.cdiv(cells.shape[2], CELLS), len(queries))](
-            *arguments, cell_gradient, **settings
-        )
+        with launch_on(queries):
+            _send_to_queries[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
+                *arguments, query_gradient, **settings
+            )
+            _send_to_cells[(triton.cdiv(cells.shape[2], CELLS), len(queries))](
+                *arguments, cell_gradient, **settings
+            )
     return query_gradient, cell_gradient
 
 
@@ -298,4 +311,5 @@ def _describe(
         "TEACHER_D_PAD": pad_dimension(teacher_D),
         "QUERIES": QUERIES,
         "CELLS": CELLS,
+        "num_stages": choose_stages(queries.device, D, teacher_D),
     }

@@ -10,7 +10,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ucn.losses.triton_tiles import CELLS, QUERIES, load_cells, load_queries, name_strides, pad_dimension
+from ucn.acceleration import launch_on
+from ucn.losses.triton_tiles import (
+    CELLS,
+    QUERIES,
+    choose_stages,
+    load_cells,
+    load_queries,
+    make_gradient,
+    name_strides,
+    pad_dimension,
+)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -167,7 +177,7 @@ def sum_rivals(queries: Tensor, cells: Tensor, centres: Tensor, positions: Tenso
     """Logarithm (B, N) of the sum of exp(query · cell) over the cells outside the radius; -inf without any.
 
     Args:
-        queries: (B, N, D) float32, D at most 256, which is what fits the registers.
+        queries: (B, N, D) float32; `can_fuse` says which D a device has room for.
         cells: (B, D, M) float32, in any layout.
         centres: (B, N, 2), the true match of each query.
         positions: (M, 2), where the cells lie.
@@ -177,9 +187,9 @@ def sum_rivals(queries: Tensor, cells: Tensor, centres: Tensor, positions: Tenso
     result = torch.empty(queries.shape[:2], dtype=torch.float32, device=queries.device)
     if result.numel():
         grid = (triton.cdiv(queries.shape[1], QUERIES), len(queries))
-        _sum_rivals[grid](
-            queries, cells, centres, positions, result, **_describe(queries, cells, radius), **_TILE
-        )
+        settings = _describe(queries, cells, radius)
+        with launch_on(queries):
+            _sum_rivals[grid](queries, cells, centres, positions, result, **settings)
     return result
 
 
@@ -205,20 +215,19 @@ def send_back(
     """
     queries, centres, positions = _lay_out(queries, centres, positions)
     gradient = gradient.contiguous()
-    query_gradient, cell_gradient = torch.zeros_like(queries), torch.zeros_like(cells)
+    query_gradient = torch.zeros_like(queries)
+    cells, cell_gradient = make_gradient(cells)
     if result.numel():
         arguments = (queries, cells, centres, positions, result, gradient)
-        settings = _describe(queries, cells, radius) | _TILE
-        _send_to_queries[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
-            *arguments, query_gradient, **settings
-        )
-        _send_to_cells[(triton.cdiv(cells.shape[2], CELLS), len(queries))](
-            *arguments, cell_gradient, **settings
-        )
+        settings = _describe(queries, cells, radius)
+        with launch_on(queries):
+            _send_to_queries[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
+                *arguments, query_gradient, **settings
+            )
+            _send_to_cells[(triton.cdiv(cells.shape[2], CELLS), len(queries))](
+                *arguments, cell_gradient, **settings
+            )
     return query_gradient, cell_gradient
-
-
-_TILE = {"QUERIES": QUERIES, "CELLS": CELLS}
 
 
 def _lay_out(queries: Tensor, centres: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -228,5 +237,14 @@ def _lay_out(queries: Tensor, centres: Tensor, positions: Tensor) -> tuple[Tenso
 def _describe(queries: Tensor, cells: Tensor, radius: float) -> dict[str, float]:
     """Sizes and strides, under the names that all programs give them."""
     D = queries.shape[2]
-    sizes = {"N": queries.shape[1], "M": cells.shape[2], "D": D, "D_PAD": pad_dimension(D)}
-    return {"radius_squared": radius**2, **sizes, **name_strides(cells)}
+    return {
+        "radius_squared": radius**2,
+        "N": queries.shape[1],
+        "M": cells.shape[2],
+        **name_strides(cells),
+        "D": D,
+        "D_PAD": pad_dimension(D),
+        "QUERIES": QUERIES,
+        "CELLS": CELLS,
+        "num_stages": choose_stages(queries.device, D),
+    }

@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ucn.acceleration import launch_on
 from ucn.nn.triton_transformer_kernels import backward_maps, backward_weight, forward
 
 
@@ -103,7 +104,7 @@ def run_forward(
     total = B * h * w
     if total > 0:
         sizes = _shrink(cut, total, C, C_out, x)
-        with _on(x):
+        with launch_on(x):
             forward[(triton.cdiv(total, sizes["PLACES"]), triton.cdiv(C_out, sizes["OUTPUTS"]))](
                 _lay_out(x), theta.contiguous(), _lay_out_weight(weight), weight if bias is None else bias,
                 output, total, h, w, C, C_out, KERNEL=kernel, REACH=reach, HAS_BIAS=bias is not None,
@@ -146,7 +147,7 @@ def transform_and_convolve_backward(
     x_rows = x.new_zeros((B, h, w, C) if needs_x else (0, 0, 0, 0), dtype=torch.float32)
     theta_gradient = theta.new_empty(theta.shape if needs_theta else (0,))
     weight_rows = weight.new_zeros((kernel**2, C, C_out) if needs_weight else (0, 0, 0), dtype=torch.float32)
-    with _on(x):
+    with launch_on(x):
         if total > 0 and (needs_x or needs_theta):
             cut = _shrink(BACKWARD_MAPS, total, C, C_out, x)
             backward_maps[(triton.cdiv(total, cut["PLACES"]),)](
@@ -203,10 +204,6 @@ def _(
         theta.new_empty(theta.shape if needs_theta else (0,)),
         weight.new_empty(weight.shape if needs_weight else (0, 0, 0)),
     )
-
-
-def _on(x: Tensor) -> Any:
-    return torch.cuda.device(x.device) if x.is_cuda else torch.no_grad()
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

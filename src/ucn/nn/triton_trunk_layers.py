@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ucn.acceleration import launch_on
+
 _CELLS, _CHANNELS, _WARPS = 32, 64, 4
 """Of a block, and the groups of 32 threads that work on it."""
 
@@ -191,7 +193,7 @@ class _MaxPool(torch.autograd.Function):
         taps = _new_map(x, (B, C, h_out, w_out), torch.uint8) if needs_taps else largest
         ctx.sizes, ctx.stride, ctx.padding = (h, w, h_out, w_out, C), stride, padding
         total = B * h_out * w_out
-        with _on(x):
+        with launch_on(x):
             pool_forward[_cut(total, C)](
                 x, largest, taps, total, *ctx.sizes, STRIDE=stride, PADDING=padding, NEEDS_TAPS=needs_taps,
                 CELLS=_CELLS, CHANNELS=_CHANNELS, num_warps=_WARPS,
@@ -208,7 +210,7 @@ class _MaxPool(torch.autograd.Function):
         h, w, _, _, C = ctx.sizes
         B = len(gradient)
         found = _new_map(gradient, (B, C, h, w), gradient.dtype)
-        with _on(gradient):
+        with launch_on(gradient):
             pool_backward[_cut(B * h * w, C)](
                 gradient, taps, found, B * h * w, *ctx.sizes, STRIDE=ctx.stride, PADDING=ctx.padding,
                 CELLS=_CELLS, CHANNELS=_CHANNELS, num_warps=_WARPS,
@@ -224,7 +226,7 @@ class _ResponseNorm(torch.autograd.Function):
         """(B, C, h, w) to the same, channels-last."""
         (B, C, h, w), total = x.shape, x.numel() // x.shape[1]
         normed = _new_map(x, (B, C, h, w), x.dtype)
-        with _on(x):
+        with launch_on(x):
             norm_forward[_cut(total, C)](
                 x, normed, total, C, CELLS=_CELLS, CHANNELS=_CHANNELS, num_warps=_WARPS
             )
@@ -239,7 +241,7 @@ class _ResponseNorm(torch.autograd.Function):
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         C, total = x.shape[1], x.numel() // x.shape[1]
         found = torch.empty_like(gradient)
-        with _on(x):
+        with launch_on(x):
             norm_backward[_cut(total, C)](
                 gradient, x, found, total, C, CELLS=_CELLS, CHANNELS=_CHANNELS, num_warps=_WARPS
             )
@@ -272,7 +274,3 @@ def _new_map(like: Tensor, shape: tuple[int, int, int, int], dtype: torch.dtype)
 
 def _cut(total: int, C: int) -> tuple[int, int]:
     return triton.cdiv(total, _CELLS), triton.cdiv(C, _CHANNELS)
-
-
-def _on(x: Tensor) -> Any:
-    return torch.cuda.device(x.device) if x.is_cuda else torch.no_grad()

@@ -14,6 +14,7 @@ from ucn.config import LossConfig
 from ucn.errors import NonFiniteLossError
 from ucn.losses import (
     MinedNegatives,
+    descriptor_loss,
     distillation_loss,
     infonce_loss,
     mine_negatives,
@@ -51,13 +52,15 @@ class Teacher:
     Attributes:
         model: in evaluation mode, on the device of the batches, or an encoder made of one; it does not
             change.
-        weight: of the loss against the teacher, beside that against the truth.
+        weight: of differences between similarities, beside the loss against the truth.
         temperature: of the similarities that are compared.
+        descriptor_weight: of differences between descriptors.
     """
 
     model: CorrespondenceNetwork | FastEncoder
     weight: float
     temperature: float
+    descriptor_weight: float = 0.0
 
 
 def training_step(
@@ -87,7 +90,7 @@ def training_step(
     map0, map1 = encode_pair(model, batch, precision)
     value = compute_loss(map0, map1, batch, loss, generator)
     if teacher is not None:
-        value = value + teacher.weight * compare_with_teacher(map0, map1, batch, teacher, precision)
+        value = value + compare_with_teacher(map0, map1, batch, teacher, precision)
     optimiser.zero_grad(set_to_none=True)
     value.backward()  # type: ignore[no-untyped-call]
     mean_loss, correspondences = team.average(model, value.detach(), batch.is_valid.sum())
@@ -141,11 +144,15 @@ def compute_loss(
 def compare_with_teacher(
     map0: FeatureMap, map1: FeatureMap, batch: PairBatch, teacher: Teacher, precision: Precision = "bf16"
 ) -> Tensor:
-    """How far the similarities of a batch are from the teacher's, both directions."""
+    """What differences from the teacher cost: of similarities, both directions, and of descriptors."""
     with torch.no_grad():
         taught = encode_pair(teacher.model, batch, precision)
     points = (batch.points0, batch.points1, batch.is_valid)
-    return distillation_loss((map0, map1), taught, *points, temperature=teacher.temperature)
+    similarities = distillation_loss((map0, map1), taught, *points, temperature=teacher.temperature)
+    value = teacher.weight * similarities
+    if teacher.descriptor_weight:
+        value = value + teacher.descriptor_weight * descriptor_loss((map0, map1), taught)
+    return value
 
 
 def _mine(
