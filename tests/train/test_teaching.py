@@ -106,6 +106,28 @@ def test_descriptors_cost_where_asked_for(teacher_path: Path) -> None:
         assert expected > without + 0.01
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_how_much_the_truth_counts(teacher_path: Path, weight: float) -> None:
+    taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2, "truth_weight": weight}
+    config, batch = make_run(teacher_path, teacher=taught), make_batch()
+    results = []
+    for is_taught in (True, False):
+        student = build_model(config.model).train()
+        teacher = start_teacher(config, student, CPU) if is_taught else None
+        optimiser = torch.optim.SGD(student.parameters(), lr=0.0)
+        results.append(
+            training_step(
+                student, batch, LossConfig(), optimiser, 1.0, torch.Generator(), teacher=teacher
+            ).loss
+        )
+        if teacher is not None:
+            with torch.no_grad():
+                cost = compare_with_teacher(
+                    *encode_pair(build_model(config.model).train(), batch), batch, teacher
+                )
+    torch.testing.assert_close(results[0], cost + weight * results[1])
+
+
 def test_a_student_learns_what_its_teacher_finds(teacher_path: Path) -> None:
     config, batch = make_run(teacher_path), make_batch(N=60)
     student = build_model(config.model).train()
@@ -180,6 +202,8 @@ def test_the_file_is_noted_and_another_one_refused(teacher_path: Path) -> None:
         ({}, "teacher lacks the key 'weights'"),
         ({"weights": " "}, "teacher.weights must not be empty"),
         ({"weights": "geometric", "weight": -1}, r"teacher.weight must be in \[0, 1000\]"),
+        ({"weights": "geometric", "truth_weight": -1}, r"teacher.truth_weight must be in \[0, 1000\]"),
+        ({"weights": "geometric", "weight": 0, "truth_weight": 0}, "one of weight, descriptor_weight and"),
         (
             {"weights": "geometric", "descriptor_weight": 1001},
             r"teacher.descriptor_weight must be in \[0, 1000\]",

@@ -72,6 +72,8 @@ class TeacherConfig(Config):
     descriptor_weight: float = 0.0
     """Of differences from the teacher's descriptors of all cells, which are turned to the network's first, in
     [0, 1000]."""
+    truth_weight: float = 1.0
+    """Of the loss against the truth, in [0, 1000]; with 0 a network learns from its teacher alone."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -79,8 +81,11 @@ class TeacherConfig(Config):
         require(self.weights.strip() != "", "weights must not be empty", self.weights)
         require(0 <= self.weight <= 1000, "weight must be in [0, 1000]", self.weight)
         require(0 < self.temperature <= 10, "temperature must be in (0, 10]", self.temperature)
-        is_within = 0 <= self.descriptor_weight <= 1000
-        require(is_within, "descriptor_weight must be in [0, 1000]", self.descriptor_weight)
+        for name in ("descriptor_weight", "truth_weight"):
+            value = getattr(self, name)
+            require(0 <= value <= 1000, f"{name} must be in [0, 1000]", value)
+        weights = (self.weight, self.descriptor_weight, self.truth_weight)
+        require(any(weights), "one of weight, descriptor_weight and truth_weight must be above 0", weights)
 
 
 @dataclass(frozen=True)

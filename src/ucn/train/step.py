@@ -55,12 +55,14 @@ class Teacher:
         weight: of differences between similarities, beside the loss against the truth.
         temperature: of the similarities that are compared.
         descriptor_weight: of differences between descriptors.
+        truth_weight: of the loss against the truth; with 0 the teacher alone teaches.
     """
 
     model: CorrespondenceNetwork | FastEncoder
     weight: float
     temperature: float
     descriptor_weight: float = 0.0
+    truth_weight: float = 1.0
 
 
 def training_step(
@@ -79,7 +81,7 @@ def training_step(
     Args:
         model: in training mode, on the device of the batch.
         batch: pairs with their true correspondences.
-        loss: which loss.
+        loss: which loss against the truth.
         optimiser: of the model's parameters.
         clip_norm: a longer gradient is shortened to this length.
         generator: source of the draws of random mining.
@@ -88,9 +90,12 @@ def training_step(
         teacher: whose similarities cost too, where they differ.
     """
     map0, map1 = encode_pair(model, batch, precision)
-    value = compute_loss(map0, map1, batch, loss, generator)
-    if teacher is not None:
-        value = value + compare_with_teacher(map0, map1, batch, teacher, precision)
+    if teacher is None:
+        value = compute_loss(map0, map1, batch, loss, generator)
+    else:
+        value = compare_with_teacher(map0, map1, batch, teacher, precision)
+        if teacher.truth_weight:
+            value = value + teacher.truth_weight * compute_loss(map0, map1, batch, loss, generator)
     optimiser.zero_grad(set_to_none=True)
     value.backward()  # type: ignore[no-untyped-call]
     mean_loss, correspondences = team.average(model, value.detach(), batch.is_valid.sum())
