@@ -64,8 +64,8 @@ class LabelledPair:
 
 
 @dataclass(frozen=True)
-class PairFigure:
-    """How well a method's score tells pairs apart.
+class PairNumbers:
+    """How well a method's score tells pairs apart, in numbers.
 
     Attributes:
         method: its name.
@@ -77,7 +77,6 @@ class PairFigure:
         calibration_error: mean distance of score and share in the bins of the reliability plot.
         accepted: share of matching pairs that score at least 0.5.
         wrongly_accepted: share of the others that do.
-        reliability: the bins.
     """
 
     method: str
@@ -89,6 +88,16 @@ class PairFigure:
     calibration_error: float
     accepted: float
     wrongly_accepted: float
+
+
+@dataclass(frozen=True)
+class PairFigure(PairNumbers):
+    """These numbers, and the bins of the reliability plot.
+
+    Attributes:
+        reliability: the bins.
+    """
+
     reliability: Reliability = field(repr=False)
 
 

@@ -20,6 +20,7 @@ from ucn.evaluate.pair_score import (
     SCENES,
     LabelledPair,
     PairFigure,
+    PairNumbers,
     choose_pairs,
     find_roots,
     list_pairs,
@@ -36,21 +37,6 @@ from ucn.predict import Matcher
 _NAMES = {"hpatches": "HPatches", "cub": "CUB"}
 _TITLE = "pairs of {} that match and that do not, told apart by the pair score"
 TITLE = _TITLE.format(" and ".join(_NAMES.values()))
-
-
-@dataclass(frozen=True)
-class _Told:
-    """The figure of a report, without the bins."""
-
-    method: str
-    group: str
-    matching: int
-    others: int
-    auroc: float
-    brier: float
-    calibration_error: float
-    accepted: float
-    wrongly_accepted: float
 
 
 @dataclass(frozen=True)
@@ -116,14 +102,14 @@ def _read_earlier(earlier: Earlier, pairs: Sequence[LabelledPair]) -> tuple[Pair
     earlier.require(pairs=len(pairs))
     if "data_sha256" in earlier.values:  # older reports have none
         earlier.require(data_sha256=_digest(pairs))
-    told = earlier.read_rows(_Told, earlier.get("figures"), "figures")
+    told = earlier.read_rows(PairNumbers, earlier.get("figures"), "figures")
     bins = earlier.read_rows(_Bins, earlier.get("reliability"), "reliability")
     if [(row.method, row.group) for row in told] != [(row.method, row.group) for row in bins]:
         raise earlier.refuse("'reliability' must have a row for each of 'figures', in the same order")
     return tuple(_join(earlier, *rows) for rows in zip(told, bins, strict=True))
 
 
-def _join(earlier: Earlier, told: _Told, bins: _Bins) -> PairFigure:
+def _join(earlier: Earlier, told: PairNumbers, bins: _Bins) -> PairFigure:
     lengths = [len(bins.edges) - 1, len(bins.counts), len(bins.mean_scores), len(bins.shares)]
     if lengths != [BINS] * 4:
         raise earlier.refuse(f"'reliability' must have {BINS} bins, got {lengths} for '{told.method[:80]}'")
