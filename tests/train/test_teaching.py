@@ -203,7 +203,10 @@ def test_the_file_is_noted_and_another_one_refused(teacher_path: Path) -> None:
         ({"weights": " "}, "teacher.weights must not be empty"),
         ({"weights": "geometric", "weight": -1}, r"teacher.weight must be in \[0, 1000\]"),
         ({"weights": "geometric", "truth_weight": -1}, r"teacher.truth_weight must be in \[0, 1000\]"),
-        ({"weights": "geometric", "weight": 0, "truth_weight": 0}, "one of weight, descriptor_weight and"),
+        (
+            {"weights": "geometric", "weight": 0, "truth_weight": 0},
+            "teacher.weight, descriptor_weight or truth_weight must be above 0",
+        ),
         (
             {"weights": "geometric", "descriptor_weight": 1001},
             r"teacher.descriptor_weight must be in \[0, 1000\]",

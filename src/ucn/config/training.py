@@ -85,7 +85,7 @@ class TeacherConfig(Config):
             value = getattr(self, name)
             require(0 <= value <= 1000, f"{name} must be in [0, 1000]", value)
         weights = (self.weight, self.descriptor_weight, self.truth_weight)
-        require(any(weights), "one of weight, descriptor_weight and truth_weight must be above 0", weights)
+        require(any(weights), "weight, descriptor_weight or truth_weight must be above 0", weights)
 
 
 @dataclass(frozen=True)
