@@ -134,21 +134,21 @@ def _rank_near(
 ) -> tl.tensor:
     """The best scores of both blocks of queries over steps with places to exclude, one after the other.
 
-    These are few. Were a product kept for the next step here too, places would not fit into the registers.
+    These are few, and done in parts of a row per bin, so that places fit into the registers.
     """
     BINS: tl.constexpr = COLUMNS // FOLD
-    depth, columns = tl.arange(0, D_PAD), tl.arange(0, COLUMNS)
+    depth, columns = tl.arange(0, D_PAD), tl.arange(0, BINS)
     offsets = columns[None, :] * D_PAD + depth[:, None]
     first_x, first_y = _read_centres(centres, first_row, N, ROWS)
     second_x, second_y = _read_centres(centres, first_row + ROWS, N, ROWS)
-    for step in tl.range(first_near, first_near + near_tiles, num_stages=STAGES):
-        row = find_row(step, 0, 0, COLUMNS)
+    for part in tl.range(first_near * FOLD, (first_near + near_tiles) * FOLD, num_stages=STAGES):
+        row = find_row(part // FOLD, 0, 0, COLUMNS) + part % FOLD * BINS
         rows = tl.load(copies + row.to(tl.int64) * D_PAD + offsets)
         own = row + columns
         scores = _exclude(tl.dot(first, rows), first_x, first_y, spots + own, radius_squared)
-        first_best = _keep_best(first_best, scores, penalties + own, ROWS, BINS, FOLD)
+        first_best = _keep_best(first_best, scores, penalties + own, ROWS, BINS, 1)
         scores = _exclude(tl.dot(second, rows), second_x, second_y, spots + own, radius_squared)
-        second_best = _keep_best(second_best, scores, penalties + own, ROWS, BINS, FOLD)
+        second_best = _keep_best(second_best, scores, penalties + own, ROWS, BINS, 1)
     return first_best, second_best
 
 
@@ -245,12 +245,8 @@ def rank(
     penalties += start
     own_tiles = count_tiles(M, COLUMNS)
     first_near, near_tiles = 0, 0
-    first_own, second_own = first_rows, second_rows
     if HAS_OUTSIDE:
         spots += start
-        # Read long before they are written to, so that nothing waits for them.
-        first_own = tl.load(order + item * N + first_rows, mask=first_rows < N, other=0)
-        second_own = tl.load(order + item * N + second_rows, mask=second_rows < N, other=0)
         sorted_centres += item * pad_count(N) * 2
         lowest, highest = find_heights(
             sorted_centres + pad_count(N), first_row, tl.minimum(first_row + 2 * ROWS, N)
@@ -283,5 +279,9 @@ def rank(
             own_tiles, first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, DEPTH, HAS_OUTSIDE, STAGES,
         )  # fmt: skip
     write_totals(extremes + item * blocks * 2, totals + item * PARTS * 2, database_blocks)
+    first_own, second_own = first_rows, second_rows
+    if HAS_OUTSIDE:
+        first_own = tl.load(order + item * N + first_rows, mask=first_rows < N, other=0)
+        second_own = tl.load(order + item * N + second_rows, mask=second_rows < N, other=0)
     write_best(first_best, candidates, first_rows, first_own, N, item, BINS, SLOTS)
     write_best(second_best, candidates, second_rows, second_own, N, item, BINS, SLOTS)

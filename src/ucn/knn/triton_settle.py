@@ -52,23 +52,23 @@ def _insert(top: tl.tensor, top_rows: tl.tensor, near: tl.tensor, near_row: tl.t
 def _find_threshold(
     values: tl.tensor,
     flat: tl.tensor,
-    query: tl.tensor,
-    query_copy: tl.tensor,
+    length: tl.tensor,
+    lost: tl.tensor,
     lengths: tl.tensor,
     roundings: tl.tensor,
     D: tl.tensor,
     K: tl.constexpr,
 ) -> tl.tensor:
-    """The least score that one of the K nearest rows can have in the product that was computed."""
+    """The least score that one of the K nearest rows can have in the product that was computed.
+
+    `length` and `lost` are the lengths of the query and of what float16 changed of it.
+    """
     left = values
     kth = tl.max(left, axis=0)
     for _ in tl.static_range(K - 1):
         place = tl.min(tl.where(left == kth, flat, NO_ROW), axis=0)
         left = tl.where(flat == place, LOWEST, left)
         kth = tl.max(left, axis=0)
-    length = tl.sqrt(tl.sum(query * query, axis=0))
-    rounding = query - query_copy
-    lost = tl.sqrt(tl.sum(rounding * rounding, axis=0))
     largest, largest_lost = tl.max(lengths, axis=0), tl.max(roundings, axis=0)
     # What float16 changed, by Cauchy and Schwarz; what sums of D products in float32 can lose on tensor
     # cores, which cut digits off; the bits of the bin's number, also where scores are zero; the penalty's
@@ -233,17 +233,19 @@ def settle(
         spots += start
     copies += start * D_PAD
     penalties += start
+    scaled = query.to(tl.float32) * find_scale(first.to(tl.float32))
+    query_copy = scaled.to(tl.float16)  # as `prepare` made it
+    rounding = scaled - query_copy.to(tl.float32)
+    length, lost = tl.sqrt(tl.sum(scaled * scaled, axis=0)), tl.sqrt(tl.sum(rounding * rounding, axis=0))
     flat, part = tl.arange(0, SPLITS_PAD * SLOTS), tl.arange(0, PARTS)
     # What is above hangs on no launch of the search, and whatever wrote it has ended: `rank` lets this begin
-    # after its own wait. What follows is read before it is needed, while others are computed.
+    # after its own wait.
     wait_for_last(IS_HOPPER)
     offered = tl.load(candidates + place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
     totals += item * PARTS * 2 + part * 2
     lengths = tl.load(totals, mask=part < parts, other=0.0)
     roundings = tl.load(totals + 1, mask=part < parts, other=0.0)
-    scaled = query.to(tl.float32) * find_scale(first.to(tl.float32))
-    query_copy = scaled.to(tl.float16)  # as `prepare` made it
-    threshold = _find_threshold(offered, flat, scaled, query_copy.to(tl.float32), lengths, roundings, D, K)
+    threshold = _find_threshold(offered, flat, length, lost, lengths, roundings, D, K)
     slots = tl.arange(0, K_PAD)
     top = tl.where(slots < K, float("inf"), -float("inf")).to(tl.float64)
     top_rows = NO_ROW - slots

@@ -112,9 +112,12 @@ def write_best(
     `own_rows` are the numbers of queries before they were sorted.
     """
     packed = (best.to(tl.int32, bitcast=True) & (-BINS)) | tl.arange(0, BINS)[None, :]
-    best = packed.to(tl.float32, bitcast=True)
+    # Of two bins, both of which a thread holds, only the better is compared, until the other takes its place.
+    pairs = tl.reshape(packed.to(tl.float32, bitcast=True), [best.shape[0], 2, BINS // 2])
+    better, worse = tl.max(pairs, axis=1), tl.min(pairs, axis=1)
     targets = candidates + ((item * N + own_rows) * tl.num_programs(1) + tl.program_id(1)) * SLOTS
     for slot in tl.static_range(SLOTS):
-        top = tl.max(best, axis=1)
+        top = tl.max(better, axis=1)
         tl.store(targets + slot, top, mask=rows < N)
-        best = tl.where(best == top[:, None], LOWEST, best)
+        is_top = better == top[:, None]
+        better, worse = tl.where(is_top, worse, better), tl.where(is_top, LOWEST, worse)

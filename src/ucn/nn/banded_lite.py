@@ -81,9 +81,9 @@ class BandedLite(nn.Module):
         above, below = 4 * top - 1, 2 * middle
         pixels = normalise_colours(image[..., max(0, above) : min(height, below), :])
         pixels = F.pad(pixels, (0, 0, int(above < 0), int(below > height)))
-        x = F.relu(_convolve(trunk.stem1.convolution, pixels, (0, 1)))
+        x = F.relu(_convolve(trunk.stem1.convolution, pixels, (0, 1)), inplace=True)
         x = F.pad(x, (0, 1, 0, 2 * (bottom - top) + 1 - x.shape[-2]))
-        x = units(F.relu(trunk.stem2(x)))
+        x = units(F.relu(trunk.stem2(x), inplace=True))
         return x[..., first - top : stop - top, :]  # type: ignore[no-any-return]
 
     def _leave(self, fine: Tensor, coarse: Tensor, first: int, stop: int) -> Tensor:
@@ -99,7 +99,7 @@ class BandedLite(nn.Module):
             align_corners=False,
         )
         grown = grown[..., top - 2 * start : bottom - 2 * start, :w]
-        x = units(F.relu(as_image(fine[top:bottom]) + grown))[..., first - top : stop - top, :]
+        x = units(F.relu(as_image(fine[top:bottom]) + grown, inplace=True))[..., first - top : stop - top, :]
         return l2_normalise(self._network.projection(self._network.head_norm(x)))
 
     def _find_width(self) -> int:

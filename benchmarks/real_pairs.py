@@ -1,0 +1,82 @@
+"""How well weights find points of real pairs that may be trained on: a room and a street, to choose by.
+
+UCN_DATA=DIR python benchmarks/real_pairs.py geometric-lite weights.safetensors … [--gain 2]
+
+Up to 30 pairs of 7-Scenes (5 to 20 frames apart) and of KITTI raw, evenly spread over the set, 1,000 known
+points each. A point's descriptor is interpolated between the cells of image 0, and its match is the nearest
+cell of image 1, not placed between cells; PCK@3 / 5 / 10 px over all points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+
+from ucn.data.catalogue import open_data
+from ucn.data.pairs import PairData
+from ucn.geometry.sampling import sample_descriptors
+from ucn.knn import nearest
+from ucn.nn.model import CorrespondenceNetwork
+from ucn.types import PairSample
+from ucn.weights import load_weights
+
+_PAIRS = 30
+_POINTS = 1000
+_LIMITS = (3, 5, 10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("weights", nargs="+", help="names of shipped weights, or files")
+    parser.add_argument("--gain", type=float, default=1.0, help="what coarser levels count for, see training")
+    arguments = parser.parse_args()
+    folder = Path(os.environ.get("UCN_DATA", "."))
+    sets = {
+        "7-Scenes": open_data("seven-scenes", folder / "rgbd_7scenes", "all", {"min_gap": 5, "max_gap": 20}),
+        "KITTI raw": open_data("kitti-raw", folder / "kitti_raw", "all"),
+    }
+    samples = {name: choose_pairs(data) for name, data in sets.items()}
+    for weights in arguments.weights:
+        model = load_weights(weights).model.eval()
+        model.scale_coarse_levels(arguments.gain)
+        for name, pairs in samples.items():
+            errors = torch.cat([measure_errors(model, pair) for pair in pairs])
+            shares = " / ".join(f"{100 * float((errors <= limit).double().mean()):.1f}" for limit in _LIMITS)
+            print(
+                f"{Path(weights).name}  {name}, {len(pairs)} pairs, {len(errors)} points  {shares}",
+                flush=True,
+            )
+
+
+def choose_pairs(data: PairData) -> list[tuple[PairSample, torch.Tensor]]:
+    """Pairs spread over a set, and which of their points are asked for."""
+    generator = torch.Generator().manual_seed(0)
+    chosen: list[tuple[PairSample, torch.Tensor]] = []
+    for index in range(0, len(data), max(1, len(data) // _PAIRS)):
+        if len(chosen) == _PAIRS:
+            break
+        sample = data.read(index)
+        chosen.append((sample, torch.randperm(len(sample.points0), generator=generator)[:_POINTS]))
+    return chosen
+
+
+@torch.inference_mode()
+def measure_errors(model: CorrespondenceNetwork, pair: tuple[PairSample, torch.Tensor]) -> torch.Tensor:
+    """Pixels (N,) between where points lie in image 1 and the cells that are found for them."""
+    sample, rows = pair
+    map0, map1 = model.encode(sample.image0[None]), model.encode(sample.image1[None])
+    asked = sample_descriptors(map0, sample.points0[rows][None])[0]
+    cells = nearest(asked, map1.features[0].flatten(1).T).indices[:, 0]
+    width = map1.grid_hw[1]
+    found = torch.stack([cells % width, cells // width], dim=-1) * map1.stride + map1.offset
+    errors: torch.Tensor = (found - sample.points1[rows]).norm(dim=-1)
+    return errors
+
+
+if __name__ == "__main__":
+    main()
