@@ -55,6 +55,16 @@ def test_bands_equal_the_whole(config: ModelConfig) -> None:
         torch.testing.assert_close(encoder(_images(*size)), expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.dim}-{c.head_norm}")
+@torch.no_grad()
+def test_images_that_are_not_cut(config: ModelConfig) -> None:
+    model = make_lively(config)
+    encoder = FastEncoder(model)
+    for height in range(32, 37):  # each way to lie in a cell, where other rows are zeros
+        images = _images(height, 100 - height, count=2)
+        torch.testing.assert_close(encoder(images), model(images), rtol=0, atol=2e-5)
+
+
 @pytest.mark.usefixtures("low_bands", "two_threads")
 @torch.no_grad()
 def test_threads_change_nothing() -> None:
@@ -91,13 +101,13 @@ def test_the_callers_types_do_not_matter() -> None:
 def test_a_large_image_is_cut_and_a_small_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     banded = BandedLite(fold(make_lively(LITE), torch.float32))
     cut: list[int] = []
-    describe = banded._describe_one
+    describe = banded._describe_in_bands
 
     def watch(image: Tensor) -> Tensor:
         cut.append(image.shape[-1])
         return describe(image)
 
-    monkeypatch.setattr(banded, "_describe_one", watch)
+    monkeypatch.setattr(banded, "_describe_in_bands", watch)
     for width in (700, 960):
         found = banded(_images(896, width))
         torch.testing.assert_close(found.norm(dim=1), torch.ones_like(found[:, 0]), rtol=0, atol=1e-5)

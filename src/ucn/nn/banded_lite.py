@@ -2,7 +2,9 @@
 
 Maps of large images are longer than what the system keeps for a process to use again: each layer would write
 to pages that have to be handed out and cleared first, so that the time of a pixel grew with the image. In
-bands they stay short; only what is read again later, or elsewhere, is kept as a whole map.
+bands they stay short; only what is read again later, or elsewhere, is kept as a whole map. The largest maps
+are those of the stem, so that zeros round them are there before anything is written, and no map is copied to
+get some.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ucn.nn.bands import ROWS_MULTIPLE, as_image, as_rows, make_map
-from ucn.nn.lite import LiteTrunk, normalise_colours
+from ucn.nn.lite import LiteTrunk, add_grown, write_normalised
 from ucn.nn.model import CorrespondenceNetwork
 from ucn.nn.normalise import l2_normalise
 from ucn.threads import share
@@ -39,15 +41,24 @@ class BandedLite(nn.Module):
     @torch.no_grad()
     def describe(self, images: Tensor) -> Tensor:
         """Prepared images (B, 3, H, W) to unit descriptors (B, D, h, w)."""
-        cells = images.shape[-2] * images.shape[-1] // self._trunk.stride**2
-        if len(images) == 0 or cells < _LEAST_CELLS:
+        if len(images) == 0:
             return self._network.describe(images)
+        cells = images.shape[-2] * images.shape[-1] // self._trunk.stride**2
         with torch.autocast("cpu", enabled=False):  # threads do not know the caller's
-            return torch.cat([self._describe_one(image[None].float()) for image in images])
+            if cells < _LEAST_CELLS:
+                return self._describe_whole(images.float())
+            return torch.cat([self._describe_in_bands(image[None].float()) for image in images])
 
-    def _describe_one(self, image: Tensor) -> Tensor:
+    def _describe_whole(self, images: Tensor) -> Tensor:
         trunk = self._trunk
-        h, w = (-(-size // 2) // 2 for size in image.shape[-2:])
+        h, _ = _count_cells(images)
+        fine = self._enter(images, 0, h, h)
+        coarse = trunk.laterals[0](trunk.look_round(trunk.halvings[0](fine)))
+        return self._finish(trunk.up[0](add_grown(fine, coarse)))
+
+    def _describe_in_bands(self, image: Tensor) -> Tensor:
+        trunk = self._trunk
+        h, w = _count_cells(image)
         bands = _cut(h, w)
         fine = make_map(h, w, trunk.channels_out)
         halved = [fine] * len(bands)  # what the next coarser size begins with
@@ -69,20 +80,24 @@ class BandedLite(nn.Module):
         share(end, range(len(bands)))
         return as_image(described)
 
-    def _enter(self, image: Tensor, first: int, stop: int, h: int) -> Tensor:
-        """Rows of the finest map before it looks at coarser ones, of an image (1, 3, H, W)."""
+    def _enter(self, images: Tensor, first: int, stop: int, h: int) -> Tensor:
+        """Rows of the finest map before it looks at coarser ones, of images (B, 3, H, W)."""
         trunk, units = self._trunk, self._trunk.down[0]
         assert isinstance(units, nn.Sequential)
         top, bottom = max(0, first - len(units)), min(h, stop + len(units))
-        height = image.shape[-2]
+        _, w = _count_cells(images)
         # Cell i reads rows 2i to 2i + 2 of the first convolution, and its row j those 2j - 1 to 2j + 1 of the
-        # image; there is one of zeros before and behind each.
-        middle = min(-(-height // 2), 2 * bottom + 1)
-        above, below = 4 * top - 1, 2 * middle
-        pixels = normalise_colours(image[..., max(0, above) : min(height, below), :])
-        pixels = F.pad(pixels, (0, 0, int(above < 0), int(below > height)))
-        x = F.relu(_convolve(trunk.stem1.convolution, pixels, (0, 1)), inplace=True)
-        x = F.pad(x, (0, 1, 0, 2 * (bottom - top) + 1 - x.shape[-2]))
+        # image; there are zeros before and behind each. It is the same with columns.
+        begin, rows, columns = 4 * top - 1, 2 * (bottom - top) + 1, 2 * w + 1
+        above, end = max(0, -begin), begin + 2 * rows + 1
+        seen = images[..., max(0, begin) : end, : 2 * columns]
+        pixels = images.new_zeros((len(images), 2 * rows + 1, 2 * columns + 1, 3)).permute(0, 3, 1, 2)
+        write_normalised(seen, pixels[..., above : above + seen.shape[-2], 1 : 1 + seen.shape[-1]])
+        stem = trunk.stem1.convolution
+        x = F.relu(F.conv2d(pixels, stem.weight, stem.bias, stem.stride), inplace=True)
+        height, width = (-(-size // 2) for size in images.shape[-2:])
+        x[..., height - 2 * top :, :] = 0
+        x[..., width:] = 0
         x = units(F.relu(trunk.stem2(x), inplace=True))
         return x[..., first - top : stop - top, :]  # type: ignore[no-any-return]
 
@@ -99,7 +114,10 @@ class BandedLite(nn.Module):
             align_corners=False,
         )
         grown = grown[..., top - 2 * start : bottom - 2 * start, :w]
-        x = units(F.relu(as_image(fine[top:bottom]) + grown, inplace=True))[..., first - top : stop - top, :]
+        x = units(F.relu(as_image(fine[top:bottom]) + grown, inplace=True))
+        return self._finish(x[..., first - top : stop - top, :])
+
+    def _finish(self, x: Tensor) -> Tensor:
         return l2_normalise(self._network.projection(self._network.head_norm(x)))
 
     def _find_width(self) -> int:
@@ -121,5 +139,7 @@ def _cut(h: int, w: int) -> list[tuple[int, int]]:
     return [(first, min(h, first + step)) for first in range(0, h, step)]
 
 
-def _convolve(convolution: nn.Conv2d, x: Tensor, padding: tuple[int, int]) -> Tensor:
-    return F.conv2d(x, convolution.weight, convolution.bias, convolution.stride, padding)
+def _count_cells(images: Tensor) -> tuple[int, int]:
+    """Rows and columns of the finest map."""
+    h, w = (-(-size // 2) // 2 for size in images.shape[-2:])
+    return h, w

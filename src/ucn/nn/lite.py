@@ -101,11 +101,11 @@ class LiteTrunk(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) RGB in [0, 1] to (B, 64, h, w)."""
-        x = F.relu(self.stem1(normalise_colours(images)), inplace=True)
+        x = F.relu(self.stem1(_normalise_colours(images)), inplace=True)
         # One row more behind the last: as many cells as a pool that rounds up has.
         fine = self.down[0](F.relu(self.stem2(F.pad(x, (0, 1, 0, 1))), inplace=True))
         coarse = self.laterals[0](self.look_round(self.halvings[0](fine)))
-        return self.up[0](_add_grown(fine, coarse))  # type: ignore[no-any-return]
+        return self.up[0](add_grown(fine, coarse))  # type: ignore[no-any-return]
 
     def scale_coarse(self, gain: float) -> None:
         """Makes what all coarser cells found count so many times as much in the finest ones."""
@@ -122,17 +122,23 @@ class LiteTrunk(nn.Module):
             sizes.append(units(halve(sizes[-1])))
         x = sizes.pop()
         for lateral, units in zip(reversed(self.laterals[1:]), reversed(self.up[1:]), strict=True):
-            x = units(_add_grown(sizes.pop(), lateral(x)))
+            x = units(add_grown(sizes.pop(), lateral(x)))
         return x
 
 
-def normalise_colours(images: Tensor) -> Tensor:
+def _normalise_colours(images: Tensor) -> Tensor:
     """Pixels in [0, 1] to about zero mean and unit spread, channels last."""
     # In this order of memory a processor needs a sixth less time; all layers keep to what they are given.
     return ((images - _MEAN) * (1 / _SPREAD)).contiguous(memory_format=torch.channels_last)
 
 
-def _add_grown(fine: Tensor, coarse: Tensor) -> Tensor:
+def write_normalised(images: Tensor, target: Tensor) -> None:
+    """The same into a map that is there; without gradients."""
+    torch.sub(images, _MEAN, out=target).mul_(1 / _SPREAD)
+
+
+def add_grown(fine: Tensor, coarse: Tensor) -> Tensor:
+    """Cells with what those of twice their size found, made as many as they are."""
     grown = F.interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
     return F.relu(fine + grown[..., : fine.shape[-2], : fine.shape[-1]], inplace=True)
 
