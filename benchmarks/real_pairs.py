@@ -2,9 +2,9 @@
 
 UCN_DATA=DIR python benchmarks/real_pairs.py geometric-lite weights.safetensors … [--gain 2]
 
-Up to 30 pairs of 7-Scenes (5 to 20 frames apart) and of KITTI raw, evenly spread over the set, 1,000 known
-points each. A point's descriptor is interpolated between the cells of image 0, and its match is the nearest
-cell of image 1, not placed between cells; PCK@3 / 5 / 10 px over all points.
+Up to 30 pairs of 7-Scenes (5 to 20 frames apart) and of KITTI raw, evenly spread over the set, with up to
+1,000 known points each. A point's descriptor is interpolated between the cells of image 0, and its match is
+the nearest cell of image 1, not placed between cells; PCK@3 / 5 / 10 px over all points.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("weights", nargs="+", help="names of shipped weights, or files")
-    parser.add_argument("--gain", type=float, default=1.0, help="what coarser levels count for, see training")
+    parser.add_argument(
+        "--gain", type=float, default=1.0, help="times what coarser levels count for in the file"
+    )
     arguments = parser.parse_args()
-    folder = Path(os.environ.get("UCN_DATA", "."))
+    if "UCN_DATA" not in os.environ:
+        raise SystemExit("set UCN_DATA to the folder that holds rgbd_7scenes/ and kitti_raw/")
+    folder = Path(os.environ["UCN_DATA"])
     sets = {
         "7-Scenes": open_data("seven-scenes", folder / "rgbd_7scenes", "all", {"min_gap": 5, "max_gap": 20}),
         "KITTI raw": open_data("kitti-raw", folder / "kitti_raw", "all"),
@@ -57,10 +61,9 @@ def choose_pairs(data: PairData) -> list[tuple[PairSample, torch.Tensor]]:
     """Pairs spread over a set, and which of their points are asked for."""
     generator = torch.Generator().manual_seed(0)
     chosen: list[tuple[PairSample, torch.Tensor]] = []
-    for index in range(0, len(data), max(1, len(data) // _PAIRS)):
-        if len(chosen) == _PAIRS:
-            break
-        sample = data.read(index)
+    count = min(_PAIRS, len(data))
+    for number in range(count):
+        sample = data.read(number * len(data) // count)
         chosen.append((sample, torch.randperm(len(sample.points0), generator=generator)[:_POINTS]))
     return chosen
 

@@ -59,7 +59,7 @@ class LossConfig(Config):
 
 @dataclass(frozen=True)
 class TeacherConfig(Config):
-    """A finished network that the trained one follows, beside the truth: similarities, and descriptors."""
+    """A finished network that the trained one follows, beside the truth or instead of it."""
 
     weights: str
     """The name of shipped weights or a .safetensors file; its cells must lie where the network's do."""
@@ -231,7 +231,7 @@ class TrainConfig(Config):
     loss: LossConfig = LossConfig()
     """The loss."""
     teacher: TeacherConfig | None = None
-    """A finished network to learn from, beside the truth; None learns from the truth alone."""
+    """A finished network to learn from, beside the truth or instead; None learns from the truth alone."""
     synthetic: SyntheticConfig = SyntheticConfig()  # noqa: RUF009
     """The pairs made of photographs."""
     sources: tuple[SourceConfig, ...] = ()

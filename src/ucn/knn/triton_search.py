@@ -41,7 +41,7 @@ class Tuning:
     Attributes:
         rows: queries per product, up to 128; a program of `rank` takes two such blocks.
         columns: database rows per step; a power of two.
-        fold: how many of them share a bin; fewer bins leave room for larger steps.
+        fold: how many of them share a bin; fewer bins leave room for larger steps, but there are at least 16.
         depth: values of a row per step where a row is longer than 128.
         tiles: most steps per program; `fold` times as many rows are in a bin.
         warps: of 32 threads each.

@@ -3,8 +3,7 @@
 Maps of large images are longer than what the system keeps for a process to use again: each layer would write
 to pages that have to be handed out and cleared first, so that the time of a pixel grew with the image. In
 bands they stay short; only what is read again later, or elsewhere, is kept as a whole map. The largest maps
-are those of the stem, so that zeros round them are there before anything is written, and no map is copied to
-get some.
+are those of the stem, so they are allocated with the zeros round them, and none is copied to get some.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _normalise_colours(images: Tensor) -> Tensor:
 
 
 def write_normalised(images: Tensor, target: Tensor) -> None:
-    """The same into a map that is there; without gradients."""
+    """Pixels (B, 3, H, W) in [0, 1], normalised, into a view of that shape; without gradients."""
     torch.sub(images, _MEAN, out=target).mul_(1 / _SPREAD)
 
 

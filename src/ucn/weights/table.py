@@ -89,9 +89,9 @@ _GEOMETRIC_LITE = WeightsInfo(
     task="geometric",
     data="views made of 2,128 photographs, with `geometric` for a teacher",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
-    restrictions="as geometric, and a little less accurate; many photographs were published for "
-    "non-commercial research",
-    description="As geometric, many times faster on a processor and a little less accurate.",
+    restrictions="as geometric, but scale changes up to about 1.5, and less exact places; many photographs "
+    "were published for non-commercial research",
+    description="As geometric, many times faster on a processor and less accurate.",
     metrics={"HPatches pck@3": 61.8, "HPatches pck@5": 72.7, "HPatches pck@10": 80.3},
 )
 
