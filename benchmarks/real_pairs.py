@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from ucn.data.catalogue import open_data
 from ucn.data.pairs import PairData
+from ucn.errors import UcnError
+from ucn.geometry.coords import cell_centres
 from ucn.geometry.sampling import sample_descriptors
 from ucn.knn import nearest
 from ucn.nn.model import CorrespondenceNetwork
@@ -39,15 +42,22 @@ def main() -> None:
     arguments = parser.parse_args()
     if "UCN_DATA" not in os.environ:
         raise SystemExit("set UCN_DATA to the folder that holds rgbd_7scenes/ and kitti_raw/")
-    folder = Path(os.environ["UCN_DATA"])
+    try:
+        measure(Path(os.environ["UCN_DATA"]), arguments.weights, arguments.gain)
+    except UcnError as error:
+        raise SystemExit(f"error: {error}") from error
+
+
+def measure(folder: Path, all_weights: Sequence[str], gain: float) -> None:
+    """Prints a line for each of the weights and sets."""
     sets = {
         "7-Scenes": open_data("seven-scenes", folder / "rgbd_7scenes", "all", {"min_gap": 5, "max_gap": 20}),
         "KITTI raw": open_data("kitti-raw", folder / "kitti_raw", "all"),
     }
     samples = {name: choose_pairs(data) for name, data in sets.items()}
-    for weights in arguments.weights:
+    for weights in all_weights:
         model = load_weights(weights).model.eval()
-        model.scale_coarse_levels(arguments.gain)
+        model.scale_coarse_levels(gain)
         for name, pairs in samples.items():
             errors = torch.cat([measure_errors(model, pair) for pair in pairs])
             shares = " / ".join(f"{100 * float((errors <= limit).double().mean()):.1f}" for limit in _LIMITS)
@@ -75,9 +85,7 @@ def measure_errors(model: CorrespondenceNetwork, pair: tuple[PairSample, torch.T
     map0, map1 = model.encode(sample.image0[None]), model.encode(sample.image1[None])
     asked = sample_descriptors(map0, sample.points0[rows][None])[0]
     cells = nearest(asked, map1.features[0].flatten(1).T).indices[:, 0]
-    width = map1.grid_hw[1]
-    found = torch.stack([cells % width, cells // width], dim=-1) * map1.stride + map1.offset
-    errors: torch.Tensor = (found - sample.points1[rows]).norm(dim=-1)
+    errors: torch.Tensor = (cell_centres(map1)[cells] - sample.points1[rows]).norm(dim=-1)
     return errors
 
 

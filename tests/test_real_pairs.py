@@ -50,3 +50,6 @@ def test_it_says_which_folder_it_needs(script: ModuleType, monkeypatch: pytest.M
     monkeypatch.delenv("UCN_DATA", raising=False)
     with pytest.raises(SystemExit, match="UCN_DATA"):
         run_script(script, "geometric-lite")
+    monkeypatch.setenv("UCN_DATA", "nowhere")
+    with pytest.raises(SystemExit, match="error: no folder nowhere"):
+        run_script(script, "geometric-lite")

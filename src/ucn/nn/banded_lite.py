@@ -51,7 +51,7 @@ class BandedLite(nn.Module):
     def _describe_whole(self, images: Tensor) -> Tensor:
         trunk = self._trunk
         h, _ = _count_cells(images)
-        fine = self._enter(images, 0, h, h)
+        fine = self._enter(images, 0, h)
         coarse = trunk.laterals[0](trunk.look_round(trunk.halvings[0](fine)))
         return self._finish(trunk.up[0](add_grown(fine, coarse)))
 
@@ -64,7 +64,7 @@ class BandedLite(nn.Module):
 
         def begin(index: int) -> None:
             first, stop = bands[index]
-            rows = self._enter(image, first, stop, h)
+            rows = self._enter(image, first, stop)
             fine[first:stop] = as_rows(rows)
             halved[index] = trunk.halvings[0](rows)
 
@@ -79,12 +79,12 @@ class BandedLite(nn.Module):
         share(end, range(len(bands)))
         return as_image(described)
 
-    def _enter(self, images: Tensor, first: int, stop: int, h: int) -> Tensor:
+    def _enter(self, images: Tensor, first: int, stop: int) -> Tensor:
         """Rows of the finest map before it looks at coarser ones, of images (B, 3, H, W)."""
         trunk, units = self._trunk, self._trunk.down[0]
         assert isinstance(units, nn.Sequential)
+        h, w = _count_cells(images)
         top, bottom = max(0, first - len(units)), min(h, stop + len(units))
-        _, w = _count_cells(images)
         # Cell i reads rows 2i to 2i + 2 of the first convolution, and its row j those 2j - 1 to 2j + 1 of the
         # image; there are zeros before and behind each. It is the same with columns.
         begin, rows, columns = 4 * top - 1, 2 * (bottom - top) + 1, 2 * w + 1
