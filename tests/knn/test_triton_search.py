@@ -40,6 +40,16 @@ def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert acceleration._find_obstacle() == "triton is not installed"
 
 
+def test_more_tiles_than_a_program_looks_at_are_refused() -> None:
+    pytest.importorskip("triton", reason="it has wheels for Linux alone")
+    from ucn.knn.triton_search import Tuning
+
+    assert Tuning(tiles=32).tiles == 32
+    for tiles in (0, 33):
+        with pytest.raises(ValueError, match=f"1 to 32 tiles, not {tiles}"):
+            Tuning(tiles=tiles)
+
+
 @pytest.fixture
 def types() -> dict[str, str]:
     """Of the programs' arguments, as Triton names them."""

@@ -245,6 +245,9 @@ def rank(
     penalties += start
     own_tiles = count_tiles(M, COLUMNS)
     first_near, near_tiles = 0, 0
+    if D_PAD == DEPTH:  # before places are read, so that one wait serves both
+        depth = tl.arange(0, D_PAD)[None, :]
+        first, second = tl.load(first_starts + depth), tl.load(second_starts + depth)
     if HAS_OUTSIDE:
         spots += start
         sorted_centres += item * pad_count(N) * 2
@@ -255,8 +258,6 @@ def rank(
             heights + item * database_blocks * 2, lowest, highest, radius_squared, own_tiles, COLUMNS, BLOCK
         )
     if D_PAD == DEPTH:
-        depth = tl.arange(0, D_PAD)[None, :]
-        first, second = tl.load(first_starts + depth), tl.load(second_starts + depth)
         first_best = tl.full([ROWS, BINS], LOWEST, tl.float32)
         second_best = tl.full([ROWS, BINS], LOWEST, tl.float32)
         if own_tiles > near_tiles:

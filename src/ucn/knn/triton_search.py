@@ -20,7 +20,7 @@ from ucn.knn.exclusion import Outside
 from ucn.knn.triton_prepare import PLACES, prepare
 from ucn.knn.triton_rank import rank
 from ucn.knn.triton_settle import settle
-from ucn.knn.triton_splits import PARTS
+from ucn.knn.triton_splits import MOST_TILES, PARTS
 
 MAX_DIMENSION = 512
 MAX_NEIGHBOURS = 8
@@ -29,6 +29,7 @@ MAX_NEIGHBOURS = 8
 _MOST_CANDIDATES = 4096
 _PLACES = int(PLACES.value)
 _PARTS = int(PARTS.value)
+_MOST_TILES = int(MOST_TILES.value)
 # Registers of a multiprocessor, and most of a thread.
 _REGISTERS = 65536
 _MOST_REGISTERS = 255
@@ -43,7 +44,7 @@ class Tuning:
         columns: database rows per step; a power of two.
         fold: how many of them share a bin; fewer bins leave room for larger steps, but there are at least 16.
         depth: values of a row per step where a row is longer than 128.
-        tiles: most steps per program; `fold` times as many rows are in a bin.
+        tiles: most steps per program, up to 32; `fold` times as many rows are in a bin.
         warps: of 32 threads each.
         stages: steps that are loaded ahead.
         resident: programs that a multiprocessor holds at a time.
@@ -70,6 +71,10 @@ class Tuning:
     settle_registers: int = 0
     use_chain: bool = True
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.tiles <= _MOST_TILES:
+            raise ValueError(f"a program of `rank` takes 1 to {_MOST_TILES} tiles, not {self.tiles}")
+
     @property
     def queries(self) -> int:
         """How many queries a program ranks."""
@@ -77,7 +82,7 @@ class Tuning:
 
 
 # What was quickest on an H200, where rows have no more values than a step of `rank` takes at a time.
-_HOPPER = Tuning(tiles=16, prepare_values=4096, prepare_warps=4, settle_values=4096, settle_registers=80)
+_HOPPER = Tuning(tiles=16, prepare_values=4096, prepare_warps=4, settle_values=4096, settle_registers=88)
 _MOST_AT_ONCE = 128
 
 

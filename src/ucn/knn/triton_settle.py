@@ -19,6 +19,8 @@ from ucn.knn.triton_splits import PARTS, is_far
 # Scores above this are of rows.
 VALID = tl.constexpr(-1.0e38)
 NO_ROW = tl.constexpr(2**31 - 1)
+# Values of a row in a part: eight threads read one at a time, and each adds up its own of all parts.
+ROW_PART = tl.constexpr(64)
 # As in the torch search: distances within a relative 1e-12 tie. Twice that for squares.
 TIE = tl.constexpr(2e-12)
 
@@ -112,14 +114,17 @@ def _find_near(
     HAS_OUTSIDE: tl.constexpr,
 ) -> tl.tensor:
     """Which rows reach the threshold, and are not too near the query's place."""
-    starts = rows.to(tl.int64)[:, None] * D_PAD
-    copy = tl.load(copies + starts + tl.arange(0, D_PAD)[None, :], mask=is_row[:, None], other=0.0)
+    PART: tl.constexpr = query_copy.shape[1]
+    values = tl.arange(0, D_PAD // PART)[None, :, None] * PART + tl.arange(0, PART)[None, None, :]
+    starts = rows.to(tl.int64)[:, None, None] * D_PAD
+    copy = tl.load(copies + starts + values, mask=is_row[:, None, None], other=0.0)
     penalty = tl.load(penalties + rows, mask=is_row, other=LOWEST)
     is_kept = is_row
     if HAS_OUTSIDE:
         x, y = split_spots(tl.load(spots + rows, mask=is_row, other=0))
         is_kept &= is_far(centre_x, centre_y, x, y, radius_squared)
-    scores = tl.sum(copy.to(tl.float32) * query_copy.to(tl.float32)[None, :], axis=1)
+    products = copy.to(tl.float32) * query_copy.to(tl.float32)[None, :, :]
+    scores = tl.sum(tl.sum(products, axis=1), axis=1)
     return is_kept & (scores + penalty >= threshold)
 
 
@@ -154,7 +159,6 @@ def _measure_near(
 def _open_bin(
     best: tl.tensor,
     left: tl.tensor,
-    offered: tl.tensor,
     flat: tl.tensor,
     threshold: tl.tensor,
     COLUMNS: tl.constexpr,
@@ -167,7 +171,8 @@ def _open_bin(
     """
     entry = tl.min(tl.where(left == best, flat, NO_ROW), axis=0)
     split = entry // SLOTS
-    last = tl.max(tl.where(flat == split * SLOTS + SLOTS - 1, offered, LOWEST), axis=0)
+    # The lowest that the split named; it is left, unless the split was taken whole.
+    last = tl.max(tl.where(flat == split * SLOTS + SLOTS - 1, left, LOWEST), axis=0)
     is_overfull = last >= threshold
     done = tl.where(is_overfull, split * SLOTS, entry)
     done_end = tl.where(is_overfull, split * SLOTS + SLOTS, entry + 1)
@@ -237,25 +242,24 @@ def settle(
     query_copy = scaled.to(tl.float16)  # as `prepare` made it
     rounding = scaled - query_copy.to(tl.float32)
     length, lost = tl.sqrt(tl.sum(scaled * scaled, axis=0)), tl.sqrt(tl.sum(rounding * rounding, axis=0))
+    PART: tl.constexpr = min(D_PAD, ROW_PART)
+    query_copy = tl.reshape(query_copy, [D_PAD // PART, PART])
     flat, part = tl.arange(0, SPLITS_PAD * SLOTS), tl.arange(0, PARTS)
     # What is above hangs on no launch of the search, and whatever wrote it has ended: `rank` lets this begin
     # after its own wait.
     wait_for_last(IS_HOPPER)
-    offered = tl.load(candidates + place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
+    left = tl.load(candidates + place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
     totals += item * PARTS * 2 + part * 2
     lengths = tl.load(totals, mask=part < parts, other=0.0)
     roundings = tl.load(totals + 1, mask=part < parts, other=0.0)
-    threshold = _find_threshold(offered, flat, length, lost, lengths, roundings, D, K)
+    threshold = _find_threshold(left, flat, length, lost, lengths, roundings, D, K)
     slots = tl.arange(0, K_PAD)
     top = tl.where(slots < K, float("inf"), -float("inf")).to(tl.float64)
     top_rows = NO_ROW - slots
     count_measured = 0
-    left = offered
     best = tl.max(left, axis=0)
     while best >= threshold:
-        left, first_row, step, tile_rows = _open_bin(
-            best, left, offered, flat, threshold, COLUMNS, BINS, SLOTS
-        )
+        left, first_row, step, tile_rows = _open_bin(best, left, flat, threshold, COLUMNS, BINS, SLOTS)
         for begin in range(0, tile_rows * tiles, ROWS):
             taken = begin + tl.arange(0, ROWS)
             within = taken & (tile_rows - 1)

@@ -13,6 +13,9 @@ from ucn.knn.triton_prepare import LOWEST
 # Programs that share the work of finding the largest length and rounding.
 PARTS = tl.constexpr(8)
 
+# Tiles that a split has at most.
+MOST_TILES = tl.constexpr(32)
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def find_row(step: tl.tensor, gap_start: tl.tensor, gap: tl.tensor, COLUMNS: tl.constexpr) -> tl.tensor:
@@ -59,22 +62,17 @@ def find_near_tiles(
 
     In a feature map rows of about the same height stand together, so these are few steps.
     """
+    steps = tl.arange(0, MOST_TILES)
     parts = tl.arange(0, COLUMNS // BLOCK)[None, :]
-    first = tl.full([32], 2**30, tl.int32)
-    last = tl.full([32], -1, tl.int32)
-    for start in range(0, tiles, 32):
-        steps = start + tl.arange(0, 32)
-        blocks = (steps * tl.num_programs(1) + tl.program_id(1))[:, None] * (COLUMNS // BLOCK) + parts
-        is_step = (steps < tiles)[:, None]
-        low = tl.min(tl.load(heights + blocks * 2, mask=is_step, other=float("inf")), axis=1)
-        high = tl.max(tl.load(heights + blocks * 2 + 1, mask=is_step, other=-float("inf")), axis=1)
-        gap = tl.maximum(tl.maximum(low - highest, lowest - high), 0.0)
-        # A little more than `is_far` says, whatever it rounds.
-        is_near = gap * gap <= radius_squared * 1.0001
-        first = tl.where(is_near, tl.minimum(first, steps), first)
-        last = tl.where(is_near, tl.maximum(last, steps), last)
-    first_near = tl.minimum(tl.min(first, axis=0), tiles)
-    return first_near, tl.maximum(tl.max(last, axis=0) + 1 - first_near, 0)
+    blocks = (steps * tl.num_programs(1) + tl.program_id(1))[:, None] * (COLUMNS // BLOCK) + parts
+    is_step = (steps < tiles)[:, None]
+    low = tl.min(tl.load(heights + blocks * 2, mask=is_step, other=float("inf")), axis=1)
+    high = tl.max(tl.load(heights + blocks * 2 + 1, mask=is_step, other=-float("inf")), axis=1)
+    gap = tl.maximum(tl.maximum(low - highest, lowest - high), 0.0)
+    # A little more than `is_far` says, whatever it rounds.
+    is_near = gap * gap <= radius_squared * 1.0001
+    first_near = tl.min(tl.where(is_near, steps, tiles), axis=0)
+    return first_near, tl.maximum(tl.max(tl.where(is_near, steps + 1, 0), axis=0) - first_near, 0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

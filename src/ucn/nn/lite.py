@@ -16,9 +16,9 @@ from torch import Tensor, nn
 _STEM_WIDTH = 32
 _WIDTHS = (64, 96, 160, 192)
 """Channels of the cells of 4, 8, 16 and 32 pixels."""
-_UNITS_DOWN = (1, 2, 6, 8)
+_UNITS_DOWN = (1, 2, 5, 8)
 """Convolutions at each size on the way to the coarsest."""
-_UNITS_UP = (2, 2, 3, 0)
+_UNITS_UP = (1, 1, 3, 0)
 """Convolutions at each size on the way back."""
 _MEAN, _SPREAD = 0.44, 0.24
 """Of the brightness of photographs, with pixels in [0, 1]."""

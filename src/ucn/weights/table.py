@@ -85,14 +85,14 @@ _UNIVERSAL = WeightsInfo(
 
 _GEOMETRIC_LITE = WeightsInfo(
     name="geometric-lite",
-    sha256="514de721530ee68b014124629a65fb52e2c11a9510051dfed26cc3c893840dd2",
+    sha256="92df3672e8a98be49c8a46c52d298cf5cd52e15b759a6359c9158fa79eb21545",
     task="geometric",
     data="views made of 2,128 photographs, with `geometric` for a teacher",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
     restrictions="as geometric, but scale changes up to about 1.5, and less exact places; many photographs "
     "were published for non-commercial research",
     description="As geometric, many times faster on a processor and less accurate.",
-    metrics={"HPatches pck@3": 61.8, "HPatches pck@5": 72.7, "HPatches pck@10": 80.3},
+    metrics={"HPatches pck@3": 61.7, "HPatches pck@5": 72.5, "HPatches pck@10": 80.4},
 )
 
 SHIPPED: dict[str, WeightsInfo] = {
