@@ -194,10 +194,11 @@ def test_outside_in_a_feature_map(tuning: Tuning) -> None:
     centres[7] = torch.nan
     centres[9, 1] = torch.nan
     centres[11] = torch.tensor([4.0, torch.inf])
+    centres[13] = torch.tensor([4.0, -torch.inf])
     database = draw_unit(256, 12, seed=1)
     for radius in (0.0, 40.0):
         # The last cell down that does not count is the nearest, so that none can be forgotten.
-        is_near = torch.cdist(centres.nan_to_num(0.0, 0.0), positions) <= radius
+        is_near = torch.cdist(centres.nan_to_num(0.0, 0.0, 0.0), positions) <= radius
         last_cell = torch.where(is_near, cells, -1).argmax(dim=1)
         outside = Outside(centres, positions, radius)
         check(database[last_cell], database, 1, outside, tunings=[tuning])

@@ -87,6 +87,8 @@ def test_few_pixels_are_encoded_twice() -> None:
     for side, squares in ((3072, 2), (4096, 3), (8192, 6)):
         by_squares = (side + 2 * 288 * (squares - 1)) ** 2
         assert side**2 < count_encoded_pixels((side, side), 1536, 269) <= by_squares
+    # Four quarters with a border of 512 are as large as tiles may be, to the pixel.
+    assert count_encoded_pixels((4096, 4096), 1536, 489) == 4 * (2048 + 512) ** 2
 
 
 @pytest.mark.parametrize(

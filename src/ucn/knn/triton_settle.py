@@ -19,7 +19,8 @@ from ucn.knn.triton_splits import PARTS, is_far
 # Scores above this are of rows.
 VALID = tl.constexpr(-1.0e38)
 NO_ROW = tl.constexpr(2**31 - 1)
-# Values of a row in a part: eight threads read one at a time, and each adds up its own of all parts.
+# Values of a row in a part: with Triton 3.6 eight threads read one at a time, and each adds up its own of all
+# parts. Where Triton hands rows out to more threads, these have more to exchange.
 ROW_PART = tl.constexpr(64)
 # As in the torch search: distances within a relative 1e-12 tie. Twice that for squares.
 TIE = tl.constexpr(2e-12)

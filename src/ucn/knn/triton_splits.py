@@ -69,8 +69,8 @@ def find_near_tiles(
     low = tl.min(tl.load(heights + blocks * 2, mask=is_step, other=float("inf")), axis=1)
     high = tl.max(tl.load(heights + blocks * 2 + 1, mask=is_step, other=-float("inf")), axis=1)
     gap = tl.maximum(tl.maximum(low - highest, lowest - high), 0.0)
-    # A little more than `is_far` says, whatever it rounds.
-    is_near = gap * gap <= radius_squared * 1.0001
+    # A little more than `is_far` says, whatever it rounds. Between infinite heights there may be no gap.
+    is_near = (steps < tiles) & (gap * gap <= radius_squared * 1.0001)
     first_near = tl.min(tl.where(is_near, steps, tiles), axis=0)
     return first_near, tl.maximum(tl.max(tl.where(is_near, steps + 1, 0), axis=0) - first_near, 0)
 

@@ -114,8 +114,7 @@ def _plan_tiles(size_hw: tuple[int, int], tile_side: int, reach: int) -> tuple[l
     finest = _most_tiles(height, margin), _most_tiles(width, margin)
     plans = [finest]  # for tiles hardly larger than their borders
     for columns in range(1, min(4 * -(-width // tile_side), finest[1]) + 1):
-        widest = _widest(width, columns, margin) + (_ALIGNMENT if columns > 1 else 0)  # as spans are aligned
-        rows = _count_tiles(height, most_pixels // widest, margin)
+        rows = _count_tiles(height, most_pixels // _find_longest(width, columns, margin), margin)
         if rows is not None:
             plans.append((max(rows, 2) if columns == 1 and finest[0] > 1 else rows, columns))
 
@@ -128,9 +127,9 @@ def _plan_tiles(size_hw: tuple[int, int], tile_side: int, reach: int) -> tuple[l
     return list(_spans(height, rows, margin)), list(_spans(width, columns, margin))
 
 
-def _widest(size: int, count: int, margin: int) -> int:
-    """Pixels along one axis of each of so many tiles, where all encode as many."""
-    return -(-(size + 2 * margin * (count - 1)) // count)
+def _find_longest(size: int, count: int, margin: int) -> int:
+    """Pixels along one axis of the longest of so many tiles."""
+    return max(span.wide_stop - span.wide_start for span in _spans(size, count, margin))
 
 
 def _most_tiles(size: int, margin: int) -> int:
@@ -142,9 +141,13 @@ def _count_tiles(size: int, most: int, margin: int) -> int | None:
     """The fewest tiles of at most so many pixels along one axis; None where none are so short."""
     if size <= most:
         return 1
-    inner = most - _ALIGNMENT - 2 * margin
-    count = -(-(size - 2 * margin) // inner) if inner > 0 else 0
-    return count if 1 <= count <= _most_tiles(size, margin) else None
+    inner = most - 2 * margin
+    if inner <= _ALIGNMENT:
+        return None
+    fewest, enough = (-(-(size - 2 * margin) // each) for each in (inner, inner - _ALIGNMENT))
+    # Ends of tiles are aligned, so that some are longer than the mean.
+    counts = range(max(1, fewest), min(enough, _most_tiles(size, margin)) + 1)
+    return next((count for count in counts if _find_longest(size, count, margin) <= most), None)
 
 
 def _spans(size: int, count: int, margin: int) -> Iterator[_Span]:
