@@ -51,7 +51,7 @@ RANKINGS: list[Changes] = [
 ]
 SETTLINGS: list[Changes] = [
     {"settle_registers": 72},
-    {"settle_registers": 88},
+    {"settle_registers": 80},
     {"settle_registers": 96},
     {"settle_warps": 2},
 ]
