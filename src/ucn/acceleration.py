@@ -41,6 +41,16 @@ def launch_on(x: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
+def count_blocks(total: int, block: int) -> int:
+    """How many blocks of some size hold a total. Triton's own `cdiv` takes microseconds outside programs."""
+    return -(-total // block)
+
+
+def round_to_power(count: int) -> int:
+    """The least power of two that is no less, without what Triton's own costs outside programs."""
+    return 1 << max(0, count - 1).bit_length()
+
+
 def has_programs() -> bool:
     """Whether programs can be made for the CUDA device of this machine: by Triton, or by torch's compiler."""
     return _is_on and _check_ready()

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
 from ucn.bench import knn
@@ -59,10 +60,20 @@ def test_cpu(has_faiss: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cuda_tables_come_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_timings(knn, monkeypatch)
     monkeypatch.setattr(knn, "use_fused", lambda *_: True)
-    monkeypatch.setattr(knn, "_search_fused", lambda q, b, _: knn._search_plain(q, b))
+    searched: list[Outside | None] = []
+
+    def search(queries: Tensor, database: Tensor, outside: Outside | None) -> Any:
+        searched.append(outside)
+        return knn._search_plain(queries, database)
+
+    monkeypatch.setattr(knn, "_search_fused", search)
     part = knn.measure(make_pretended())
     check_part(part)
     ways = [row[0] for row in part.tables[0].rows]
-    assert ways.count("ucn, fused") == 2
+    assert ways.count("ucn, fused") == ways.count("ucn, fused, outside 16 px") == 2
     assert "torch.cdist(q, b).min(1)" in ways
     assert [target.wanted for target in part.targets] == [15.0, 2.5, 8.0, 0.9999, 1.0]
+    # Places of real cells, 24 × 32 of them, and of one's own match, which is one of these.
+    real = next(outside for outside in reversed(searched) if outside is not None)
+    assert real.positions[[0, 1, 32, -1]].tolist() == [[2, 2], [6, 2], [2, 6], [126, 94]]
+    assert torch.cdist(real.centres, real.positions).amin(dim=1).max() == 0

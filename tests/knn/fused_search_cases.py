@@ -296,7 +296,7 @@ def test_splits_cover_the_database_and_fill_the_device() -> None:
     tuning = Tuning(tiles=24, resident=1)
     for row_blocks in (1, 2, 24, 150):
         for steps in (1, 2, 172, 1000):
-            splits = _choose_splits(row_blocks, steps, tuning, torch.device("cpu"))
+            splits = _choose_splits(row_blocks, steps, tuning, tuning.resident)
             assert 1 <= splits <= steps
             assert -(-steps // splits) <= tuning.tiles
     assert choose_tuning(torch.device("cpu"), 128) == Tuning()

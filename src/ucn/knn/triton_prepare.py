@@ -12,6 +12,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 # Below every score; with bits of a bin's number in its mantissa it stays a number, which -inf would not.
 LOWEST = tl.constexpr(-3.0e38)
 
+# Above every height, a little more than it too is a number.
+HIGHEST = tl.constexpr(3.0e38)
+
+# Queries that are sorted among themselves; a power of two, since keys have the bits of their numbers.
+GROUP = tl.constexpr(4096)
+
 # Room for places of queries is a multiple of this, the most queries of a program of `rank`.
 PLACES = tl.constexpr(256)
 
@@ -136,11 +142,19 @@ def split_spots(spots: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rank_heights(heights: tl.tensor) -> tl.tensor:
-    """Integers in the order of numbers; NaN stands with infinity."""
-    heights = tl.where(heights == heights, heights, float("inf"))
-    bits = heights.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+def bound_heights(heights: tl.tensor) -> tl.tensor:
+    """Heights that can be reckoned with; NaN stand with the largest."""
+    return tl.minimum(tl.maximum(tl.where(heights == heights, heights, HIGHEST), -HIGHEST), HIGHEST)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _make_keys(heights: tl.tensor, rows: tl.tensor) -> tl.tensor:
+    """Numbers in the order of heights within a relative 2⁻¹¹; no two of a group are alike.
+
+    Their last bits are those of the row's number. So one comparison and one addition sort a pair.
+    """
+    bits = bound_heights(heights).to(tl.int32, bitcast=True)
+    return ((bits & -GROUP) | (rows & (GROUP - 1))).to(tl.float32, bitcast=True)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -152,29 +166,22 @@ def _sort_by_height(
     N: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
-    """Where queries stand by the y of their centres, of which it writes a sorted copy, and by their number.
+    """Where queries stand by the y of their centres, of which it writes a sorted copy, all x first.
 
-    The copy has all x first, then all y.
     Only some thousand queries are sorted among themselves, so that the work does not grow with N squared.
     """
-    GROUP: tl.constexpr = 4096
-    CHUNK: tl.constexpr = 256
+    CHUNK: tl.constexpr = 512
     rows = first_row + tl.arange(0, BLOCK)
-    start, own_chunk = first_row // GROUP * GROUP, first_row // CHUNK * CHUNK
+    start = first_row // GROUP * GROUP
     x = tl.load(centres + rows * 2, mask=rows < N, other=0.0)
     y = tl.load(centres + rows * 2 + 1, mask=rows < N, other=0.0)
-    height = _rank_heights(y)
-    before = tl.zeros([BLOCK, CHUNK], tl.int32)
-    for chunk in tl.range(start, tl.minimum(start + GROUP, N), CHUNK, num_stages=3):
+    keys = _make_keys(y, rows)
+    before = tl.zeros([BLOCK, CHUNK], tl.float32)
+    for chunk in range(start, tl.minimum(start + GROUP, N), CHUNK):
         others = chunk + tl.arange(0, CHUNK)
-        other = _rank_heights(tl.load(centres + others * 2 + 1, mask=others < N, other=float("inf")))
-        # Of equal ones, those with lower numbers come first: all of a chunk before, none of one behind.
-        limit = height + (chunk < own_chunk).to(tl.int32)
-        before += (other[None, :] < limit[:, None]).to(tl.int32)
-    others = own_chunk + tl.arange(0, CHUNK)
-    other = _rank_heights(tl.load(centres + others * 2 + 1, mask=others < N, other=float("inf")))
-    before += ((other[None, :] == height[:, None]) & (others[None, :] < rows[:, None])).to(tl.int32)
-    places = start + tl.sum(before, axis=1)
+        heights = tl.load(centres + others * 2 + 1, mask=others < N, other=HIGHEST)
+        before += (_make_keys(heights, others)[None, :] < keys[:, None]).to(tl.float32)
+    places = start + tl.sum(before, axis=1).to(tl.int32)
     tl.store(sorted_centres + places, x, mask=rows < N)
     tl.store(sorted_centres + pad_count(N) + places, y, mask=rows < N)
     tl.store(order + places, rows, mask=rows < N)

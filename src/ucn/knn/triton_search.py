@@ -9,13 +9,13 @@ exact: only the time grows. Launches depend on shapes alone, so they can be capt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
-from ucn.acceleration import launch_on
+from ucn.acceleration import count_blocks, launch_on, round_to_power
 from ucn.knn.exclusion import Outside
 from ucn.knn.triton_prepare import PLACES, prepare
 from ucn.knn.triton_rank import rank
@@ -149,7 +149,7 @@ def can_search(queries: Tensor, database: Tensor, k: int, outside: Outside | Non
         + N * (4 * sizes.splits * sizes.slots + 12 * k + 16)
         + (outside is not None) * (8 * sizes.padded + 12 * N)
     )
-    is_held = triton.next_power_of_2(sizes.splits) * sizes.slots <= _MOST_CANDIDATES
+    is_held = round_to_power(sizes.splits) * sizes.slots <= _MOST_CANDIDATES
     return is_held and B * row_bytes <= memory_bytes
 
 
@@ -193,7 +193,7 @@ def search_fused(
 
 
 def _allocate(B: int, N: int, sizes: _Sizes, has_outside: bool, device: torch.device) -> _Work:
-    places = has_outside * 2 * triton.cdiv(N, _PLACES) * _PLACES
+    places = has_outside * 2 * count_blocks(N, _PLACES) * _PLACES
     parts = [
         sizes.padded, 2 * _PARTS, places, has_outside * 2 * sizes.database_blocks,
     ]  # fmt: skip
@@ -241,7 +241,7 @@ def _launch_rank(
     tuning: Tuning,
     launch: dict[str, Any],
 ) -> None:
-    rank[(triton.cdiv(N, tuning.queries), sizes.splits, len(work.copies))](
+    rank[(count_blocks(N, tuning.queries), sizes.splits, len(work.copies))](
         work.query_copies, work.copies, work.penalties, found.extremes, work.totals, work.candidates,
         work.sorted_centres, work.order, work.spots, work.heights, radius_squared, N, M, sizes.tiles,
         sizes.blocks, sizes.database_blocks, ROWS=tuning.rows, COLUMNS=tuning.columns, FOLD=tuning.fold,
@@ -266,9 +266,9 @@ def _launch_settle(
     settle[(N, B)](
         queries, database, work.copies, work.penalties, work.totals, work.candidates, centres, work.spots,
         radius_squared, found.distances, found.indices, found.measured, N, M, D, sizes.splits, sizes.tiles,
-        min(_PARTS, triton.cdiv(N, tuning.queries)), *queries.stride(), *database.stride(),
+        min(_PARTS, count_blocks(N, tuning.queries)), *queries.stride(), *database.stride(),
         COLUMNS=tuning.columns, BINS=tuning.columns // tuning.fold, SLOTS=sizes.slots,
-        SPLITS_PAD=triton.next_power_of_2(sizes.splits), K=k, K_PAD=triton.next_power_of_2(k), ROWS=rows,
+        SPLITS_PAD=round_to_power(sizes.splits), K=k, K_PAD=round_to_power(k), ROWS=rows,
         IS_FULL=sizes.d_pad == D, num_warps=tuning.settle_warps, **_limit(tuning.settle_registers), **launch,
     )  # fmt: skip
 
@@ -301,16 +301,26 @@ def _count_registers(tuning: Tuning) -> int:
 
 
 def _plan(queries: Tensor, database: Tensor, k: int, has_outside: bool, tuning: Tuning) -> _Sizes:
-    (B, N, D), M = queries.shape, database.shape[1]
-    d_pad = max(16, triton.next_power_of_2(D))
-    steps = triton.cdiv(M, tuning.columns)
-    splits = _choose_splits(B * triton.cdiv(N, tuning.queries), steps, tuning, queries.device)
-    tiles = triton.cdiv(steps, splits)
+    places = tuning.resident
+    if queries.device.type == "cuda":
+        places *= torch.cuda.get_device_properties(queries.device).multi_processor_count
+    return _plan_sizes(*queries.shape, database.shape[1], k, has_outside, tuning, places)
+
+
+@lru_cache(maxsize=256)
+def _plan_sizes(
+    B: int, N: int, D: int, M: int, k: int, has_outside: bool, tuning: Tuning, places: int
+) -> _Sizes:
+    """Sizes of the launches, where a device holds programs of `rank` in some places at a time."""
+    d_pad = max(16, round_to_power(D))
+    steps = count_blocks(M, tuning.columns)
+    splits = _choose_splits(B * count_blocks(N, tuning.queries), steps, tuning, places)
+    tiles = count_blocks(steps, splits)
     padded = splits * tiles * tuning.columns
     block = min(64, tuning.columns, tuning.prepare_values // d_pad)
     # Sorting takes long, so that more programs share it.
     query_block = max(1, block // (4 if has_outside else 2))
-    database_blocks = triton.cdiv(padded, block)
+    database_blocks = count_blocks(padded, block)
     return _Sizes(
         splits=splits,
         tiles=tiles,
@@ -322,22 +332,19 @@ def _plan(queries: Tensor, database: Tensor, k: int, has_outside: bool, tuning: 
         block=block,
         query_block=query_block,
         database_blocks=database_blocks,
-        blocks=database_blocks + triton.cdiv(N, query_block),
+        blocks=database_blocks + count_blocks(N, query_block),
     )
 
 
-def _choose_splits(row_blocks: int, steps: int, tuning: Tuning, device: torch.device) -> int:
+def _choose_splits(row_blocks: int, steps: int, tuning: Tuning, places: int) -> int:
     """In how many stretches the database is searched, so that the last programs end together."""
-    places = tuning.resident
-    if device.type == "cuda":
-        places *= torch.cuda.get_device_properties(device).multi_processor_count
-    least = triton.cdiv(steps, tuning.tiles)
+    least = count_blocks(steps, tuning.tiles)
 
     def measure(splits: int) -> int:
         # Each program also reads its queries and picks its best bins, about the cost of three steps.
-        return int(triton.cdiv(row_blocks * splits, places) * (triton.cdiv(steps, splits) + 3))
+        return count_blocks(row_blocks * splits, places) * (count_blocks(steps, splits) + 3)
 
-    most = max(least, min(steps, 2 * least + triton.cdiv(places, row_blocks)))
+    most = max(least, min(steps, 2 * least + count_blocks(places, row_blocks)))
     return min(range(least, most + 1), key=measure)
 
 

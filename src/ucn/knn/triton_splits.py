@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ucn.knn.triton_prepare import LOWEST
+from ucn.knn.triton_prepare import LOWEST, bound_heights
 
 # Programs that share the work of finding the largest length and rounding.
 PARTS = tl.constexpr(8)
@@ -42,10 +42,12 @@ def is_far(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def find_heights(heights: tl.tensor, first_row: tl.tensor, end_row: tl.tensor) -> tl.tensor:
-    """The least and the largest of sorted heights from one row to another, or more; NaN stand last."""
-    lowest, highest = tl.load(heights + first_row), tl.load(heights + end_row - 1)
-    lowest = tl.where(lowest == lowest, lowest, float("inf"))
-    return lowest, tl.where(highest == highest, highest, float("inf"))
+    """Bounds of sorted heights from one row to another, wide enough for how they were sorted."""
+    lowest, highest = (
+        bound_heights(tl.load(heights + first_row)),
+        bound_heights(tl.load(heights + end_row - 1)),
+    )
+    return lowest - tl.abs(lowest) * 0.001, highest + tl.abs(highest) * 0.001
 
 
 @triton.jit  # type: ignore[untyped-decorator]

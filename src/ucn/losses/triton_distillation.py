@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ucn.acceleration import launch_on
+from ucn.acceleration import count_blocks, launch_on
 from ucn.losses.triton_tiles import (
     CELLS,
     QUERIES,
@@ -251,7 +251,7 @@ def sum_divergences(
     if values[0].numel():
         settings = _describe(queries, cells, teacher_queries, teacher_cells)
         with launch_on(queries):
-            _sum_divergences[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
+            _sum_divergences[(count_blocks(queries.shape[1], QUERIES), len(queries))](
                 queries.contiguous(), cells, teacher_queries.contiguous(), teacher_cells, *values, **settings
             )
     return Divergences(*values)
@@ -286,10 +286,10 @@ def send_back(
         )  # fmt: skip
         settings = _describe(queries, cells, teacher_queries, teacher_cells)
         with launch_on(queries):
-            _send_to_queries[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
+            _send_to_queries[(count_blocks(queries.shape[1], QUERIES), len(queries))](
                 *arguments, query_gradient, **settings
             )
-            _send_to_cells[(triton.cdiv(cells.shape[2], CELLS), len(queries))](
+            _send_to_cells[(count_blocks(cells.shape[2], CELLS), len(queries))](
                 *arguments, cell_gradient, **settings
             )
     return query_gradient, cell_gradient

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ucn.acceleration import launch_on
+from ucn.acceleration import count_blocks, launch_on
 from ucn.losses.triton_tiles import (
     CELLS,
     QUERIES,
@@ -186,7 +186,7 @@ def sum_rivals(queries: Tensor, cells: Tensor, centres: Tensor, positions: Tenso
     queries, centres, positions = _lay_out(queries, centres, positions)
     result = torch.empty(queries.shape[:2], dtype=torch.float32, device=queries.device)
     if result.numel():
-        grid = (triton.cdiv(queries.shape[1], QUERIES), len(queries))
+        grid = (count_blocks(queries.shape[1], QUERIES), len(queries))
         settings = _describe(queries, cells, radius)
         with launch_on(queries):
             _sum_rivals[grid](queries, cells, centres, positions, result, **settings)
@@ -221,10 +221,10 @@ def send_back(
         arguments = (queries, cells, centres, positions, result, gradient)
         settings = _describe(queries, cells, radius)
         with launch_on(queries):
-            _send_to_queries[(triton.cdiv(queries.shape[1], QUERIES), len(queries))](
+            _send_to_queries[(count_blocks(queries.shape[1], QUERIES), len(queries))](
                 *arguments, query_gradient, **settings
             )
-            _send_to_cells[(triton.cdiv(cells.shape[2], CELLS), len(queries))](
+            _send_to_cells[(count_blocks(cells.shape[2], CELLS), len(queries))](
                 *arguments, cell_gradient, **settings
             )
     return query_gradient, cell_gradient

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ucn.acceleration import round_to_power
+
 QUERIES, CELLS = 64, 64
 """Queries and cells of a tile."""
 _OTHER_BYTES = 2048  # of shared memory, for sums and places of a tile
@@ -44,7 +46,7 @@ def load_cells(
 
 def pad_dimension(D: int) -> int:
     """How many values a tile has room for: products need at least 16."""
-    return max(16, int(triton.next_power_of_2(D)))
+    return max(16, round_to_power(D))
 
 
 @cache

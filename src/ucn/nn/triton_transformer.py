@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
-from ucn.acceleration import launch_on
+from ucn.acceleration import count_blocks, launch_on, round_to_power
 from ucn.nn.triton_transformer_kernels import backward_maps, backward_weight, forward
 
 
@@ -47,9 +46,9 @@ def _shrink(cut: Cut, total: int, C: int, C_out: int, x: Tensor) -> dict[str, in
     """Sizes no larger than the work; float32 takes twice the registers and shared memory."""
     wide = 2 if x.itemsize == 4 else 1
     return {
-        "PLACES": max(16, min(cut.places, triton.next_power_of_2(total))),
-        "CHANNELS": max(16, min(cut.channels // wide, triton.next_power_of_2(C))),
-        "OUTPUTS": max(16, min(cut.outputs, triton.next_power_of_2(C_out))),
+        "PLACES": max(16, min(cut.places, round_to_power(total))),
+        "CHANNELS": max(16, min(cut.channels // wide, round_to_power(C))),
+        "OUTPUTS": max(16, min(cut.outputs, round_to_power(C_out))),
         "num_warps": cut.warps,
         # Loads ahead of time would go round the L1 cache, where neighbouring windows share their readings.
         "num_stages": 1,
@@ -105,7 +104,7 @@ def run_forward(
     if total > 0:
         sizes = _shrink(cut, total, C, C_out, x)
         with launch_on(x):
-            forward[(triton.cdiv(total, sizes["PLACES"]), triton.cdiv(C_out, sizes["OUTPUTS"]))](
+            forward[(count_blocks(total, sizes["PLACES"]), count_blocks(C_out, sizes["OUTPUTS"]))](
                 _lay_out(x), theta.contiguous(), _lay_out_weight(weight), weight if bias is None else bias,
                 output, total, h, w, C, C_out, KERNEL=kernel, REACH=reach, HAS_BIAS=bias is not None,
                 **_settings(x, allow_tf32), **sizes,
@@ -150,7 +149,7 @@ def transform_and_convolve_backward(
     with launch_on(x):
         if total > 0 and (needs_x or needs_theta):
             cut = _shrink(BACKWARD_MAPS, total, C, C_out, x)
-            backward_maps[(triton.cdiv(total, cut["PLACES"]),)](
+            backward_maps[(count_blocks(total, cut["PLACES"]),)](
                 gradient_rows, rows, theta, _lay_out_weight(weight), x_rows, theta_gradient, total, *sizes,
                 **shared, NEEDS_MAPS=needs_x, NEEDS_THETA=needs_theta, **cut,
             )  # fmt: skip
@@ -174,14 +173,14 @@ def _add_weight_gradient(
     C, C_out = sizes[2:]
     cut = _shrink(BACKWARD_WEIGHT, total, C, C_out, rows)
     places = cut["PLACES"]
-    blocks = triton.cdiv(C, cut["CHANNELS"]) * triton.cdiv(C_out, cut["OUTPUTS"])
+    blocks = count_blocks(C, cut["CHANNELS"]) * count_blocks(C_out, cut["OUTPUTS"])
     taps = shared["KERNEL"] ** 2
     processors = 1
     if rows.is_cuda:
         processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
-    stretches = max(1, min(triton.cdiv(total, places), _PROGRAMS * processors // (taps * blocks)))
-    steps = triton.cdiv(triton.cdiv(total, places), stretches)
-    backward_weight[(triton.cdiv(total, places * steps), taps, blocks)](
+    stretches = max(1, min(count_blocks(total, places), _PROGRAMS * processors // (taps * blocks)))
+    steps = count_blocks(count_blocks(total, places), stretches)
+    backward_weight[(count_blocks(total, places * steps), taps, blocks)](
         gradient_rows, rows, theta, weight_rows, total, steps, *sizes, **shared, **cut
     )
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ucn.acceleration import launch_on
+from ucn.acceleration import count_blocks, launch_on
 
 _CELLS, _CHANNELS, _WARPS = 32, 64, 4
 """Of a block, and the groups of 32 threads that work on it."""
@@ -273,4 +273,4 @@ def _new_map(like: Tensor, shape: tuple[int, int, int, int], dtype: torch.dtype)
 
 
 def _cut(total: int, C: int) -> tuple[int, int]:
-    return triton.cdiv(total, _CELLS), triton.cdiv(C, _CHANNELS)
+    return count_blocks(total, _CELLS), count_blocks(C, _CHANNELS)
