@@ -54,8 +54,10 @@ def _keep_neighbours(here: Tensor, there: Tensor) -> Tensor:
     count = min(_NEIGHBOURS, len(here) - 1)
     if count < 1:
         return torch.ones(len(here), dtype=torch.float32, device=here.device)
+    # The answer is the same in either type; a processor finds it sooner in float64, a GPU in float32.
+    points = here.double() if here.device.type == "cpu" else here
     # Of matches at one place another than the match itself may come first; their distances are alike.
-    near = nearest(here.double(), here.double(), count + 1).indices[:, 1:]
+    near = nearest(points, points, count + 1).indices[:, 1:]
     distance_here = (here[:, None] - here[near]).norm(dim=-1)
     distance_there = (there[:, None] - there[near]).norm(dim=-1)
     is_kept = distance_there <= _MOST_STRETCH * distance_here + _SLACK

@@ -20,6 +20,7 @@ from ucn.knn.triton_search import (
     Tuning,
     _allocate,
     _choose_splits,
+    _Device,
     _is_hopper,
     _plan,
     can_search,
@@ -353,18 +354,23 @@ def test_a_captured_graph_is_replayed_on_other_inputs(tuning: Tuning) -> None:
         check_nearest(queries, database, None, found)
 
 
+def pretend(monkeypatch: pytest.MonkeyPatch, generation: int) -> None:
+    """Has the search take any device for one as large as an H200."""
+    device = _Device(generation, processors=132, shared_bytes=227 * 1024)
+    monkeypatch.setattr("ucn.knn.triton_search._read_device", lambda _: device)
+
+
 def test_launches_overlap_where_the_device_can_do_that(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not _is_hopper(torch.device("cpu"))
-    for capability, is_hopper in (((8, 9), False), ((9, 0), True), ((12, 0), True)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+    for generation, is_hopper in ((8, False), (9, True), (12, True)):
+        pretend(monkeypatch, generation)
         assert _is_hopper(torch.device("cuda")) == is_hopper
 
 
 @pytest.mark.parametrize("has_outside", [False, True])
 def test_memory_on_an_h200(has_outside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """3000 queries, 22000 rows of 128 values: less than 7.6 MB. Torch hands out 512 bytes at a time."""
-    properties = SimpleNamespace(major=9, multi_processor_count=132, shared_memory_per_block_optin=227 * 1024)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    pretend(monkeypatch, 9)
     tuning = choose_tuning(torch.device("cuda"), 128)
     queries, database = (
         SimpleNamespace(shape=(1, n, 128), device=torch.device("cuda")) for n in (3000, 22000)

@@ -30,7 +30,10 @@ _MIN_CORRELATION = 0.7
 # Of a pair's matches. Birds of one kind (40 pairs of CUB's training images) stay below 0.33; of 36 synthetic
 # pairs of photographs all but one, whose matches are mostly wrong, lie above 0.43.
 _MIN_SHARE = 0.35
-_CHUNK = 1024  # points at a time; each needs about 20 kB
+# Points at a time, each of which needs about 20 kB: a processor's caches hold few, a GPU waits for launches.
+_CHUNK = 1024
+_GPU_CHUNK = 8192
+_TREE_THREADS = 4  # each is started anew, which takes as long as looking up some hundred points
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,8 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
     count = min(_NEIGHBOURS, len(known0))
     if count < _MIN_NEIGHBOURS or not len(points0):
         return identity.expand(len(points0), 2, 2).clone()
-    _, found = cKDTree(known0.cpu().numpy()).query(points0.cpu().numpy(), k=count)
+    tree = cKDTree(known0.cpu().numpy())
+    _, found = tree.query(points0.cpu().numpy(), k=count, workers=min(_TREE_THREADS, torch.get_num_threads()))
     rows = torch.from_numpy(found).to(known0.device)
     near0, near1 = known0[rows], known1[rows]  # (N, k, 2)
     weights = torch.ones_like(near0[..., :1])
@@ -171,9 +175,10 @@ def align_points(
     ):
         if tensor.shape != shape:
             raise ValueError(f"{name} must be {shape}, got {tuple(tensor.shape)}")
+    chunk = _CHUNK if points0.device.type == "cpu" else _GPU_CHUNK
     parts = [
         _align(grey0, grey1, points0[rows], points1[rows], linear_0to1[rows], max_shift)
-        for rows in (slice(start, start + _CHUNK) for start in range(0, max(count, 1), _CHUNK))
+        for rows in (slice(start, start + chunk) for start in range(0, max(count, 1), chunk))
     ]
     return AlignedPoints(
         torch.cat([part.points1 for part in parts]),

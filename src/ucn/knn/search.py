@@ -99,7 +99,7 @@ def _search_fused(
         return None
     found = search_fused(queries.detach(), database.detach(), k, outside)
     # What is not finite shows here, without reading all values once more; so do those float16 cannot span.
-    is_valid = bool(found.extremes.amax() < torch.inf)
+    is_valid = found.extremes.amax().item() < torch.inf
     return (found.distances, found.indices) if is_valid else None
 
 

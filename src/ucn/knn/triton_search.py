@@ -9,7 +9,7 @@ exact: only the time grows. Launches depend on shapes alone, so they can be capt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -281,18 +281,39 @@ def choose_tuning(device: torch.device, D: int) -> Tuning:
     """A good cut for a device and rows of D values: less shared memory asks for smaller steps."""
     if device.type != "cuda":
         return Tuning()
+    facts = _read_device(device)
+    if facts.generation == 9:
+        return _HOPPER if D <= _MOST_AT_ONCE else Tuning()
+    if facts.shared_bytes >= 140 * 1024:
+        return Tuning()
+    return Tuning(rows=64 if facts.shared_bytes >= 72 * 1024 else 32, columns=64, fold=1)
+
+
+@dataclass(frozen=True)
+class _Device:
+    """What the cut of the work hangs on.
+
+    Attributes:
+        generation: the first number of the compute capability.
+        processors: multiprocessors.
+        shared_bytes: of shared memory that a program can have.
+    """
+
+    generation: int
+    processors: int
+    shared_bytes: int
+
+
+@cache  # asking costs more than a launch
+def _read_device(device: torch.device) -> _Device:
     properties = torch.cuda.get_device_properties(device)
     shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 1024))
-    if properties.major == 9:
-        return _HOPPER if D <= _MOST_AT_ONCE else Tuning()
-    if shared >= 140 * 1024:
-        return Tuning()
-    return Tuning(rows=64 if shared >= 72 * 1024 else 32, columns=64, fold=1)
+    return _Device(properties.major, properties.multi_processor_count, shared)
 
 
 def _is_hopper(device: torch.device) -> bool:
     """Whether a launch can begin before the last one has ended: from compute capability 9.0 on."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return device.type == "cuda" and _read_device(device).generation >= 9
 
 
 def _count_registers(tuning: Tuning) -> int:
@@ -303,7 +324,7 @@ def _count_registers(tuning: Tuning) -> int:
 def _plan(queries: Tensor, database: Tensor, k: int, has_outside: bool, tuning: Tuning) -> _Sizes:
     places = tuning.resident
     if queries.device.type == "cuda":
-        places *= torch.cuda.get_device_properties(queries.device).multi_processor_count
+        places *= _read_device(queries.device).processors
     return _plan_sizes(*queries.shape, database.shape[1], k, has_outside, tuning, places)
 
 
