@@ -1,5 +1,6 @@
 """Whether fused programs may run, and what asking costs."""
 
+import math
 import os
 import subprocess
 import sys
@@ -7,6 +8,14 @@ import sys
 import torch
 
 from ucn import acceleration
+
+
+def test_blocks_and_powers() -> None:
+    for total in (0, 1, 2, 3, 4, 5, 63, 64, 65, 1000):
+        for block in (1, 3, 64):
+            assert acceleration.count_blocks(total, block) == math.ceil(total / block)
+    powers = {0: 1, 1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 127: 128, 128: 128, 129: 256}
+    assert {count: acceleration.round_to_power(count) for count in powers} == powers
 
 
 def test_compiler_takes_the_answer_for_a_constant() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ucn.config import Calibration, MatchConfig, ModelConfig
 from ucn.errors import ImageReadError, PointsError
+from ucn.keypoints import detect_corners
 from ucn.nn import build_model
 from ucn.predict import Matcher
 from ucn.weights import LoadedWeights, WeightsInfo
@@ -247,6 +248,26 @@ def test_pair_score_tells_same_from_other(image: Tensor) -> None:
     same = _matcher().match(image, image).pair_score
     other = _matcher().match(image, _texture(120, 168, seed=9)).pair_score
     assert same > other
+
+
+def test_corners_are_sought_only_where_points_are_chosen(
+    image: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matcher = _matcher()
+    sought: list[Tensor] = []
+
+    def detect(pixels: Tensor, max_count: int) -> Tensor:
+        sought.append(pixels)
+        return detect_corners(pixels, max_count)
+
+    monkeypatch.setattr("ucn.predict.detect_corners", detect)
+    other = _texture(96, 128, seed=1)
+    matcher.match(image, other)
+    assert [tuple(pixels.shape) for pixels in sought] == [(3, 120, 168)]
+    matcher.flow(image, other)
+    assert len(sought) == 1
+    assert len(matcher.extract(other).keypoints) > 50
+    assert len(sought) == 2
 
 
 def test_grid_keypoints(image: Tensor) -> None:

@@ -134,7 +134,8 @@ class Matcher:
             ValueError: a mask does not fit its image.
         """
         features0 = self._extract(image0, "image 0", progress)
-        features1 = self._extract(image1, "image 1", progress)
+        # Points are chosen in image 0 alone.
+        features1 = self._extract(image1, "image 1", progress, has_keypoints=False)
         return self.match_features(
             features0, features1, points=points, mask0=mask0, mask1=mask1, progress=progress
         )
@@ -202,8 +203,8 @@ class Matcher:
     @torch.no_grad()
     def flow(self, image0: ImageLike, image1: ImageLike, *, progress: Report | None = None) -> Flow:
         """Finds where every pixel of image 0 lies in image 1; images as `extract` takes them."""
-        features0 = self._extract(image0, "image 0", progress)
-        features1 = self._extract(image1, "image 1", progress)
+        features0 = self._extract(image0, "image 0", progress, has_keypoints=False)
+        features1 = self._extract(image1, "image 1", progress, has_keypoints=False)
         if progress is not None:
             progress("matching every cell")
         starts = _to_caller(cell_centres(features0.map), features0)
@@ -215,7 +216,10 @@ class Matcher:
         return Flow(_to_numpy(spread[..., :2]), _to_numpy(spread[..., 2]))
 
     @torch.no_grad()
-    def _extract(self, image: ImageLike, name: str, progress: Report | None) -> Features:
+    def _extract(
+        self, image: ImageLike, name: str, progress: Report | None, has_keypoints: bool = True
+    ) -> Features:
+        """As `extract`, with what an image is called in messages; keypoints only where they are asked."""
         pixels = to_tensor(image)
         image_hw = (pixels.shape[-2], pixels.shape[-1])
         if min(image_hw) < MIN_SIDE:
@@ -233,7 +237,8 @@ class Matcher:
 
         batch = pixels[None].contiguous(memory_format=torch.channels_last)
         feature_map = encode_in_tiles(self._encoder, batch, self.config.tile_side, report_tile)
-        keypoints = resize_points(self._detect(pixels), resize_scale(feature_map.image_hw, image_hw))
+        detected = self._detect(pixels) if has_keypoints else torch.zeros(0, 2, device=self.device)
+        keypoints = resize_points(detected, resize_scale(feature_map.image_hw, image_hw))
         grey = (pixels.mean(dim=0) * 255).round().clamp(0, 255).to(torch.uint8)
         return Features(feature_map, image_hw, keypoints, grey)
 

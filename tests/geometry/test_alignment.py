@@ -67,6 +67,20 @@ def test_matches_move_to_where_they_belong(grey0: Tensor, grey1: Tensor) -> None
     assert found.correlations[found.is_aligned].min() > 0.9
 
 
+def test_any_number_of_points_at_a_time(
+    grey0: Tensor, grey1: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points0 = scatter(60)
+    points1 = disturb(points0 @ TURN.t() + SHIFT, 1.0)
+    linear = TURN.expand(60, 2, 2)
+    together = align_points(grey0, grey1, points0, points1, linear)
+    monkeypatch.setattr("ucn.geometry.alignment._CHUNK", 7)
+    apart = align_points(grey0, grey1, points0, points1, linear)
+    assert torch.equal(together.is_aligned, apart.is_aligned)
+    torch.testing.assert_close(together.points1, apart.points1, rtol=0, atol=1e-3)
+    torch.testing.assert_close(together.correlations, apart.correlations, rtol=0, atol=1e-4)
+
+
 def test_light_may_change(grey0: Tensor, grey1: Tensor) -> None:
     points0 = scatter(30)
     truth = points0 @ TURN.t() + SHIFT
