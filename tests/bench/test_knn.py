@@ -8,7 +8,7 @@ from bench_cases import CPU, check_part, make_pretended, make_settings, replace_
 from ucn.bench import knn
 from ucn.bench.knn import compare_with_float64, draw_outside
 from ucn.bench.samples import draw_unit
-from ucn.knn import Neighbours, Outside
+from ucn.knn import Neighbours, Outside, nearest
 
 
 def test_the_search_equals_float64() -> None:
@@ -60,10 +60,11 @@ def test_cpu(has_faiss: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cuda_tables_come_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_timings(knn, monkeypatch)
     monkeypatch.setattr(knn, "use_fused", lambda *_: True)
-    searched: list[Outside | None] = []
+    searched: list[tuple[Tensor, Tensor, Outside]] = []
 
     def search(queries: Tensor, database: Tensor, outside: Outside | None) -> Any:
-        searched.append(outside)
+        if outside is not None:
+            searched.append((queries, database, outside))
         return knn._search_plain(queries, database)
 
     monkeypatch.setattr(knn, "_search_fused", search)
@@ -73,7 +74,7 @@ def test_cuda_tables_come_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ways.count("ucn, fused") == ways.count("ucn, fused, outside 16 px") == 2
     assert "torch.cdist(q, b).min(1)" in ways
     assert [target.wanted for target in part.targets] == [15.0, 2.5, 8.0, 0.9999, 1.0]
-    # Places of real cells, 24 × 32 of them, and of one's own match, which is one of these.
-    real = next(outside for outside in reversed(searched) if outside is not None)
+    # Places of real cells, 24 × 32 of them, and of each query's own match.
+    queries, database, real = searched[-1]
     assert real.positions[[0, 1, 32, -1]].tolist() == [[2, 2], [6, 2], [2, 6], [126, 94]]
-    assert torch.cdist(real.centres, real.positions).amin(dim=1).max() == 0
+    assert torch.equal(real.centres, real.positions[nearest(queries, database).indices[:, 0]])

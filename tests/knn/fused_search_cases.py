@@ -72,7 +72,8 @@ def check(
     excluded = None
     if outside is not None:
         batched = Outside(outside.centres[None], outside.positions[None], outside.radius)
-        gaps = torch.cdist(outside.centres.double(), outside.positions.double())
+        exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
+        gaps = exactly(outside.centres.double(), outside.positions.double())
         excluded = (gaps <= outside.radius).cpu().numpy()
     distances, indices = brute_force(queries, database, k, excluded)
     for tuning in tunings:
@@ -207,7 +208,7 @@ def test_outside_in_a_feature_map(tuning: Tuning) -> None:
     check(database[some], database, 2, Outside(centres[some], positions, 8.0), tunings=[tuning])
 
 
-@pytest.mark.parametrize("N", [300] if DEVICE == "cpu" else [300, 9000])
+@pytest.mark.parametrize("N", [600] if DEVICE == "cpu" else [600, 9000])
 def test_outside_with_many_queries_of_equal_height(N: int) -> None:
     """More than are compared at a time, and on a device more than are sorted together."""
     positions = torch.stack([torch.arange(40) % 5, torch.arange(40) // 5], dim=-1).to(DEVICE) * 4.0
@@ -215,6 +216,25 @@ def test_outside_with_many_queries_of_equal_height(N: int) -> None:
     centres = torch.randint(-8, 9, (N, 2), generator=generator).to(DEVICE) * 2.0
     outside = Outside(centres, positions, 12.0)
     check(draw_unit(N, 4), draw_unit(40, 4, seed=1), 1, outside, tunings=[SMALL])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("tuning", TUNINGS, ids=["small", "unfolded"])
+def test_outside_with_heights_that_sorting_does_not_tell_apart(tuning: Tuning, sign: int) -> None:
+    """Each query is the row at its own place, which alone is left out."""
+    heights = sign * (600 + 0.01 * torch.arange(128, device=DEVICE))
+    positions = torch.stack([torch.zeros_like(heights), heights], dim=-1)
+    database = draw_unit(128, 12, seed=1)
+    order = torch.randperm(128, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    check(database[order], database, 1, Outside(positions[order], positions, 0.0), tunings=[tuning])
+
+
+@pytest.mark.parametrize("height", [3.2e38, -3.2e38, 3.402e38, -3.402e38])
+def test_outside_of_places_as_far_off_as_can_be(height: float) -> None:
+    positions = torch.tensor([[0.0, height]], device=DEVICE).repeat(40, 1)
+    positions[:, 0] = torch.arange(40) * 4.0
+    database = draw_unit(40, 8, seed=1)
+    check(database[:5], database, 1, Outside(positions[:5], positions, 6.0), tunings=[SMALL])
 
 
 def test_outside_by_hand() -> None:

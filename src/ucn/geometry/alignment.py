@@ -33,7 +33,8 @@ _MIN_SHARE = 0.35
 # Points at a time, each of which needs about 20 kB: a processor's caches hold few, a GPU waits for launches.
 _CHUNK = 1024
 _GPU_CHUNK = 8192
-_TREE_THREADS = 4  # each is started anew, which takes as long as looking up some hundred points
+_TREE_THREADS = 4
+_THREAD_POINTS = 500  # each thread is started anew, which takes as long as looking up a hundred points
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,7 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
     count = min(_NEIGHBOURS, len(known0))
     if count < _MIN_NEIGHBOURS or not len(points0):
         return identity.expand(len(points0), 2, 2).clone()
-    tree = cKDTree(known0.cpu().numpy())
-    _, found = tree.query(points0.cpu().numpy(), k=count, workers=min(_TREE_THREADS, torch.get_num_threads()))
-    rows = torch.from_numpy(found).to(known0.device)
+    rows = _find_neighbours(points0, known0, count)
     near0, near1 = known0[rows], known1[rows]  # (N, k, 2)
     weights = torch.ones_like(near0[..., :1])
     for _ in range(_FIT_STEPS):
@@ -138,6 +137,17 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
         scale = misses.median(dim=1, keepdim=True).values.clamp_min(0.5)
         weights = (1 + (misses / scale).square()).pow(-2)
     return linear
+
+
+def _find_neighbours(points: Tensor, known: Tensor, count: int) -> Tensor:
+    """The rows (N, count) of the known points nearest to points."""
+    tree, places = cKDTree(known.cpu().numpy()), points.cpu().numpy()
+    workers = max(1, min(_TREE_THREADS, torch.get_num_threads(), len(places) // _THREAD_POINTS))
+    try:
+        _, found = tree.query(places, k=count, workers=workers)
+    except RuntimeError:  # no thread could be started
+        _, found = tree.query(places, k=count)
+    return torch.from_numpy(found).to(known.device)
 
 
 def align_points(

@@ -12,8 +12,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 # Below every score; with bits of a bin's number in its mantissa it stays a number, which -inf would not.
 LOWEST = tl.constexpr(-3.0e38)
 
-# Above every height, a little more than it too is a number.
-HIGHEST = tl.constexpr(3.0e38)
+# The highest height: the last bits of its key may be any, and 1 in 1000 more is infinite.
+HIGHEST = tl.constexpr(3.4e38)
 
 # Queries that are sorted among themselves; a power of two, since keys have the bits of their numbers.
 GROUP = tl.constexpr(4096)
