@@ -79,13 +79,8 @@ def draw_outside(N: int, M: int, seed: int, device: torch.device) -> Outside:
     """Queries whose true place is random in an image, and cells 4 pixels apart."""
     generator = torch.Generator(device=device).manual_seed(seed)
     centres = torch.rand((N, 2), generator=generator, device=device) * 640
-    return Outside(centres, _place_cells(M, 160, 4.0, device), _RADIUS)
-
-
-def _place_cells(M: int, width: int, stride: float, device: torch.device) -> Tensor:
-    """Where the cells of a map lie (M, 2), row by row."""
     cells = torch.arange(M, device=device)
-    return (torch.stack([cells % width, cells // width], dim=-1) + 0.5) * stride
+    return Outside(centres, torch.stack([cells % 160, cells // 160], dim=-1) * 4.0 + 2.0, _RADIUS)
 
 
 def _measure_cuda(settings: Settings) -> Part:
@@ -158,15 +153,12 @@ def _time_random(sets: list[tuple[Tensor, ...]], outside: Outside) -> dict[str, 
 
 
 def _measure_real(settings: Settings, N: int) -> list[tuple[Cell, ...]]:
-    first, second = read_real_rows(settings.weights, settings.image_hw, settings.device)
+    first, second, places = read_real_rows(settings.weights, settings.image_hw, settings.device)
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
     chosen = torch.randint(len(first), (N,), generator=generator, device=settings.device)
     queries, features = first[chosen], f"real, {len(second):,} rows"
-    height, width = settings.image_hw
-    row_cells = round((len(second) * width / height) ** 0.5)
-    cells = _place_cells(len(second), row_cells, width / row_cells, settings.device)
     # Around its own match, so that what resembles a query most is left out, as in training and checking.
-    outside = Outside(cells[nearest(queries, second).indices[:, 0]], cells, _RADIUS)
+    outside = Outside(places[nearest(queries, second).indices[:, 0]], places, _RADIUS)
     works: dict[str, Work] = {
         _FUSED: partial(_search_fused, queries, second, None),
         _OUTSIDE: partial(_search_fused, queries, second, outside),
@@ -211,7 +203,7 @@ def _measure_cpu(settings: Settings) -> Part:
     database = draw_unit(M, D, seed=settings.seed + 1, device=settings.device)
     rows, targets = _compare_on_cpu(queries, database, "random", settings)
     settings.report("nearest neighbours: real descriptors")
-    first, second = read_real_rows(settings.weights, settings.image_hw, settings.device)
+    first, second, _ = read_real_rows(settings.weights, settings.image_hw, settings.device)
     generator = torch.Generator().manual_seed(settings.seed)
     real = first[torch.randint(len(first), (N,), generator=generator)]
     more, _ = _compare_on_cpu(real, second, f"real, {len(second):,} rows", settings)

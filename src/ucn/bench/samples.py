@@ -14,7 +14,7 @@ from ucn.config import ModelConfig
 from ucn.data.example import example_pair
 from ucn.data.io import read_image
 from ucn.evaluate.bundled import Motorcycle
-from ucn.geometry.coords import resize_points, resize_scale
+from ucn.geometry.coords import cell_centres, resize_points, resize_scale
 from ucn.matching import match_cells
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
@@ -78,11 +78,16 @@ def load_network(name: str, device: torch.device) -> CorrespondenceNetwork:
 
 
 @torch.no_grad()
-def read_real_rows(name: str, settings_hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Descriptors (M, D) of all cells of both views of the bundled pair, by shipped weights."""
-    features = load_network(name, device)(read_example_images(settings_hw, device)).float()
-    rows = features.flatten(2).transpose(1, 2).contiguous()
-    return rows[0], rows[1]
+def read_real_rows(
+    name: str, settings_hw: tuple[int, int], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Descriptors (M, D) of all cells of both views of the bundled pair, by shipped weights, and places.
+
+    The places (M, 2) of cells are alike in both views.
+    """
+    found = load_network(name, device).encode(read_example_images(settings_hw, device))
+    rows = found.features.float().flatten(2).transpose(1, 2).contiguous()
+    return rows[0], rows[1], cell_centres(found)
 
 
 @torch.no_grad()

@@ -304,7 +304,7 @@ class _Device:
     shared_bytes: int
 
 
-@cache  # asking costs more than a launch
+@cache  # it is asked several times a search, and stays the same
 def _read_device(device: torch.device) -> _Device:
     properties = torch.cuda.get_device_properties(device)
     shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 1024))
