@@ -2,8 +2,10 @@
 
 import os
 import pickle
+import signal
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -302,6 +304,60 @@ def test_a_pass_in_order_leaves_out_pairs_that_cannot_be_read() -> None:
 def test_a_worker_that_dies_is_reported() -> None:
     with pytest.raises(UcnError, match=r"a process that reads data ended \(DataLoader worker.*fewer workers"):
         take(make_loader(DyingData(3), workers=1), 1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+def test_the_end_of_a_worker_is_noticed_where_pairs_are_read() -> None:
+    others = set(torch.multiprocessing.active_children())
+    answer = signal.getsignal(signal.SIGCHLD)
+    batches = make_loader(NumberedData(5), workers=1).batches()
+    next(batches)
+    assert signal.getsignal(signal.SIGCHLD) is answer
+    (worker,) = set(torch.multiprocessing.active_children()) - others
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGTERM)
+    until = time.monotonic() + 10
+    while worker.is_alive() and time.monotonic() < until:  # a step under way: nothing is raised here
+        time.sleep(0.01)
+    with pytest.raises(UcnError, match="a process that reads data ended"):
+        list(islice(batches, 10))  # some lay ready
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+def test_a_worker_that_ends_while_others_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(_: int) -> None:
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+    class EndingLoader(DataLoader[object]):
+        def __iter__(self) -> Iterator[object]:  # type: ignore[override]
+            signal.signal(signal.SIGCHLD, lambda number, _: end(number))  # as torch does
+            os.kill(os.getpid(), signal.SIGCHLD)
+            return super().__iter__()
+
+    monkeypatch.setattr(loading, "DataLoader", EndingLoader)
+    answer = signal.getsignal(signal.SIGCHLD)
+    with pytest.raises(UcnError, match=r"a process that reads data ended \(DataLoader worker \(pid 7\)"):
+        take(make_loader(NumberedData(5), workers=1), 1)
+    assert signal.getsignal(signal.SIGCHLD) is answer
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("Pin memory thread exited unexpectedly"), UcnError),
+        (RuntimeError("shapes differ"), RuntimeError),
+    ],
+)
+def test_which_errors_mean_that_a_worker_ended(
+    error: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> Iterator[object]:
+        yield from ()
+        raise error
+
+    monkeypatch.setattr(loading, "_start", fail)
+    with pytest.raises(told, match=str(error)):
+        take(make_loader(NumberedData(5), workers=1), 1)
 
 
 def test_closing_ends_the_workers() -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_is_remembered(number: signal.Signals) -> None:
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)}
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     with StopSignals() as signals:
         assert not signals.is_asked() and signals.received is None
         os.kill(os.getpid(), number)
@@ -56,21 +56,6 @@ def test_processes_that_read_data_go_on() -> None:
             os._exit(7 if signals.received is None else 8)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert not signals.is_asked()
-
-
-def test_the_death_of_a_reader_does_not_break_the_step() -> None:
-    def complain(*_: object) -> None:
-        raise RuntimeError("a worker is killed by signal")  # as torch does
-
-    before = signal.signal(signal.SIGCHLD, complain)
-    try:
-        with StopSignals():
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGCHLD)
-        with pytest.raises(RuntimeError):
-            os.kill(os.getpid(), signal.SIGCHLD)
-    finally:
-        signal.signal(signal.SIGCHLD, before)
 
 
 def test_the_error_says_where_the_run_is() -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import signal
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal
@@ -345,7 +348,7 @@ def _load(
         # Python 3.12 warns of every fork beside threads. The workers only decode, and take no lock of ours.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than cores
-        iterator = iter(loader)
+        iterator = _start(loader)
     try:
         while (found := _next(iterator)) is not None:
             if isinstance(found, UcnError):
@@ -358,12 +361,38 @@ def _load(
         del iterator  # ends the workers, though the traceback of an error may keep this frame
 
 
+def _start(loader: DataLoader[_Made | UcnError]) -> Iterator[_Made | UcnError]:
+    """Starts the workers and leaves the answer to the end of a child process as it was.
+
+    Torch would raise an error wherever the program then is, in the middle of a step for one. Without that
+    it notices within five seconds of the next read, where `_next` expects it.
+    """
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        return iter(loader)  # there torch sets none
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        with _explaining_ends():
+            return iter(loader)
+    finally:
+        # None stands for a handler that is not Python's, which cannot be put back.
+        while before is not None and signal.getsignal(signal.SIGCHLD) is not before:
+            with suppress(RuntimeError):  # of a worker that ended just now
+                signal.signal(signal.SIGCHLD, before)
+
+
 def _next(iterator: Iterator[_Made | UcnError]) -> _Made | UcnError | None:
     """What comes next; None at the end."""
-    try:
+    with _explaining_ends():
         return next(iterator, None)
+
+
+@contextmanager
+def _explaining_ends() -> Iterator[None]:
+    """Within it, errors by which torch says that a worker ended tell users what to do."""
+    try:
+        yield
     except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):
+        if not str(error).startswith(("DataLoader worker", "Pin memory thread")):
             raise
         raise UcnError(
             f"a process that reads data ended ({str(error).splitlines()[0][:200]}), as it does where memory "

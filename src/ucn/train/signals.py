@@ -63,19 +63,6 @@ class StopSignals:
             return  # a process that reads data inherited this; the run tells it when to end
         if self.received is None:
             self.received = signal.Signals(number)
-            self._ignore_ends_of_children()
         if not self._is_repeated:
             for each in _SIGNALS:
                 signal.signal(each, self._before[each] or signal.SIG_DFL)
-
-    def _ignore_ends_of_children(self) -> None:
-        """Lets the step end in peace though the same signal may have ended processes that read data.
-
-        Torch raises an error at any point of the program when one of those dies.
-        """
-        if hasattr(signal, "SIGCHLD"):
-            self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _do_nothing)
-
-
-def _do_nothing(_: int, __: FrameType | None) -> None:
-    """Handles a signal by going on."""
