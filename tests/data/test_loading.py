@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -371,6 +372,57 @@ def test_closing_ends_the_workers() -> None:
     while any(worker.is_alive() for worker in workers) and time.monotonic() < until:
         time.sleep(0.01)
     assert not any(worker.is_alive() for worker in workers)
+
+
+ENDLESS_READER = """
+import multiprocessing
+import time
+
+from numbered_data import NumberedData
+from ucn.data.loading import Fitting, PairLoader
+
+
+class LongNames(NumberedData):
+    def pair_name(self, index):
+        return "a" * 9000  # so that nothing more fits where batches are handed over
+
+
+batches = PairLoader(LongNames(5), Fitting((16, 16)), batch=8, points=8, seed=0, workers=4).batches()
+next(batches)
+print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells there who is alive")
+def test_workers_end_when_the_run_is_killed() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", ENDLESS_READER]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        workers = [int(pid) for pid in run.stdout.readline().split()]
+        time.sleep(1)  # for what they read ahead
+        run.kill()
+    assert len(workers) == 4
+    until = time.monotonic() + 30
+    while any(map(is_running, workers)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(map(is_running, workers))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_more_workers_than_cores_are_nothing_to_warn_of(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    take(make_loader(NumberedData(5), workers=2), 1)
+    assert list(recwarn) == []
 
 
 def test_loading_does_not_touch_the_global_generator() -> None:

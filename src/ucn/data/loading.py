@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import multiprocessing
+import os
 import signal
 import threading
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -32,6 +35,7 @@ _TRIES = 100
 _TRIES_FOR_ENOUGH = 8
 _MAX_PERMUTED = 1_000_000
 _BATCHES_AHEAD = 2  # of each worker
+_LOOK_FOR_PARENT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -333,21 +337,21 @@ class _OrderedBatches(_Batches):
 def _load(
     batches: _Batches, numbers: Iterable[int], workers: int, pin: bool, skipped: dict[str, str] | None
 ) -> Generator[PairBatch, None, None]:
-    loader = DataLoader(
-        batches,
-        batch_size=None,  # the data set makes whole batches
-        collate_fn=_keep,
-        sampler=numbers,
-        num_workers=workers,
-        pin_memory=pin,
-        prefetch_factor=_BATCHES_AHEAD if workers else None,
-        worker_init_fn=_start_worker,
-        generator=torch.Generator(),  # without one torch draws from its global generator
-    )
     with warnings.catch_warnings():
         # Python 3.12 warns of every fork beside threads. The workers only decode, and take no lock of ours.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than cores
+        loader = DataLoader(
+            batches,
+            batch_size=None,  # the data set makes whole batches
+            collate_fn=_keep,
+            sampler=numbers,
+            num_workers=workers,
+            pin_memory=pin,
+            prefetch_factor=_BATCHES_AHEAD if workers else None,
+            worker_init_fn=_start_worker,
+            generator=torch.Generator(),  # without one torch draws from its global generator
+        )
         iterator = _start(loader)
     try:
         while (found := _next(iterator)) is not None:
@@ -409,6 +413,20 @@ def _start_worker(_: int) -> None:
     """One thread per process: more of them would fight over the cores, and OpenCV's do not survive a fork."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the run has been killed.
+
+    Torch's own way waits until all that was read is handed over, for ever where nobody takes it.
+    """
+    run, above = multiprocessing.parent_process(), os.getppid()
+    # Processes that were forked later keep open what tells this one that the run is alive. That the system
+    # gave it another parent shows at once, though not on Windows, where there is neither.
+    while run is not None and run.is_alive() and os.getppid() == above:
+        time.sleep(_LOOK_FOR_PARENT_S)
+    os._exit(1)
 
 
 def _choose_rows(available: int, wanted: int, generator: torch.Generator) -> Tensor:
