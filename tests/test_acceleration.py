@@ -30,4 +30,4 @@ def test_compiler_takes_the_answer_for_a_constant() -> None:
 def test_no_compiler_is_imported_for_it() -> None:
     code = "import sys, ucn; ucn.Matcher; assert 'torch._dynamo' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=300)

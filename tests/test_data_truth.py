@@ -65,6 +65,6 @@ def test_the_whole(tmp_path: Path) -> None:
     options = ["synthetic", str(tmp_path), "--option", "kind=homography", "--option", "side=128", "--json"]
     environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1] / "src")}
     command = [sys.executable, str(SCRIPT), *options]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300, env=environment)
     (row,) = json.loads(done.stdout)
     assert (row["gap"], row["pairs"]) == ("?", 3)

@@ -76,7 +76,7 @@ def test_import_sets_no_global_and_loads_no_torch() -> None:
         "assert 'torch' not in sys.modules and 'ucn.cli' not in sys.modules; "
         "assert len(logging.getLogger().handlers) == before"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_grid_sample_is_called_in_one_file() -> None:

