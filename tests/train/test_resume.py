@@ -11,6 +11,7 @@ from bird_cases import write_birds
 from photo_cases import write_photos
 from train_cases import CPU, assert_equal, ignore, make_config
 from ucn.config import TrainConfig
+from ucn.data.loading import ReaderEndedError
 from ucn.errors import ConfigError, NonFiniteLossError, UcnError
 from ucn.nn import CorrespondenceNetwork
 from ucn.train import loop, photographs, sources
@@ -205,7 +206,7 @@ class Failing(Source):
 
     def draw(self, number: int, generator: torch.Generator) -> PairBatch:
         if number + 1 == self._at:
-            raise UcnError("a process that reads data ended")
+            raise ReaderEndedError("a process that reads data ended")
         return self._inner.draw(number, generator)
 
     def validation(self) -> Iterator[PairBatch]:
@@ -215,14 +216,16 @@ class Failing(Source):
         self._inner.close()
 
 
-@pytest.mark.parametrize("is_asked", [True, False])
+@pytest.mark.parametrize(
+    ("answers", "is_asked"), [([True], True), ([False] * 5 + [True], True), ([False] * 10_000, False)]
+)
 def test_readers_that_a_signal_ended_do_not_cost_the_checkpoint(
-    is_asked: bool, photos: Path, tmp_path: Path
+    answers: list[bool], is_asked: bool, photos: Path, tmp_path: Path
 ) -> None:
     config = make_config(steps=5)
     with open_sources(config, photos, CPU) as opened:
         mixture = Mixture([Failing(opened.sources[0], at=3)], config.seed)
-        asked = iter([False, False, is_asked])
+        asked = iter([False, False, *answers])  # after two steps and, perhaps later, after the error
         with pytest.raises(StoppedError if is_asked else UcnError, match=None if is_asked else "data ended"):
             train(config, mixture, CPU, ignore, ignore, folder=tmp_path, is_asked_to_stop=lambda: next(asked))
     left = load_run(tmp_path, config, ["synthetic"])

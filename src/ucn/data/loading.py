@@ -10,13 +10,13 @@ import hashlib
 import math
 import multiprocessing
 import os
-import signal
+import pickle
 import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal
@@ -36,6 +36,10 @@ _TRIES_FOR_ENOUGH = 8
 _MAX_PERMUTED = 1_000_000
 _BATCHES_AHEAD = 2  # of each worker
 _LOOK_FOR_PARENT_S = 1.0
+
+
+class ReaderEndedError(UcnError):
+    """A process that reads data ended before it should."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,7 @@ class PairLoader:
 
         Raises:
             DataError: pair after pair has no correspondence left when it is brought to size.
+            ReaderEndedError: a worker was killed.
             UcnError: what reading a pair raised, in a worker too.
         """
         return _load(self._batches, count(start), self._workers, self._pin, self._skipped)
@@ -236,6 +241,23 @@ class _Made:
             return self
         pinned = {k: v.pin_memory() if isinstance(v, Tensor) else v for k, v in self.fields.items()}
         return replace(self, fields=pinned)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tensors travel in shared memory, and with all else made one, little is left for the pipe.
+
+        What is no longer than `select.PIPE_BUF` is written whole or not at all. Of longer writes a worker
+        that is killed may leave a part, whose rest would be waited for without end.
+        """
+        fields = self.fields or {}
+        tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+        others = {name: value for name, value in fields.items() if name not in tensors}
+        rest = pickle.dumps((others, self.fields is None, self.skipped))
+        return _unpack, (tensors, torch.frombuffer(bytearray(rest), dtype=torch.uint8))
+
+
+def _unpack(tensors: dict[str, Tensor], rest: Tensor) -> _Made:
+    others, is_empty, skipped = pickle.loads(rest.numpy().tobytes())
+    return _Made(None if is_empty else tensors | others, skipped)
 
 
 class _Batches(Dataset[_Made | UcnError], ABC):
@@ -352,9 +374,9 @@ def _load(
             worker_init_fn=_start_worker,
             generator=torch.Generator(),  # without one torch draws from its global generator
         )
-        iterator = _start(loader)
+        iterator = _start(loader, pin) if workers else iter(loader)
     try:
-        while (found := _next(iterator)) is not None:
+        while (found := _next(iterator, workers)) is not None:
             if isinstance(found, UcnError):
                 raise found
             if skipped is not None:
@@ -365,43 +387,48 @@ def _load(
         del iterator  # ends the workers, though the traceback of an error may keep this frame
 
 
-def _start(loader: DataLoader[_Made | UcnError]) -> Iterator[_Made | UcnError]:
-    """Starts the workers and leaves the answer to the end of a child process as it was.
+def _start(loader: DataLoader[_Made | UcnError], pin: bool) -> Iterator[_Made | UcnError]:
+    """Starts the workers from a thread, where torch does not set its answer to the end of a child process.
 
-    Torch would raise an error wherever the program then is, in the middle of a step for one. Without that
-    it notices within five seconds of the next read, where `_next` expects it.
+    That would raise an error wherever the program then is, in the middle of a step for one. Without it torch
+    notices when a read has waited five seconds, and `_next` expects it there.
     """
-    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
-        return iter(loader)  # there torch sets none
-    before = signal.getsignal(signal.SIGCHLD)
-    try:
-        with _explaining_ends():
-            return iter(loader)
-    finally:
-        # None stands for a handler that is not Python's, which cannot be put back.
-        while before is not None and signal.getsignal(signal.SIGCHLD) is not before:
-            with suppress(RuntimeError):  # of a worker that ended just now
-                signal.signal(signal.SIGCHLD, before)
+    started: Future[Iterator[_Made | UcnError]] = Future()
+    device = torch.cuda.current_device() if pin and torch.cuda.is_available() else None
+
+    def start() -> None:
+        try:
+            if device is not None:
+                torch.cuda.set_device(device)  # each thread has its own
+            started.set_result(iter(loader))
+        except BaseException as error:
+            started.set_exception(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    return started.result()
 
 
-def _next(iterator: Iterator[_Made | UcnError]) -> _Made | UcnError | None:
+def _next(iterator: Iterator[_Made | UcnError], workers: int) -> _Made | UcnError | None:
     """What comes next; None at the end."""
-    with _explaining_ends():
-        return next(iterator, None)
-
-
-@contextmanager
-def _explaining_ends() -> Iterator[None]:
-    """Within it, errors by which torch says that a worker ended tell users what to do."""
     try:
-        yield
-    except RuntimeError as error:
-        if not str(error).startswith(("DataLoader worker", "Pin memory thread")):
+        return next(iterator, None)
+    except (RuntimeError, ConnectionError, FileNotFoundError, EOFError) as error:
+        if not workers or not _is_end_of_worker(error):
             raise
-        raise UcnError(
-            f"a process that reads data ended ({str(error).splitlines()[0][:200]}), as it does where memory "
-            "or /dev/shm is full; take fewer workers or a smaller batch"
+        said = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise ReaderEndedError(
+            f"a process that reads data ended ({said}), as it does where memory or /dev/shm is full; take "
+            "fewer workers or a smaller batch"
         ) from error
+
+
+def _is_end_of_worker(error: Exception) -> bool:
+    if isinstance(error, RuntimeError):
+        return str(error).startswith(("DataLoader worker", "Pin memory thread"))
+    # A tensor could not be fetched from its worker. What was raised in a worker begins otherwise.
+    return not str(error).startswith("Caught")
 
 
 def _keep(batch: Any) -> Any:
@@ -419,12 +446,14 @@ def _start_worker(_: int) -> None:
 def _end_with_parent() -> None:
     """Ends this process when the run has been killed.
 
-    Torch's own way waits until all that was read is handed over, for ever where nobody takes it.
+    Torch's own way waits until a batch is read and all are handed over, for ever where nobody takes them.
     """
     run, above = multiprocessing.parent_process(), os.getppid()
+    if run is None:
+        return
     # Processes that were forked later keep open what tells this one that the run is alive. That the system
-    # gave it another parent shows at once, though not on Windows, where there is neither.
-    while run is not None and run.is_alive() and os.getppid() == above:
+    # gave it another parent shows sooner, though not on Windows, where there is neither.
+    while run.is_alive() and os.getppid() == above:
         time.sleep(_LOOK_FOR_PARENT_S)
     os._exit(1)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ucn.config import Calibration, TrainConfig
-from ucn.data.loading import mix_seed
+from ucn.data.loading import ReaderEndedError, mix_seed
 from ucn.errors import UcnError
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train.calibration import fit_calibration, fit_match_curve
@@ -41,6 +41,7 @@ from ucn.types import PairBatch
 
 _CHECK_EVERY = 50
 _CALIBRATION_PAIRS = 64
+_SIGNALS_APART_S = 1.0  # between processes to which one signal was sent, at most
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,19 @@ def train(
             if is_stopped:
                 raise StoppedError(run.saved_step)
     except _ReadError as error:
-        if not is_asked_to_stop():
+        if not _is_asked_soon(is_asked_to_stop, error.cause):
             raise error.cause from None
         run.save()  # the same signal ended the processes that read; the steps before are whole
         raise StoppedError(run.saved_step) from error.cause
     return run.finish(keep)
+
+
+def _is_asked_soon(is_asked_to_stop: Callable[[], bool], error: UcnError) -> bool:
+    """Whether the run is asked to stop; a signal may end a process that reads before the run gets it."""
+    until = time.monotonic() + (_SIGNALS_APART_S if isinstance(error, ReaderEndedError) else 0)
+    while not (is_asked := is_asked_to_stop()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return is_asked
 
 
 class _ReadError(Exception):
