@@ -1,5 +1,6 @@
 """Batches of a data set: the same whatever the workers, with errors as they were raised."""
 
+import gc
 import os
 import pickle
 import signal
@@ -268,14 +269,12 @@ def test_pairs_that_cannot_be_read_are_replaced_and_noted(workers: int) -> None:
 
 def test_batches_are_pinned_with_their_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor + 1)  # CUDA alone can pin
-    made = loading._Made({"image0": torch.zeros(2), "names": ("a",), "pck_length": None}, {"b": "wrong"})
+    batch = collate([make_sample(3)], 3, torch.Generator())
     pin: Callable[[object], loading._Made] = pinning.pin_memory
-    pinned = pin(made)
-    assert pinned.fields is not None
-    assert pinned.fields["image0"].tolist() == [1, 1]
-    assert (pinned.fields["names"], pinned.fields["pck_length"]) == (("a",), None)
-    assert pinned.skipped == {"b": "wrong"}
-    assert pin(loading._Made(None, {})).fields is None
+    pinned, skipped = pin(loading._Made.pack(batch, {"b": "wrong"})).unpack()
+    assert pinned is not None and torch.equal(pinned.image0, batch.image0 + 1)
+    assert (pinned.names, pinned.pck_length, skipped) == (("a",), None, {"b": "wrong"})
+    assert pin(loading._Made.pack(None, {})).unpack() == (None, {})
 
 
 class UnreadableData(NumberedData):
@@ -365,13 +364,52 @@ def test_errors_of_starting_workers_arrive(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_batch_is_handed_over_whole_or_not_at_all() -> None:
     batch = collate([NumberedData(5, parts=True).read(0)] * 64, 8, torch.Generator())
     names = tuple(f"training/final/alley_1/{number:035d}" for number in range(64))
-    sent = loading._Made({**vars(batch), "names": names}, {name: "no file at " + name for name in names})
+    skipped = {name: "no file at " + name for name in names}
+    sent = loading._Made.pack(replace(batch, names=names), skipped)
+    assert sent.share() is sent
     assert len(ForkingPickler.dumps((7, sent))) < 4096 - 64  # `select.PIPE_BUF` of Linux, less a header
-    got = pickle.loads(pickle.dumps(sent))
-    assert got.skipped == sent.skipped
-    assert_equal([PairBatch(**got.fields)], [replace(batch, names=names)])
-    nothing = loading._Made(None, {"pair-1": "is wrong"})
-    assert pickle.loads(pickle.dumps(nothing)) == nothing
+    got, got_skipped = pickle.loads(pickle.dumps(sent)).unpack()
+    assert got_skipped == skipped
+    assert_equal([got], [replace(batch, names=names)])
+    assert loading._Made.pack(None, skipped).unpack() == (None, skipped)
+
+
+def test_too_little_shared_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("unable to allocate shared memory(shm)\nat some line")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", fail)
+    expected = (
+        r"no room .* a batch of 0\.0 MiB \(unable to allocate shared memory\(shm\)\); take fewer workers"
+    )
+    with pytest.raises(UcnError, match=expected):
+        take(make_loader(NumberedData(5), workers=1), 1)
+    take(make_loader(NumberedData(5)), 1)  # which needs none
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what torch half made
+def test_workers_that_did_start_end_when_another_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = set(torch.multiprocessing.active_children())
+    begun: list[int] = []
+
+    def fork(make: Callable[[], int] = os.fork) -> int:
+        if len(begun) == 2:
+            raise BlockingIOError("no more processes")
+        begun.append(make())
+        return begun[-1]
+
+    monkeypatch.setattr(os, "fork", fork)
+    gc.disable()
+    try:
+        with pytest.raises(BlockingIOError, match="no more processes"):
+            take(make_loader(NumberedData(5), workers=3), 1)
+        until = time.monotonic() + 60
+        while set(torch.multiprocessing.active_children()) - others and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not set(torch.multiprocessing.active_children()) - others
+    finally:
+        gc.enable()
 
 
 def test_closing_ends_the_workers() -> None:

@@ -220,8 +220,10 @@ class Failing(Source):
     ("answers", "is_asked"), [([True], True), ([False] * 5 + [True], True), ([False] * 10_000, False)]
 )
 def test_readers_that_a_signal_ended_do_not_cost_the_checkpoint(
-    answers: list[bool], is_asked: bool, photos: Path, tmp_path: Path
+    answers: list[bool], is_asked: bool, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if is_asked:
+        monkeypatch.setattr(loop, "_SIGNALS_APART_S", 60)
     config = make_config(steps=5)
     with open_sources(config, photos, CPU) as opened:
         mixture = Mixture([Failing(opened.sources[0], at=3)], config.seed)

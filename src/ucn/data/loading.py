@@ -24,7 +24,7 @@ from typing import Any, Literal
 import cv2
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from ucn.data import transforms
 from ucn.data.pairs import PairData
@@ -225,39 +225,56 @@ def make_generator(*parts: int | str) -> torch.Generator:
 
 @dataclass(frozen=True)
 class _Made:
-    """A batch in the form in which it travels between processes.
+    """A batch in the form in which it travels between processes: all of it in shared memory.
+
+    So little is written to the pipe between them that on Linux it is written whole or not at all (up to
+    `select.PIPE_BUF`). Of longer writes a worker that is killed may leave a part, whose rest would be waited
+    for without end.
 
     Attributes:
-        fields: of the batch; None where none of its pairs can be read.
-        skipped: the names of pairs that cannot be read, with what is wrong.
+        tensors: of the batch, by name.
+        rest: all else, pickled, as bytes: other parts of the batch by name, None where none of its pairs can
+            be read; and the names of pairs that cannot be read, with what is wrong.
     """
 
-    fields: dict[str, Any] | None
-    skipped: dict[str, str]
+    tensors: dict[str, Tensor]
+    rest: Tensor
+
+    @classmethod
+    def pack(cls, batch: PairBatch | None, skipped: dict[str, str]) -> _Made:
+        """Takes a batch apart."""
+        fields = {} if batch is None else vars(batch)
+        tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+        others = {name: value for name, value in fields.items() if name not in tensors}
+        rest = bytearray(pickle.dumps((None if batch is None else others, skipped)))
+        return cls(tensors, torch.frombuffer(rest, dtype=torch.uint8))
+
+    def unpack(self) -> tuple[PairBatch | None, dict[str, str]]:
+        """The batch, and the pairs that cannot be read."""
+        others, skipped = pickle.loads(self.rest.numpy().tobytes())
+        return None if others is None else PairBatch(**(self.tensors | others)), skipped
+
+    def share(self) -> _Made | UcnError:
+        """Moves it to shared memory; an error where that has no room.
+
+        Torch would do it in a thread, where an error ends nothing, and the batch would be waited for.
+        """
+        parts = [*self.tensors.values(), self.rest]
+        try:
+            for part in parts:
+                if part.numel():
+                    part.share_memory_()  # type: ignore[no-untyped-call]
+        except (RuntimeError, OSError) as error:
+            size, said = sum(part.nbytes for part in parts) / 2**20, str(error).splitlines()[0][:200]
+            return UcnError(
+                f"no room in shared memory for a batch of {size:.1f} MiB ({said}); "
+                "take fewer workers or a smaller batch, or allow more (docker run --shm-size=8g)"
+            )
+        return self
 
     def pin_memory(self) -> _Made:
         """Called by torch where batches are wanted in pinned memory."""
-        if self.fields is None:
-            return self
-        pinned = {k: v.pin_memory() if isinstance(v, Tensor) else v for k, v in self.fields.items()}
-        return replace(self, fields=pinned)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Tensors travel in shared memory, and with all else made one, little is left for the pipe.
-
-        What is no longer than `select.PIPE_BUF` is written whole or not at all. Of longer writes a worker
-        that is killed may leave a part, whose rest would be waited for without end.
-        """
-        fields = self.fields or {}
-        tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
-        others = {name: value for name, value in fields.items() if name not in tensors}
-        rest = pickle.dumps((others, self.fields is None, self.skipped))
-        return _unpack, (tensors, torch.frombuffer(bytearray(rest), dtype=torch.uint8))
-
-
-def _unpack(tensors: dict[str, Tensor], rest: Tensor) -> _Made:
-    others, is_empty, skipped = pickle.loads(rest.numpy().tobytes())
-    return _Made(None if is_empty else tensors | others, skipped)
+        return replace(self, tensors={name: value.pin_memory() for name, value in self.tensors.items()})
 
 
 class _Batches(Dataset[_Made | UcnError], ABC):
@@ -276,10 +293,11 @@ class _Batches(Dataset[_Made | UcnError], ABC):
             samples = self.choose(number)
         except UcnError as error:
             return error  # raised in a worker, torch would wrap its message in a traceback
-        if not samples:
-            return _Made(None, self._skipped)
-        batch = collate(samples, self._points, make_generator(self._seed, "points", number))
-        return _Made(dict(vars(batch)), self._skipped)
+        batch = None
+        if samples:
+            batch = collate(samples, self._points, make_generator(self._seed, "points", number))
+        made = _Made.pack(batch, self._skipped)
+        return made if get_worker_info() is None else made.share()
 
     @abstractmethod
     def choose(self, number: int) -> list[PairSample]:
@@ -379,10 +397,11 @@ def _load(
         while (found := _next(iterator, workers)) is not None:
             if isinstance(found, UcnError):
                 raise found
+            batch, found_skipped = found.unpack()
             if skipped is not None:
-                skipped |= found.skipped
-            if found.fields is not None:
-                yield PairBatch(**found.fields)
+                skipped |= found_skipped
+            if batch is not None:
+                yield batch
     finally:
         del iterator  # ends the workers, though the traceback of an error may keep this frame
 
@@ -395,19 +414,25 @@ def _start(loader: DataLoader[_Made | UcnError], pin: bool) -> Iterator[_Made | 
     """
     started: Future[Iterator[_Made | UcnError]] = Future()
     device = torch.cuda.current_device() if pin and torch.cuda.is_available() else None
-
-    def start() -> None:
-        try:
-            if device is not None:
-                torch.cuda.set_device(device)  # each thread has its own
-            started.set_result(iter(loader))
-        except BaseException as error:
-            started.set_exception(error)
-
-    thread = threading.Thread(target=start)
+    thread = threading.Thread(target=_start_here, args=(loader, device, started))
     thread.start()
     thread.join()
-    return started.result()
+    try:
+        return started.result()
+    finally:
+        del started  # an error refers to this frame; if that held it, workers that did start would stay
+
+
+def _start_here(
+    loader: DataLoader[_Made | UcnError], device: int | None, started: Future[Iterator[_Made | UcnError]]
+) -> None:
+    try:
+        if device is not None:
+            torch.cuda.set_device(device)  # each thread has its own
+        started.set_result(iter(loader))
+    except BaseException as error:
+        started.set_exception(error)
+        del started
 
 
 def _next(iterator: Iterator[_Made | UcnError], workers: int) -> _Made | UcnError | None:
@@ -419,8 +444,8 @@ def _next(iterator: Iterator[_Made | UcnError], workers: int) -> _Made | UcnErro
             raise
         said = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise ReaderEndedError(
-            f"a process that reads data ended ({said}), as it does where memory or /dev/shm is full; take "
-            "fewer workers or a smaller batch"
+            f"a process that reads data ended ({said}), as it does where memory is full; take fewer "
+            "workers or a smaller batch"
         ) from error
 
 

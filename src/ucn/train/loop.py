@@ -90,7 +90,8 @@ def train(
         folder: where checkpoints are written; None writes none.
         resume: a checkpoint of this run to go on from, as `load_run` gives it.
         look: called after each validation with the step, the network and the sources, to draw pictures.
-        is_asked_to_stop: asked after each step; when it says yes, a checkpoint is written and the run ends.
+        is_asked_to_stop: asked after each step, and when pairs could not be read; when it says yes, a
+            checkpoint is written and the run ends.
         team: the processes that train together.
 
     Returns:
