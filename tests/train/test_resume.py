@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -252,6 +253,35 @@ def test_a_stop_does_not_wait_for_a_validation(
     assert resumed is not None and unbroken is not None
     assert_equal(resumed.model, unbroken.model)
     assert without_speed(reports + part) == without_speed(expected)
+
+
+@pytest.mark.parametrize("part", ["pictures", "calibration"])
+def test_a_signal_after_a_validation_loses_nothing(
+    part: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Any:
+        raise ReaderEndedError("a process that reads data ended")
+
+    config = make_config(steps=3)
+    folders = tmp_path / "unbroken", tmp_path / "broken"
+    for folder in folders:
+        folder.mkdir()
+    unbroken, _ = continue_run(config, photos, folders[0])
+    asked = iter([False] * 3 + [True])
+    with open_sources(config, photos, CPU) as mixture, monkeypatch.context() as broken:
+        look = fail if part == "pictures" else None
+        if part == "calibration":
+            broken.setattr(loop, "_calibrate", fail)
+        with pytest.raises(StoppedError, match="step 3"):
+            train(
+                config, mixture, CPU, ignore, ignore, folder=folders[1], look=look,
+                is_asked_to_stop=lambda: next(asked),
+            )  # fmt: skip
+    resumed, reports = continue_run(config, photos, folders[1])
+    assert reports == []  # the validation is not made twice
+    assert resumed is not None and unbroken is not None
+    assert_equal(resumed.model, unbroken.model)
+    assert (resumed.pck, resumed.calibration) == (unbroken.pck, unbroken.calibration)
 
 
 def test_a_validation_that_a_signal_broke_is_made_later(

@@ -36,6 +36,7 @@ _TRIES_FOR_ENOUGH = 8
 _MAX_PERMUTED = 1_000_000
 _BATCHES_AHEAD = 2  # of each worker
 _LOOK_FOR_PARENT_S = 1.0
+_REMEDY = "where shared memory is full, allow more (docker run --shm-size=8g) or take fewer workers, or none"
 
 
 class ReaderEndedError(UcnError):
@@ -262,13 +263,12 @@ class _Made:
         parts = [*self.tensors.values(), self.rest]
         try:
             for part in parts:
-                if part.numel():
+                if part.numel():  # torch sends an empty one without memory
                     part.share_memory_()  # type: ignore[no-untyped-call]
         except (RuntimeError, OSError) as error:
-            size, said = sum(part.nbytes for part in parts) / 2**20, str(error).splitlines()[0][:200]
+            size = sum(part.nbytes for part in parts) / 2**20
             return UcnError(
-                f"no room in shared memory for a batch of {size:.1f} MiB ({said}); "
-                "take fewer workers or a smaller batch, or allow more (docker run --shm-size=8g)"
+                f"cannot put a batch of {size:.1f} MiB into shared memory ({_first_line(error)}); {_REMEDY}"
             )
         return self
 
@@ -419,6 +419,8 @@ def _start(loader: DataLoader[_Made | UcnError], pin: bool) -> Iterator[_Made | 
     thread.join()
     try:
         return started.result()
+    except OSError as error:
+        raise UcnError(f"cannot start processes that read data ({_first_line(error)}); {_REMEDY}") from error
     finally:
         del started  # an error refers to this frame; if that held it, workers that did start would stay
 
@@ -442,11 +444,14 @@ def _next(iterator: Iterator[_Made | UcnError], workers: int) -> _Made | UcnErro
     except (RuntimeError, ConnectionError, FileNotFoundError, EOFError) as error:
         if not workers or not _is_end_of_worker(error):
             raise
-        said = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise ReaderEndedError(
-            f"a process that reads data ended ({said}), as it does where memory is full; take fewer "
-            "workers or a smaller batch"
+            f"a process that reads data ended ({_first_line(error)}), as it does where memory is full; take "
+            "fewer workers or a smaller batch"
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def _is_end_of_worker(error: Exception) -> bool:

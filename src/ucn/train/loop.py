@@ -118,12 +118,12 @@ def train(
                 run.save()
             if is_stopped:
                 raise StoppedError(run.saved_step)
+        return run.finish(keep)
     except _ReadError as error:
         if not _is_asked_soon(is_asked_to_stop, error.cause):
             raise error.cause from None
         run.save()  # the same signal ended the processes that read; the steps before are whole
         raise StoppedError(run.saved_step) from error.cause
-    return run.finish(keep)
 
 
 def _is_asked_soon(is_asked_to_stop: Callable[[], bool], error: UcnError) -> bool:
@@ -135,11 +135,20 @@ def _is_asked_soon(is_asked_to_stop: Callable[[], bool], error: UcnError) -> boo
 
 
 class _ReadError(Exception):
-    """Pairs could not be read; the state of the run is that of the step before."""
+    """Pairs could not be read; the run is as it was before, so that a checkpoint can be written."""
 
     def __init__(self, cause: UcnError) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Within it, errors of reading pairs become a `_ReadError`."""
+    try:
+        yield
+    except UcnError as error:
+        raise _ReadError(error) from error
 
 
 class _Run:
@@ -207,10 +216,8 @@ class _Run:
         config, state = self._config, self.state
         step = state.step + 1
         self._generator.manual_seed(mix_seed(self._seed, "step", step))
-        try:
+        with _reading():
             batch = self._mixture.draw(step, self._generator)
-        except UcnError as error:
-            raise _ReadError(error) from error
         set_rates(state.optimiser, config, step)
         with _fast_products(self._device, config.precision == "bf16"):
             result = training_step(
@@ -247,21 +254,20 @@ class _Run:
         is_first = self._team.is_first
         found = Validation({}, 0.0)
         if is_first:
-            try:
+            with _reading():
                 found = validate(state.average, sources, self._config.precision)
-            except UcnError as error:
-                raise _ReadError(error) from error
         found = self._team.tell(found)
         state.validations.append(Validated(state.step, found))
         if is_first:
             report(replace(progress, pck=found.pck, score=found.score))
-            if look is not None:
-                look(state.step, state.average, sources)
         if self._best is None or found.score > self._best.score:
             self._best = Trained(copy.deepcopy(state.average), found.pck, found.score, state.step)
             if is_first:
                 keep(self._best)
         self._forget()
+        if look is not None and is_first:
+            with _reading():  # last, when all else of a validation is done
+                look(state.step, state.average, sources)
 
     def report(self, report: Callable[[Progress], None]) -> None:
         """Says how far the run is."""
@@ -283,7 +289,11 @@ class _Run:
         self._saved = present
 
     def finish(self, keep: Callable[[Trained], None]) -> Trained:
-        """Weighs the levels of the best network as asked for, calibrates it, and keeps it."""
+        """Weighs the levels of the best network as asked for, calibrates it, and keeps it.
+
+        Raises:
+            _ReadError: the pairs could not be read.
+        """
         if self._best is None:
             raise ValueError(f"steps must be at least 1, got {self._config.steps}")
         team = self._team
@@ -291,7 +301,8 @@ class _Run:
         best.model.scale_coarse_levels(self._config.coarse_gain)
         calibration = best.calibration
         if team.is_first:
-            calibration = _calibrate(best.model, self._mixture.sources, self._config)
+            with _reading():
+                calibration = _calibrate(best.model, self._mixture.sources, self._config)
         best = replace(best, calibration=team.tell(calibration))
         if team.is_first:
             keep(best)
