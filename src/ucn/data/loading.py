@@ -7,10 +7,10 @@ needs nothing remembered.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import multiprocessing
 import os
-import pickle
 import threading
 import time
 import warnings
@@ -234,8 +234,8 @@ class _Made:
 
     Attributes:
         tensors: of the batch, by name.
-        rest: all else, pickled, as bytes: other parts of the batch by name, None where none of its pairs can
-            be read; and the names of pairs that cannot be read, with what is wrong.
+        rest: text, as the bytes of JSON: the names of its pairs, null where none of them can be read; and
+            those of pairs that cannot be read, with what is wrong.
     """
 
     tensors: dict[str, Tensor]
@@ -246,14 +246,13 @@ class _Made:
         """Takes a batch apart."""
         fields = {} if batch is None else vars(batch)
         tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
-        others = {name: value for name, value in fields.items() if name not in tensors}
-        rest = bytearray(pickle.dumps((None if batch is None else others, skipped)))
-        return cls(tensors, torch.frombuffer(rest, dtype=torch.uint8))
+        text = json.dumps([None if batch is None else list(batch.names), skipped])
+        return cls(tensors, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))
 
     def unpack(self) -> tuple[PairBatch | None, dict[str, str]]:
         """The batch, and the pairs that cannot be read."""
-        others, skipped = pickle.loads(self.rest.numpy().tobytes())
-        return None if others is None else PairBatch(**(self.tensors | others)), skipped
+        names, skipped = json.loads(self.rest.numpy().tobytes())
+        return None if names is None else PairBatch(**self.tensors, names=tuple(names)), skipped
 
     def share(self) -> _Made | UcnError:
         """Moves it to shared memory; an error where that has no room.
