@@ -68,7 +68,7 @@ def match_cells(
         use_refinement: place matches between cells instead of on their centres.
         memory_bytes: budget of the temporaries.
     """
-    descriptors0 = sample_descriptors(map0, points0[None])[0]  # (N, D)
+    descriptors0 = _read_descriptors(map0, points0)
     return _match_descriptors(descriptors0, map1, is_allowed1, use_refinement, memory_bytes)
 
 
@@ -92,7 +92,7 @@ def refine_matches(
         is_allowed1: (h * w,) bool, which cells of image 1 may take part; None allows all.
         memory_bytes: budget of the temporaries.
     """
-    descriptors0 = sample_descriptors(map0, points0[None])[0]
+    descriptors0 = _read_descriptors(map0, points0)
     return _refine_in_chunks(descriptors0, map1, cells1, is_allowed1, memory_bytes)
 
 
@@ -119,13 +119,13 @@ def match_and_check(
         use_refinement: place matches between cells instead of on their centres.
         memory_bytes: budget of the temporaries.
     """
-    descriptors0 = sample_descriptors(map0, points0[None])[0]
+    descriptors0 = _read_descriptors(map0, points0)
     there = _match_descriptors(descriptors0, map1, is_allowed1, use_refinement, memory_bytes)
     starts1 = there.points1.nan_to_num(0.0)
     cells1, positions1 = _candidates(map1, is_allowed1)
     outside = Outside(starts1, positions1, elsewhere_radius)
     rivals = nearest(descriptors0, cells1, outside=outside, memory_bytes=memory_bytes)
-    descriptors1 = sample_descriptors(map1, starts1[None])[0]
+    descriptors1 = _read_descriptors(map1, starts1)
     back = _match_descriptors(descriptors1, map0, is_allowed0, use_refinement, memory_bytes)
     misses = (back.points1 - points0).norm(dim=-1) + 0 * there.points1[:, 0]  # NaN stays NaN
     return CheckedMatches(
@@ -165,6 +165,11 @@ def spread_over_pixels(
     cells = pixels_to_cells(pixels, feature_map.stride, feature_map.offset)
     spread = sample_image(grid, cells[None], "border")[0]  # (C + 1, H, W)
     return (spread[:-1] / spread[-1:]).permute(1, 2, 0)
+
+
+def _read_descriptors(feature_map: FeatureMap, points: Tensor) -> Tensor:
+    """Descriptors (N, D) at pixels (N, 2), the values of each side by side, as searches like them best."""
+    return sample_descriptors(feature_map, points[None])[0].contiguous()
 
 
 def _match_descriptors(
@@ -246,7 +251,8 @@ def _refine(
     cells = map1.features[0].flatten(1).t()[neighbours].to(descriptors0.dtype)  # (N, 9, D)
     offsets, weights = _fine_grid(descriptors0)  # (Q,), (Q * Q, 9)
 
-    inner = torch.einsum("nd,nkd->nk", descriptors0, cells) @ weights.t()  # (N, Q * Q)
+    # Rows times matrices: many times as fast on a processor as matrices times columns.
+    inner = (descriptors0[:, None] @ cells.mT)[:, 0] @ weights.t()  # (N, Q * Q)
     gram = (cells @ cells.transpose(1, 2)).flatten(1)  # (N, 81)
     pair_weights = (weights[:, :, None] * weights[:, None, :]).flatten(1)  # (Q * Q, 81)
     lengths = (gram @ pair_weights.t()).clamp_min(1e-12).sqrt()

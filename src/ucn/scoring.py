@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from ucn.config import Calibration
+from ucn.geometry.neighbours import find_near_places
 from ucn.knn import nearest
 from ucn.matching import CheckedMatches
 
 _NEIGHBOURS = 4
 """Matches round a match that are asked whether they moved with it."""
+_SPARE_NEIGHBOURS = 8
+"""Further ones that are looked up, so that of equally near ones those are taken that come first."""
 _MOST_STRETCH = 2.0
 """How much farther apart, or nearer, two neighbours may be in the other image."""
 _SLACK = 4.0
@@ -54,16 +57,30 @@ def _keep_neighbours(here: Tensor, there: Tensor) -> Tensor:
     count = min(_NEIGHBOURS, len(here) - 1)
     if count < 1:
         return torch.ones(len(here), dtype=torch.float32, device=here.device)
-    # The answer is the same in either type; a processor finds it sooner in float64, a GPU in float32.
-    points = here.double() if here.device.type == "cpu" else here
     # Of matches at one place another than the match itself may come first; their distances are alike.
-    near = nearest(points, points, count + 1).indices[:, 1:]
+    near = _find_nearest(here, count + 1)[:, 1:]
     distance_here = (here[:, None] - here[near]).norm(dim=-1)
     distance_there = (there[:, None] - there[near]).norm(dim=-1)
     is_kept = distance_there <= _MOST_STRETCH * distance_here + _SLACK
     is_kept &= distance_here <= _MOST_STRETCH * distance_there + _SLACK
     share: Tensor = is_kept.float().mean(dim=1)
     return share
+
+
+def _find_nearest(points: Tensor, count: int) -> Tensor:
+    """The rows (N, count) of points nearest to each, itself among them; of equally near ones the first."""
+    if points.device.type != "cpu":
+        return nearest(points, points, count).indices
+    distances, rows = find_near_places(points, points, min(count + _SPARE_NEIGHBOURS, len(points)))
+    by_row = rows.argsort(dim=1)
+    by_distance = distances.gather(1, by_row).argsort(dim=1, stable=True)
+    found = rows.gather(1, by_row.gather(1, by_distance))[:, :count]
+    # Where all that were asked for are equally near, of some that were not a lower row may be.
+    is_open = distances[:, count - 1] == distances[:, -1]
+    if rows.shape[1] < len(points) and bool(is_open.any()):
+        places = points.double()
+        found[is_open] = nearest(places[is_open], places, count).indices
+    return found
 
 
 def pair_support(scores: Tensor, is_mutual: Tensor, points0: Tensor, points1: Tensor) -> float:

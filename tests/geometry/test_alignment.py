@@ -1,7 +1,5 @@
 """Alignment by pixels on pictures that are formulas, so that every place has a true value."""
 
-from threading import Thread
-
 import numpy as np
 import pytest
 import torch
@@ -81,19 +79,6 @@ def test_any_number_of_points_at_a_time(
     assert torch.equal(together.is_aligned, apart.is_aligned)
     torch.testing.assert_close(together.points1, apart.points1, rtol=0, atol=1e-3)
     torch.testing.assert_close(together.correlations, apart.correlations, rtol=0, atol=1e-4)
-
-
-def test_neighbours_are_found_without_threads_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = scatter(1200)
-    expected = estimate_linear_parts(points, points, points @ TURN.t())
-
-    def refuse(_: Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    torch.testing.assert_close(estimate_linear_parts(points, points, points @ TURN.t()), expected)
-    monkeypatch.setattr(Thread, "start", refuse)
-    torch.testing.assert_close(estimate_linear_parts(points, points, points @ TURN.t()), expected)
 
 
 def test_light_may_change(grey0: Tensor, grey1: Tensor) -> None:

@@ -18,6 +18,7 @@ from ucn.knn.binned_search import (
     _prepare,
     rank_in_bins,
 )
+from ucn.knn.exclusion import squared_distances
 from ucn.knn.rounding import bound_rounding
 
 _BUDGET = 2**28
@@ -144,6 +145,48 @@ def test_surroundings_are_left_out(k: int, radius: float) -> None:
     squared = (centres[:, None] - positions).square().sum(dim=-1)
     expected = _search_slowly(queries, database, k, squared <= radius**2)
     assert torch.equal(nearest(queries, database, k, outside=outside).indices, expected)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("radius", [0.0, 4.0, 9.0, 200.0])
+@pytest.mark.parametrize("order", ["by height", "any"])
+def test_surroundings_in_a_feature_map(radius: float, order: str) -> None:
+    """Many queries in any order of height, some nowhere or infinitely far; each has its own cell's values."""
+    cells = torch.arange(2600)
+    positions = torch.stack([cells % 40, cells // 40], dim=-1) * 4.0
+    _, database = _draw(1, 2600)
+    generator = torch.Generator().manual_seed(3)
+    if order == "any":
+        positions = positions[torch.randperm(2600, generator=generator)]
+    positions[5], positions[9, 1], positions[11, 1] = torch.nan, torch.inf, -torch.inf
+    own = torch.randint(2600, (300,), generator=generator)
+    centres = positions[own] + torch.rand(300, 2, generator=generator).round() * radius
+    centres[0], centres[1, 1], centres[2, 1] = torch.nan, torch.inf, -torch.inf
+    centres[3, 0] = torch.nan
+    squared = (centres[:, None] - positions).square().sum(dim=-1)
+    expected = _search_slowly(database[own], database, 1, squared <= radius**2)
+    found = nearest(database[own], database, outside=Outside(centres, positions, radius)).indices
+    assert torch.equal(found, expected)
+    assert (found[:, 0] != own).any()
+    assert found[0, 0] == own[0]
+
+
+def test_rows_far_from_all_queries_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a map of 65 lines, queries are near so many: their radius of two, either way, and one more."""
+    queries, database = _draw(64, 2600)
+    cells = torch.arange(2600)
+    positions = torch.stack([cells % 40, cells // 40], dim=-1) * 4.0
+    centres = torch.tensor([[30.0, 121.0]]).expand(64, 2)
+    measured: list[int] = []
+    measure = squared_distances
+
+    def count(some: Tensor, places: Tensor) -> Tensor:
+        measured.append(places.shape[-2] * some.shape[-2] if some.ndim == 2 else 0)
+        return measure(some, places)
+
+    monkeypatch.setattr(binned_search, "squared_distances", count)
+    nearest(queries, database, outside=Outside(centres, positions, 8.0))
+    assert 0 < sum(measured) <= 64 * 5 * 40
 
 
 def test_fewer_rows_than_neighbours_are_left() -> None:

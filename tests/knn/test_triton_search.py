@@ -70,7 +70,13 @@ def test_programs_before_and_after_ranking_compile_for_a_gpu(types: dict[str, st
     from ucn.knn.triton_prepare import prepare
     from ucn.knn.triton_settle import settle
 
-    compile_for_gpu(prepare, types, EVERY | {"BLOCK": 64, "QUERY_BLOCK": 16, "IS_FULL": False}, tmp_path, 4)
+    compile_for_gpu(
+        prepare,
+        types,
+        EVERY | {"BLOCK": 64, "QUERY_BLOCK": 16, "SORTED": 2048, "IS_FULL": False},
+        tmp_path,
+        4,
+    )
     settling = {"COLUMNS": 128, "SLOTS": 8, "BINS": 64, "SPLITS_PAD": 16, "K": 3, "K_PAD": 4, "IS_FULL": True}
     compile_for_gpu(settle, types, EVERY | settling | {"ROWS": 16}, tmp_path, 1)
 

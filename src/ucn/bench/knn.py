@@ -27,6 +27,11 @@ _CDIST = "torch.cdist(q, b).min(1)"
 _HALF = "bfloat16 product, max"
 _FUSED = "ucn, fused"
 _OUTSIDE = f"{_FUSED}, outside 16 px"
+_NOTES = (
+    "Outside 16 px: of random places with random features, of its own match with real ones, so that what "
+    "resembles a query most is left out.",
+    "Equal to float64: the share of queries for which the row is that of brute force in float64.",
+)
 _TORCH = "ucn, plain torch"
 _COLUMNS = (
     Column("way"),
@@ -130,9 +135,7 @@ def _measure_cuda(settings: Settings) -> Part:
     notes = (
         "Medians of captured CUDA graphs over 12 pairs of sets, timed by events, conversion and exact "
         "ranking included; the plain torch search and nearest() are launched from Python.",
-        "Outside 16 px: of random places with random features, of its own match with real ones, so that what "
-        "resembles a query most is left out.",
-        "Equal to float64: the share of queries for which the row is that of brute force in float64.",
+        *_NOTES,
     )
     title = f"Nearest neighbours, {N} × {M} × {D}, k = 1"
     return Part((Table(title, _COLUMNS, tuple(rows), notes),), tuple(asked))
@@ -201,15 +204,17 @@ def _measure_cpu(settings: Settings) -> Part:
     settings.report("nearest neighbours: random unit features")
     queries = draw_unit(N, D, seed=settings.seed, device=settings.device)
     database = draw_unit(M, D, seed=settings.seed + 1, device=settings.device)
-    rows, targets = _compare_on_cpu(queries, database, "random", settings)
+    outside = draw_outside(N, M, settings.seed, settings.device)
+    rows, targets = _compare_on_cpu(queries, database, outside, "random", settings)
     settings.report("nearest neighbours: real descriptors")
-    first, second, _ = read_real_rows(settings.weights, settings.image_hw, settings.device)
+    first, second, positions = read_real_rows(settings.weights, settings.image_hw, settings.device)
     generator = torch.Generator().manual_seed(settings.seed)
     real = first[torch.randint(len(first), (N,), generator=generator)]
-    more, _ = _compare_on_cpu(real, second, f"real, {len(second):,} rows", settings)
+    near_match = Outside(positions[nearest(real, second).indices[:, 0]], positions, _RADIUS)
+    more, _ = _compare_on_cpu(real, second, near_match, f"real, {len(second):,} rows", settings)
     notes = [
         "Medians of rounds in which all ways take turns. All threads that each library takes by itself.",
-        "Equal to float64: the share of queries for which the row is that of brute force in float64.",
+        *_NOTES,
     ]
     if not _has_faiss():
         notes.append("faiss-cpu is not installed: pip install faiss-cpu adds its row.")
@@ -218,17 +223,23 @@ def _measure_cpu(settings: Settings) -> Part:
 
 
 def _compare_on_cpu(
-    queries: Tensor, database: Tensor, features: str, settings: Settings
+    queries: Tensor, database: Tensor, outside: Outside, features: str, settings: Settings
 ) -> tuple[list[tuple[Cell, ...]], list[Target]]:
-    ours = "ucn, nearest()"
-    works: dict[str, Work] = {ours: partial(nearest, queries, database)}
+    ours, masked = "ucn, nearest()", "ucn, nearest(), outside 16 px"
+    works: dict[str, Work] = {
+        ours: partial(nearest, queries, database),
+        masked: partial(nearest, queries, database, outside=outside),
+    }
     q, b = queries.numpy(), database.numpy()
     if _has_faiss():
         works["faiss-cpu IndexFlatIP"] = _prepare_faiss(q, b)
     works["cv2.BFMatcher"] = partial(cv2.BFMatcher(cv2.NORM_L2).match, q, b)
     works[_CDIST] = partial(_cdist_min, queries, database)
     times = time_in_turns(works, settings.effort)
-    equal = {ours: compare_with_float64(queries, database)}
+    equal = {
+        ours: compare_with_float64(queries, database),
+        masked: compare_with_float64(queries, database, outside),
+    }
     rows: list[tuple[Cell, ...]] = [
         (
             name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -30,6 +31,39 @@ def sample_image(images: Tensor, points: Tensor, padding: Padding) -> Tensor:
         images.to(grid.dtype), grid, mode="bilinear", padding_mode=padding, align_corners=False
     )
     return values.to(images.dtype)
+
+
+def sample_patches(image: Tensor, places: Tensor, shapes: Tensor, offsets: Tensor) -> Tensor:
+    """Values of an image in patches, which `shapes` turn and stretch; beyond its border, those of the border.
+
+    The same as `sample_image` at ``places[:, None] + offsets @ shapes.mT``, several times as fast: what makes
+    a grid of points is done to patches instead of pixels.
+
+    Args:
+        image: (H, W).
+        places: (N, 2) pixels, where patches have their centre.
+        shapes: (N, 2, 2).
+        offsets: (Q, 2) of a patch's pixels from its centre.
+
+    Returns:
+        (N, Q), in the type of `places`.
+    """
+    if not len(places):  # grid_sample refuses an empty grid on some devices
+        return places.new_zeros(0, len(offsets))
+    height, width = image.shape
+    centres = to_sampling_grid(places, (height, width))
+    steps = torch.stack([shapes[:, 0] * (2 / width), shapes[:, 1] * (2 / height)], dim=1)
+    # x of all pixels, then y. Not by a product of matrices, which may round to few digits.
+    grid = torch.addcmul(centres[..., None], steps[..., :1], offsets[:, 0])
+    grid.addcmul_(steps[..., 1:], offsets[:, 1])
+    values = F.grid_sample(
+        image[None, None].to(grid.dtype),
+        grid.transpose(1, 2)[None],
+        mode="bilinear",
+        padding_mode="border",
+        align_corners=False,
+    )
+    return values[0, 0]
 
 
 def sample_descriptors(feature_map: FeatureMap, points: Tensor) -> Tensor:

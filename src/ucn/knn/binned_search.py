@@ -3,7 +3,8 @@
 The product itself is as fast as the processor multiplies; what costs is to find the best of its millions of
 scores. Maxima without their places are quick, and so only these are taken: one for each bin of 16 rows. The
 rows of the best bins are then scored again, which is little. A thread takes some queries through the whole
-database, so that nothing larger than its own block is ever held.
+database, so that nothing larger than its own block is ever held. Where surroundings are left out, it takes
+queries of about the same height, so that few rows of a feature map have places near theirs.
 
 Where the processor has units for bfloat16, products of that type are twice as fast. They only choose the
 bins: all whose best score comes so near to the best of all that rounding may explain it.
@@ -26,6 +27,8 @@ from ucn.threads import share
 _BIN = 16
 # A block of scores, of so many queries and rows; smaller and larger ones measured slower.
 _BLOCK_QUERIES, _BLOCK_ROWS = 512, 1024
+# Of which so many at a time are held against the places of rows.
+_MASKED_QUERIES = 64
 _MOST_NEIGHBOURS = 8
 # Queries that rounding leaves open are measured at once where they are few, as in ordinary images: so many
 # bins more of each, that much memory at a time, and no more than this share of the queries.
@@ -81,17 +84,20 @@ def rank_in_bins(
     is_settled = torch.empty(B, N, dtype=torch.bool)
     for item in range(B):
         rows = _prepare(database[item])
-        near = outside
-        if outside is not None:
+        parts: list[tuple[slice | Tensor, Outside | None]]
+        if outside is None:
+            parts = [(slice(start, start + step), None) for start in range(0, N, step)]
+        else:
             near = replace(outside, centres=outside.centres[item], positions=outside.positions[item])
+            # By height, so that most rows of a map are far from all queries of a part.
+            by_height = torch.split(near.centres[:, 1].argsort(), step)
+            parts = [(own, replace(near, centres=near.centres[own])) for own in by_height]
 
-        def rank(part: slice, item: int = item, rows: _Rows = rows, near: Outside | None = near) -> None:
-            own = near
-            if near is not None:
-                own = replace(near, centres=near.centres[part])
-            indices[item, part], is_settled[item, part] = _rank(queries[item, part], rows, k, own)
+        def rank(part: tuple[slice | Tensor, Outside | None], item: int = item, rows: _Rows = rows) -> None:
+            own, near = part
+            indices[item, own], is_settled[item, own] = _rank(queries[item, own], rows, k, near)
 
-        share(rank, [slice(start, min(start + step, N)) for start in range(0, N, step)], threads)
+        share(rank, parts, threads)
     return indices, is_settled
 
 
@@ -116,10 +122,10 @@ def _plan_threads(
 
 def _count_bytes(step: int, M: int, D: int, k: int, outside: Outside | None) -> int:
     """What one thread holds at a time."""
-    pair = 4
-    if outside is not None:
-        pair += squared_distances_bytes(outside.centres, outside.positions)
-    scores = step * _BLOCK_ROWS * pair
+    scores = 4 * step * _BLOCK_ROWS
+    if outside is not None:  # a mask, a copy of the queries, and which rows are near
+        mask = min(step, _MASKED_QUERIES) * _BLOCK_ROWS
+        scores += mask * squared_distances_bytes(outside.centres, outside.positions) + 4 * step * D + 32 * M
     bins = 2 * step * (-(-M // _BIN) + _BLOCK_ROWS) * 4
     candidates = step * (k * _BIN * (8 * D + 64) + _MOST_BINS * (12 * _BIN + 24))
     return scores + bins + candidates + 24 * max(_BLOCK_ROWS, step) * D + _MEASURED_BYTES
@@ -295,6 +301,7 @@ def _fill_bins(queries: Tensor, values: Tensor, penalties: Tensor | None, outsid
     n, M = len(queries), len(values)
     bins = queries.new_empty(n, -(-M // _BLOCK_ROWS) * (_BLOCK_ROWS // _BIN))
     buffer = queries.new_empty(n, _BLOCK_ROWS)
+    spans = [] if outside is None else _find_spans(outside)
     for start in range(0, M, _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, M)
         scores = buffer[:, : stop - start]
@@ -302,15 +309,34 @@ def _fill_bins(queries: Tensor, values: Tensor, penalties: Tensor | None, outsid
             torch.mm(queries, values[start:stop].T, out=scores)
         else:
             torch.addmm(penalties[start:stop], queries, values[start:stop].T, out=scores)
-        if outside is not None:
-            away = squared_distances(outside.centres, outside.positions[start:stop])
-            scores.masked_fill_(away <= outside.radius**2, -torch.inf)
-            del away
+        for group, first_near, end_near in spans:
+            near = slice(max(start, first_near), min(stop, end_near))
+            if outside is not None and near.start < near.stop:
+                away = squared_distances(outside.centres[group], outside.positions[near])
+                own = scores[group, near.start - start : near.stop - start]
+                own.masked_fill_(away <= outside.radius**2, -torch.inf)
         buffer[:, stop - start :] = -torch.inf
         first = start // _BIN
         target = bins[:, first : first + _BLOCK_ROWS // _BIN]
         torch.amax(buffer.view(n, _BIN, -1), dim=1, out=target)
     return bins
+
+
+def _find_spans(outside: Outside) -> list[tuple[slice, int, int]]:
+    """Some queries at a time, and the first row and the end of those that may lie within their radius."""
+    centres, heights = outside.centres[:, 1].double(), outside.positions[:, 1].double()
+    # A little more than the radius, whatever distances are rounded to.
+    reach = 1.001 * max(outside.radius, 1e-18)
+    spans = []
+    for start in range(0, len(centres), _MASKED_QUERIES):
+        group = slice(start, start + _MASKED_QUERIES)
+        known = centres[group][~centres[group].isnan()]  # those that lie nowhere exclude nothing
+        if len(known):
+            is_near = (heights >= known.amin() - reach) & (heights <= known.amax() + reach)
+            rows = is_near.nonzero()[:, 0]
+            if len(rows):
+                spans.append((group, int(rows[0]), int(rows[-1]) + 1))
+    return spans
 
 
 def _list_rows(bins: Tensor) -> Tensor:
@@ -329,7 +355,7 @@ def _score(queries: Tensor, rows: _Rows, candidates: Tensor, outside: Outside | 
     found = chosen.mul_(queries[:, None]).sum(dim=-1).add_(rows.penalties[safe])
     if outside is not None:
         away = squared_distances(outside.centres[:, None], outside.positions[safe])[:, 0]
-        is_row &= away > outside.radius**2
+        is_row &= ~(away <= outside.radius**2)  # not above: places that are nowhere exclude nothing
     return found.masked_fill_(~is_row, -torch.inf)
 
 

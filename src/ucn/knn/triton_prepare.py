@@ -143,8 +143,8 @@ def split_spots(spots: tl.tensor) -> tl.tensor:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def bound_heights(heights: tl.tensor) -> tl.tensor:
-    """Heights that can be reckoned with; NaN stand with the largest."""
-    return tl.minimum(tl.maximum(tl.where(heights == heights, heights, HIGHEST), -HIGHEST), HIGHEST)
+    """Heights that can be reckoned with; NaN, which are not above anything, stand with the lowest."""
+    return tl.minimum(tl.where(heights > -HIGHEST, heights, -HIGHEST), HIGHEST)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -165,10 +165,12 @@ def _sort_by_height(
     first_row: tl.tensor,
     N: tl.tensor,
     BLOCK: tl.constexpr,
+    SORTED: tl.constexpr,
 ) -> tl.tensor:
     """Where queries stand by the y of their centres, of which it writes a sorted copy, all x first.
 
-    Only some thousand queries are sorted among themselves, so that the work does not grow with N squared.
+    Only `SORTED` queries, and no more than a group, are sorted among themselves, so that the work does not
+    grow with N squared.
     """
     CHUNK: tl.constexpr = 512
     rows = first_row + tl.arange(0, BLOCK)
@@ -177,8 +179,9 @@ def _sort_by_height(
     y = tl.load(centres + rows * 2 + 1, mask=rows < N, other=0.0)
     keys = _make_keys(y, rows)
     before = tl.zeros([BLOCK, CHUNK], tl.float32)
-    for chunk in range(start, tl.minimum(start + GROUP, N), CHUNK):
-        others = chunk + tl.arange(0, CHUNK)
+    # Without a loop, so that all heights are read before the first are compared.
+    for chunk in tl.static_range(0, SORTED, CHUNK):
+        others = start + chunk + tl.arange(0, CHUNK)
         heights = tl.load(centres + others * 2 + 1, mask=others < N, other=HIGHEST)
         before += (_make_keys(heights, others)[None, :] < keys[:, None]).to(tl.float32)
     places = start + tl.sum(before, axis=1).to(tl.int32)
@@ -217,6 +220,7 @@ def prepare(
     D_PAD: tl.constexpr,
     BLOCK: tl.constexpr,
     QUERY_BLOCK: tl.constexpr,
+    SORTED: tl.constexpr,
     IS_FULL: tl.constexpr,
     HAS_OUTSIDE: tl.constexpr,
     IS_HOPPER: tl.constexpr,
@@ -251,12 +255,14 @@ def prepare(
         query_rows = first_row + tl.arange(0, QUERY_BLOCK)
         own = queries + item * query_stride_item
         query_values = _read_rows(own, query_rows, N, D, query_stride_row, query_stride_value, D_PAD, IS_FULL)
-        scale = find_scale(read_row(database, D, stride_value, D_PAD, IS_FULL).to(tl.float32))
+        first = read_row(database, D, stride_value, D_PAD, IS_FULL)
         places = query_rows
         if HAS_OUTSIDE:
+            tl.debug_barrier()  # else the compiler has the values above read after the sort, and waits again
             places = _sort_by_height(
                 centres + item * N * 2, sorted_centres + item * pad_count(N) * 2, order + item * N, first_row,
-                N, QUERY_BLOCK,
+                N, QUERY_BLOCK, SORTED,
             )  # fmt: skip
+        scale = find_scale(first.to(tl.float32))
         targets = query_copies + item * N * D_PAD
         _write_copies(query_values, scale, targets, extremes, places, query_rows < N, D_PAD)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ucn.acceleration import count_blocks, launch_on, round_to_power
 from ucn.knn.exclusion import Outside
-from ucn.knn.triton_prepare import PLACES, prepare
+from ucn.knn.triton_prepare import GROUP, PLACES, prepare
 from ucn.knn.triton_rank import rank
 from ucn.knn.triton_settle import settle
 from ucn.knn.triton_splits import MOST_TILES, PARTS
@@ -27,6 +27,7 @@ MAX_NEIGHBOURS = 8
 
 # Bins that a program of `settle` chooses from: as many as its registers take.
 _MOST_CANDIDATES = 4096
+_GROUP = int(GROUP.value)
 _PLACES = int(PLACES.value)
 _PARTS = int(PARTS.value)
 _MOST_TILES = int(MOST_TILES.value)
@@ -113,6 +114,7 @@ class _Sizes:
     d_pad: int
     block: int
     query_block: int
+    sorted: int
     database_blocks: int
     blocks: int
 
@@ -226,7 +228,7 @@ def _launch_prepare(
         queries, database, work.query_copies, work.copies, work.penalties, found.extremes, centres,
         work.sorted_centres, work.order, positions, work.spots, work.heights, N, M, D, sizes.padded,
         sizes.database_blocks, *queries.stride(), *database.stride(), positions.stride(0),
-        BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block, IS_FULL=sizes.d_pad == D,
+        BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block, SORTED=sizes.sorted, IS_FULL=sizes.d_pad == D,
         num_warps=tuning.prepare_warps, **launch,
     )  # fmt: skip
 
@@ -352,6 +354,8 @@ def _plan_sizes(
         d_pad=d_pad,
         block=block,
         query_block=query_block,
+        # In few sizes, since each is compiled.
+        sorted=has_outside * min(_GROUP, count_blocks(N, 1024) * 1024),
         database_blocks=database_blocks,
         blocks=database_blocks + count_blocks(N, query_block),
     )

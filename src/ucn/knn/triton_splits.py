@@ -64,12 +64,15 @@ def find_near_tiles(
 
     In a feature map rows of about the same height stand together, so these are few steps.
     """
+    # A block of each tile at a time: every warp has all tiles, and need not wait for others.
     steps = tl.arange(0, MOST_TILES)
-    parts = tl.arange(0, COLUMNS // BLOCK)[None, :]
-    blocks = (steps * tl.num_programs(1) + tl.program_id(1))[:, None] * (COLUMNS // BLOCK) + parts
-    is_step = (steps < tiles)[:, None]
-    low = tl.min(tl.load(heights + blocks * 2, mask=is_step, other=float("inf")), axis=1)
-    high = tl.max(tl.load(heights + blocks * 2 + 1, mask=is_step, other=-float("inf")), axis=1)
+    blocks = (steps * tl.num_programs(1) + tl.program_id(1)) * (COLUMNS // BLOCK)
+    low = tl.full([MOST_TILES], float("inf"), tl.float32)
+    high = tl.full([MOST_TILES], -float("inf"), tl.float32)
+    for part in tl.static_range(COLUMNS // BLOCK):
+        bounds = heights + (blocks + part) * 2
+        low = tl.minimum(low, tl.load(bounds, mask=steps < tiles, other=float("inf")))
+        high = tl.maximum(high, tl.load(bounds + 1, mask=steps < tiles, other=-float("inf")))
     gap = tl.maximum(tl.maximum(low - highest, lowest - high), 0.0)
     # A little more than `is_far` says, whatever it rounds. Between infinite heights there may be no gap.
     is_near = (steps < tiles) & (gap * gap <= radius_squared * 1.0001)
