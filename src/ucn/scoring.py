@@ -14,13 +14,15 @@ _NEIGHBOURS = 4
 """Matches round a match that are asked whether they moved with it."""
 _SPARE_NEIGHBOURS = 8
 """Further ones that are looked up, so that of equally near ones those are taken that come first."""
+_TIE = 2e-12
+"""Distances that differ by no more than this share may be equal for `nearest`."""
 _MOST_STRETCH = 2.0
 """How much farther apart, or nearer, two neighbours may be in the other image."""
 _SLACK = 4.0
 """Pixels, one cell, by which they may be off besides."""
 _MOST_ASKED = 4096
 """Queries, as many as are matched by default, beyond which a pair's score asks every second or third only:
-to find the neighbours of all takes time that grows with their square."""
+to find the neighbours of all takes a GPU time that grows with their square."""
 
 
 def score_features(found: CheckedMatches) -> Tensor:
@@ -75,9 +77,13 @@ def _find_nearest(points: Tensor, count: int) -> Tensor:
     by_row = rows.argsort(dim=1)
     by_distance = distances.gather(1, by_row).argsort(dim=1, stable=True)
     found = rows.gather(1, by_row.gather(1, by_distance))[:, :count]
-    # Where all that were asked for are equally near, of some that were not a lower row may be.
-    is_open = distances[:, count - 1] == distances[:, -1]
-    if rows.shape[1] < len(points) and bool(is_open.any()):
+    # Others decide where distances differ by rounding alone, and where of those that were not looked up some
+    # may be as near as the last.
+    gaps, least = distances.diff(dim=1), _TIE * distances[:, 1:]
+    is_open = ((gaps > 0) & (gaps <= least)).any(dim=1)
+    if rows.shape[1] < len(points):
+        is_open |= distances[:, -1] - distances[:, count - 1] <= _TIE * distances[:, -1]
+    if bool(is_open.any()):
         places = points.double()
         found[is_open] = nearest(places[is_open], places, count).indices
     return found

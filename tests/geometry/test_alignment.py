@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ucn.geometry import alignment
 from ucn.geometry.alignment import (
     align_matches,
     align_points,
@@ -79,6 +80,32 @@ def test_any_number_of_points_at_a_time(
     assert torch.equal(together.is_aligned, apart.is_aligned)
     torch.testing.assert_close(together.points1, apart.points1, rtol=0, atol=1e-3)
     torch.testing.assert_close(together.correlations, apart.correlations, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_points_do_not_depend_on_how_they_are_shared(
+    threads: int, grey0: Tensor, grey1: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points0 = scatter(37)
+    start, linear = disturb(points0 @ TURN.t() + SHIFT, 0.7), TURN.expand(37, 2, 2)
+    expected = align_points(grey0, grey1, points0, start, linear)
+    monkeypatch.setattr(alignment, "_CHUNK", 5)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    found = align_points(grey0, grey1, points0, start, linear)
+    torch.testing.assert_close(found.points1, expected.points1, atol=1e-3, rtol=0)
+    assert torch.equal(found.is_aligned, expected.is_aligned)
+    assert found.is_aligned.any()
+
+
+def test_types_widen_and_gradients_end(grey0: Tensor, grey1: Tensor) -> None:
+    points0 = scatter(9)
+    start = disturb(points0 @ TURN.t() + SHIFT, 0.7)
+    narrow = align_points(grey0, grey1, points0, start)
+    wide = align_points(grey0.clone().requires_grad_(), grey1, points0, start.double())
+    assert narrow.points1.dtype == torch.float32
+    assert wide.points1.dtype == wide.correlations.dtype == torch.float64
+    assert not wide.points1.requires_grad
+    torch.testing.assert_close(wide.points1.float(), narrow.points1, atol=1e-3, rtol=0)
 
 
 def test_light_may_change(grey0: Tensor, grey1: Tensor) -> None:

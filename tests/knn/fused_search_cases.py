@@ -22,6 +22,7 @@ from ucn.knn.triton_search import (
     _choose_splits,
     _Device,
     _is_hopper,
+    _launch_prepare,
     _plan,
     can_search,
     choose_tuning,
@@ -36,6 +37,8 @@ UNFOLDED = Tuning(
     rows=32, columns=32, fold=1, tiles=4, prepare_values=1024, settle_values=2048, use_chain=False
 )
 TUNINGS = (SMALL, UNFOLDED)
+# Steps of several blocks that `prepare` takes at a time, as on a device.
+PARTED = replace(SMALL, prepare_values=128)
 # What a device runs; the interpreter is too slow for so large steps.
 CHOSEN = choose_tuning(torch.device(DEVICE), 128)
 LAUNCHED = (CHOSEN, replace(CHOSEN, use_chain=False)) if DEVICE == "cuda" else TUNINGS
@@ -186,7 +189,33 @@ def test_outside() -> None:
     check(database[:3], database, 1, Outside(places[4:7], places[4:], 15.0))
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=["small", "unfolded"])
+@pytest.mark.parametrize("N", [1, 1024, 1025, 4097])
+def test_queries_are_sorted_by_the_height_of_their_places(N: int) -> None:
+    """All that there are, each once, 4,096 at a time; nearly, since their numbers take the last bits."""
+    generator = torch.Generator().manual_seed(N)
+    centres = (torch.rand(1, N, 2, generator=generator) * 900 - 200).to(DEVICE)
+    centres[0, ::7, 1] = 64.0
+    centres[0, 3::50, 1] = torch.nan
+    positions, queries = torch.zeros(1, 4, 2, device=DEVICE), torch.ones(1, N, 1, device=DEVICE)
+    database = torch.ones(1, 4, 1, device=DEVICE)
+    sizes = _plan(queries, database, 1, True, SMALL)
+    work = _allocate(1, N, sizes, True, queries.device)
+    empty = torch.empty(0, device=DEVICE)
+    found = FusedNeighbours(empty, empty, empty, torch.empty(1, sizes.blocks, 2, device=DEVICE))
+    launch = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": True, "IS_HOPPER": _is_hopper(queries.device)}
+    _launch_prepare(queries, database, work, found, centres, positions, sizes, SMALL, launch)
+    heights = centres[0, :, 1].nan_to_num(-1e30).cpu()
+    start = 0
+    for order in torch.split(work.order.cpu().long(), 4096):
+        assert torch.equal(order.sort().values, torch.arange(start, start + len(order)))
+        stand = heights[order]
+        assert (stand.diff() >= -1e-3 * stand[1:].abs()).all()
+        across = work.sorted_centres[start : start + len(order)].cpu()
+        assert torch.equal(across, centres[0, :, 0].cpu()[order])
+        start += len(order)
+
+
+@pytest.mark.parametrize("tuning", [*TUNINGS, PARTED], ids=["small", "unfolded", "parted"])
 def test_outside_in_a_feature_map(tuning: Tuning) -> None:
     """Queries in any order, also nowhere; cells in order of height, so that most are passed over."""
     cells = torch.arange(256, device=DEVICE)

@@ -150,14 +150,19 @@ def test_surroundings_are_left_out(k: int, radius: float) -> None:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("radius", [0.0, 4.0, 9.0, 200.0])
 @pytest.mark.parametrize("order", ["by height", "any"])
-def test_surroundings_in_a_feature_map(radius: float, order: str) -> None:
-    """Many queries in any order of height, some nowhere or infinitely far; each has its own cell's values."""
+@pytest.mark.parametrize("size", [1.0, 1e-23])
+def test_surroundings_in_a_feature_map(radius: float, order: str, size: float) -> None:
+    """Many queries in any order of height, some nowhere or infinitely far; each has its own cell's values.
+
+    Squares of tiny distances underflow.
+    """
     cells = torch.arange(2600)
     positions = torch.stack([cells % 40, cells // 40], dim=-1) * 4.0
     _, database = _draw(1, 2600)
     generator = torch.Generator().manual_seed(3)
     if order == "any":
         positions = positions[torch.randperm(2600, generator=generator)]
+    positions, radius = positions * size, radius * size
     positions[5], positions[9, 1], positions[11, 1] = torch.nan, torch.inf, -torch.inf
     own = torch.randint(2600, (300,), generator=generator)
     centres = positions[own] + torch.rand(300, 2, generator=generator).round() * radius
@@ -169,6 +174,17 @@ def test_surroundings_in_a_feature_map(radius: float, order: str) -> None:
     assert torch.equal(found, expected)
     assert (found[:, 0] != own).any()
     assert found[0, 0] == own[0]
+
+
+@pytest.mark.parametrize("radius", [2e19, 1e200, float("inf")])
+def test_a_radius_beyond_all_squares_leaves_out_all_that_lie_anywhere(radius: float) -> None:
+    queries, database = _draw(70, 2000)
+    positions = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0))
+    positions[500:] = 1e25
+    positions[1990:] = torch.nan
+    expected = 1990 + _search_slowly(queries, database[1990:], 1)
+    found = nearest(queries, database, outside=Outside(torch.zeros(70, 2), positions, radius)).indices
+    assert torch.equal(found, expected)
 
 
 def test_rows_far_from_all_queries_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ _MIN_SHARE = 0.35
 # Points at a time, each of which needs about 20 kB: a core's caches hold few, a GPU waits for launches.
 _CHUNK = 512
 _GPU_CHUNK = 8192
+_MOST_THREADS = 8  # each of which holds a chunk
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,8 @@ def align_points(
 ) -> AlignedPoints:
     """Moves matches in image 1 to where the patches of 15 × 15 pixels round them correlate best.
 
+    What comes back carries no gradient.
+
     A match stays where it was if its patch in image 0 is blank, if alignment would move it by more than
     `max_shift`, does not raise the correlation, or leaves it below 0.7.
 
@@ -173,10 +176,13 @@ def align_points(
     ):
         if tensor.shape != shape:
             raise ValueError(f"{name} must be {shape}, got {tuple(tensor.shape)}")
+    dtype, device = torch.promote_types(points0.dtype, points1.dtype), points1.device
+    grey0, grey1, linear_0to1 = grey0.to(dtype), grey1.to(dtype), linear_0to1.to(dtype)
+    points0, points1 = points0.to(dtype), points1.to(dtype)
     found = AlignedPoints(
-        torch.empty_like(points1),
-        torch.empty(count, dtype=torch.bool, device=points1.device),
-        torch.empty_like(points1[:, 0]),
+        torch.empty(count, 2, dtype=dtype, device=device),
+        torch.empty(count, dtype=torch.bool, device=device),
+        torch.empty(count, dtype=dtype, device=device),
     )
 
     def align(rows: slice) -> None:
@@ -185,11 +191,17 @@ def align_points(
         found.is_aligned[rows] = part.is_aligned
         found.correlations[rows] = part.correlations
 
-    if points0.device.type == "cpu":
-        share(align, [slice(start, start + _CHUNK) for start in range(0, count, _CHUNK)])
-    else:
-        for start in range(0, count, _GPU_CHUNK):
-            align(slice(start, start + _GPU_CHUNK))
+    is_cpu = device.type == "cpu"
+    threads, most = (min(torch.get_num_threads(), _MOST_THREADS), _CHUNK) if is_cpu else (1, _GPU_CHUNK)
+    rounds = max(1, -(-count // (most * threads)))
+    step = max(1, -(-count // (rounds * threads)))  # as many for each thread
+    with torch.no_grad():
+        chunks = [slice(start, start + step) for start in range(0, count, step)]
+        if is_cpu:
+            share(align, chunks, threads)
+        else:
+            for rows in chunks:
+                align(rows)
     return found
 
 

@@ -69,6 +69,12 @@ def to_sampling_grid(points: Tensor, size_hw: tuple[int, int]) -> Tensor:
     return (2 * points + 1) / size - 1
 
 
+def to_sampling_steps(shapes: Tensor, size_hw: tuple[int, int]) -> Tensor:
+    """Linear maps (N, 2, 2) of steps in pixels as maps of what `to_sampling_grid` makes of them."""
+    height, width = size_hw
+    return torch.stack([shapes[:, 0] * (2 / width), shapes[:, 1] * (2 / height)], dim=1)
+
+
 def is_inside(points: Tensor, size_hw: tuple[int, int]) -> Tensor:
     """Bool (...): which points (..., 2) lie on the image; False for NaN."""
     height, width = size_hw

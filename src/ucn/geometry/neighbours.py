@@ -21,7 +21,9 @@ def find_near_places(points: Tensor, known: Tensor, count: int) -> tuple[Tensor,
     Returns:
         (N, count) distances in float64, near to far, and (N, count) int64 rows; on the device of `known`.
     """
-    tree, places = cKDTree(known.cpu().numpy()), points.cpu().numpy()
+    # In float64, which the tree computes in anyway, and which every type of torch can become.
+    tree = cKDTree(known.detach().cpu().double().numpy())
+    places = points.detach().cpu().double().numpy()
     workers = max(1, min(_THREADS, torch.get_num_threads(), len(places) // _THREAD_POINTS))
     wanted = range(1, count + 1)  # not the number, for which 1 gives vectors
     try:

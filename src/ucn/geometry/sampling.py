@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.geometry.coords import pixels_to_cells, to_sampling_grid
+from ucn.geometry.coords import pixels_to_cells, to_sampling_grid, to_sampling_steps
 from ucn.types import FeatureMap
 
 Padding = Literal["border", "zeros"]
@@ -36,8 +36,8 @@ def sample_image(images: Tensor, points: Tensor, padding: Padding) -> Tensor:
 def sample_patches(image: Tensor, places: Tensor, shapes: Tensor, offsets: Tensor) -> Tensor:
     """Values of an image in patches, which `shapes` turn and stretch; beyond its border, those of the border.
 
-    The same as `sample_image` at ``places[:, None] + offsets @ shapes.mT``, several times as fast: what makes
-    a grid of points is done to patches instead of pixels.
+    The same as `sample_image` at ``places[:, None] + offsets @ shapes.mT``, to rounding, and several times as
+    fast: what makes a grid of points is done to patches instead of pixels.
 
     Args:
         image: (H, W).
@@ -50,9 +50,8 @@ def sample_patches(image: Tensor, places: Tensor, shapes: Tensor, offsets: Tenso
     """
     if not len(places):  # grid_sample refuses an empty grid on some devices
         return places.new_zeros(0, len(offsets))
-    height, width = image.shape
-    centres = to_sampling_grid(places, (height, width))
-    steps = torch.stack([shapes[:, 0] * (2 / width), shapes[:, 1] * (2 / height)], dim=1)
+    size_hw = (image.shape[0], image.shape[1])
+    centres, steps = to_sampling_grid(places, size_hw), to_sampling_steps(shapes, size_hw)
     # x of all pixels, then y. Not by a product of matrices, which may round to few digits.
     grid = torch.addcmul(centres[..., None], steps[..., :1], offsets[:, 0])
     grid.addcmul_(steps[..., 1:], offsets[:, 1])

@@ -29,6 +29,8 @@ _BIN = 16
 _BLOCK_QUERIES, _BLOCK_ROWS = 512, 1024
 # Of which so many at a time are held against the places of rows.
 _MASKED_QUERIES = 64
+# Squares of larger distances overflow in float32, and nothing is farther.
+_LARGEST_REACH = 1e19
 _MOST_NEIGHBOURS = 8
 # Queries that rounding leaves open are measured at once where they are few, as in ordinary images: so many
 # bins more of each, that much memory at a time, and no more than this share of the queries.
@@ -88,10 +90,10 @@ def rank_in_bins(
         if outside is None:
             parts = [(slice(start, start + step), None) for start in range(0, N, step)]
         else:
-            near = replace(outside, centres=outside.centres[item], positions=outside.positions[item])
+            places = replace(outside, centres=outside.centres[item], positions=outside.positions[item])
             # By height, so that most rows of a map are far from all queries of a part.
-            by_height = torch.split(near.centres[:, 1].argsort(), step)
-            parts = [(own, replace(near, centres=near.centres[own])) for own in by_height]
+            by_height = torch.split(places.centres[:, 1].argsort(), step)
+            parts = [(own, replace(places, centres=places.centres[own])) for own in by_height]
 
         def rank(part: tuple[slice | Tensor, Outside | None], item: int = item, rows: _Rows = rows) -> None:
             own, near = part
@@ -122,13 +124,13 @@ def _plan_threads(
 
 def _count_bytes(step: int, M: int, D: int, k: int, outside: Outside | None) -> int:
     """What one thread holds at a time."""
-    scores = 4 * step * _BLOCK_ROWS
+    scores, places = 4 * step * _BLOCK_ROWS, 0
     if outside is not None:  # a mask, a copy of the queries, and which rows are near
         mask = min(step, _MASKED_QUERIES) * _BLOCK_ROWS
-        scores += mask * squared_distances_bytes(outside.centres, outside.positions) + 4 * step * D + 32 * M
+        places = mask * squared_distances_bytes(outside.centres, outside.positions) + 4 * step * D + 32 * M
     bins = 2 * step * (-(-M // _BIN) + _BLOCK_ROWS) * 4
     candidates = step * (k * _BIN * (8 * D + 64) + _MOST_BINS * (12 * _BIN + 24))
-    return scores + bins + candidates + 24 * max(_BLOCK_ROWS, step) * D + _MEASURED_BYTES
+    return scores + places + bins + candidates + 24 * max(_BLOCK_ROWS, step) * D + _MEASURED_BYTES
 
 
 def _prepare(database: Tensor) -> _Rows:
@@ -309,12 +311,8 @@ def _fill_bins(queries: Tensor, values: Tensor, penalties: Tensor | None, outsid
             torch.mm(queries, values[start:stop].T, out=scores)
         else:
             torch.addmm(penalties[start:stop], queries, values[start:stop].T, out=scores)
-        for group, first_near, end_near in spans:
-            near = slice(max(start, first_near), min(stop, end_near))
-            if outside is not None and near.start < near.stop:
-                away = squared_distances(outside.centres[group], outside.positions[near])
-                own = scores[group, near.start - start : near.stop - start]
-                own.masked_fill_(away <= outside.radius**2, -torch.inf)
+        if outside is not None:
+            _exclude(scores, start, outside, spans)
         buffer[:, stop - start :] = -torch.inf
         first = start // _BIN
         target = bins[:, first : first + _BLOCK_ROWS // _BIN]
@@ -323,20 +321,37 @@ def _fill_bins(queries: Tensor, values: Tensor, penalties: Tensor | None, outsid
 
 
 def _find_spans(outside: Outside) -> list[tuple[slice, int, int]]:
-    """Some queries at a time, and the first row and the end of those that may lie within their radius."""
+    """Some queries at a time, and the first row and the end of those that may lie within their radius.
+
+    In a feature map these are few. Rows in no order of height all lie between the first and the last.
+    """
     centres, heights = outside.centres[:, 1].double(), outside.positions[:, 1].double()
-    # A little more than the radius, whatever distances are rounded to.
+    # A little more than the radius, whatever distances are rounded to, and whatever they underflow to.
     reach = 1.001 * max(outside.radius, 1e-18)
     spans = []
     for start in range(0, len(centres), _MASKED_QUERIES):
         group = slice(start, start + _MASKED_QUERIES)
         known = centres[group][~centres[group].isnan()]  # those that lie nowhere exclude nothing
-        if len(known):
-            is_near = (heights >= known.amin() - reach) & (heights <= known.amax() + reach)
-            rows = is_near.nonzero()[:, 0]
-            if len(rows):
-                spans.append((group, int(rows[0]), int(rows[-1]) + 1))
+        if not len(known):
+            continue
+        if outside.radius > _LARGEST_REACH:
+            spans.append((group, 0, len(heights)))
+            continue
+        is_near = (heights >= known.amin() - reach) & (heights <= known.amax() + reach)
+        rows = is_near.nonzero()[:, 0]
+        if len(rows):
+            spans.append((group, int(rows[0]), int(rows[-1]) + 1))
     return spans
+
+
+def _exclude(scores: Tensor, start: int, outside: Outside, spans: list[tuple[slice, int, int]]) -> None:
+    """Puts rows too near the queries' places out of reach, in scores (n, m) of rows from `start` on."""
+    for group, first, end in spans:
+        near = slice(max(start, first), min(start + scores.shape[1], end))
+        if near.start < near.stop:
+            away = squared_distances(outside.centres[group], outside.positions[near])
+            own = scores[group, near.start - start : near.stop - start]
+            own.masked_fill_(away <= outside.radius**2, -torch.inf)
 
 
 def _list_rows(bins: Tensor) -> Tensor:

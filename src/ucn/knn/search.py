@@ -173,4 +173,6 @@ def _check_outside(outside: Outside, queries: Tensor, database: Tensor) -> Outsi
         raise ValueError(f"outside.radius must be at least 0, got {outside.radius}")
     if not (centres.is_floating_point() and positions.is_floating_point()):
         raise ValueError(f"outside must hold floats, got {centres.dtype} and {positions.dtype}")
-    return replace(outside, positions=positions.expand(wanted))
+    # No larger than can be squared.
+    radius = min(float(outside.radius), _LARGEST_VALUE)
+    return replace(outside, positions=positions.expand(wanted), radius=radius)

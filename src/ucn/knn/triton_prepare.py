@@ -169,8 +169,8 @@ def _sort_by_height(
 ) -> tl.tensor:
     """Where queries stand by the y of their centres, of which it writes a sorted copy, all x first.
 
-    Only `SORTED` queries, and no more than a group, are sorted among themselves, so that the work does not
-    grow with N squared.
+    Only queries of a group are sorted among themselves, so that the work does not grow with N squared. All of
+    them, or all there are, must be among its first `SORTED`, or two would have the same place.
     """
     CHUNK: tl.constexpr = 512
     rows = first_row + tl.arange(0, BLOCK)

@@ -114,7 +114,7 @@ class _Sizes:
     d_pad: int
     block: int
     query_block: int
-    sorted: int
+    sorted_queries: int
     database_blocks: int
     blocks: int
 
@@ -228,8 +228,8 @@ def _launch_prepare(
         queries, database, work.query_copies, work.copies, work.penalties, found.extremes, centres,
         work.sorted_centres, work.order, positions, work.spots, work.heights, N, M, D, sizes.padded,
         sizes.database_blocks, *queries.stride(), *database.stride(), positions.stride(0),
-        BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block, SORTED=sizes.sorted, IS_FULL=sizes.d_pad == D,
-        num_warps=tuning.prepare_warps, **launch,
+        BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block, SORTED=sizes.sorted_queries,
+        IS_FULL=sizes.d_pad == D, num_warps=tuning.prepare_warps, **launch,
     )  # fmt: skip
 
 
@@ -355,7 +355,7 @@ def _plan_sizes(
         block=block,
         query_block=query_block,
         # In few sizes, since each is compiled.
-        sorted=has_outside * min(_GROUP, count_blocks(N, 1024) * 1024),
+        sorted_queries=has_outside * min(_GROUP, count_blocks(N, 1024) * 1024),
         database_blocks=database_blocks,
         blocks=database_blocks + count_blocks(N, query_block),
     )
