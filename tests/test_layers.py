@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "ucn"
 LEVELS: list[set[str]] = [
     {"errors", "types", "config", "devices", "acceleration", "threads"},
     {"geometry"},
-    {"knn"},
+    {"knn", "triton_refinement"},
     {"nn", "losses", "matching", "data", "keypoints"},
     {"weights", "scoring"},
     {"predict", "baselines", "tracking"},

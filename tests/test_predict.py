@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ucn.config import Calibration, MatchConfig, ModelConfig
 from ucn.errors import ImageReadError, PointsError
-from ucn.keypoints import detect_corners
+from ucn.keypoints import find_corners
 from ucn.nn import build_model
 from ucn.predict import Matcher
 from ucn.weights import LoadedWeights, WeightsInfo
@@ -256,14 +256,14 @@ def test_corners_are_sought_only_where_points_are_chosen(
     matcher = _matcher()
     sought: list[Tensor] = []
 
-    def detect(pixels: Tensor, max_count: int) -> Tensor:
-        sought.append(pixels)
-        return detect_corners(pixels, max_count)
+    def find(brightness: Tensor, max_count: int) -> Tensor:
+        sought.append(brightness)
+        return find_corners(brightness, max_count)
 
-    monkeypatch.setattr("ucn.predict.detect_corners", detect)
+    monkeypatch.setattr("ucn.predict.find_corners", find)
     other = _texture(96, 128, seed=1)
     matcher.match(image, other)
-    assert [tuple(pixels.shape) for pixels in sought] == [(3, 120, 168)]
+    assert [tuple(brightness.shape) for brightness in sought] == [(120, 168)]
     matcher.flow(image, other)
     assert len(sought) == 1
     assert len(matcher.extract(other).keypoints) > 50

@@ -28,12 +28,21 @@ def detect_corners(image: Tensor, max_count: int) -> Tensor:
     Raises:
         ValueError: `max_count` is below 1.
     """
+    return find_corners(read_brightness(image), max_count)
+
+
+def read_brightness(image: Tensor) -> Tensor:
+    """The brightness (H, W), uint8 on the CPU, in which corners of an image (3, H, W) in [0, 1] are found."""
+    return (image.mean(dim=0).clamp(0, 1) * 255).byte().cpu()
+
+
+def find_corners(brightness: Tensor, max_count: int) -> Tensor:
+    """As `detect_corners`, in what `read_brightness` gave."""
     if max_count < 1:  # OpenCV would return all corners
         raise ValueError(f"max_count must be at least 1, got {max_count}")
-    grey = (image.mean(dim=0).clamp(0, 1) * 255).byte().cpu().numpy()
-    grey = cv2.createCLAHE(clipLimit=2.0, tileGridSize=(8, 8)).apply(grey)
+    even = cv2.createCLAHE(clipLimit=2.0, tileGridSize=(8, 8)).apply(brightness.numpy())
     corners = cv2.goodFeaturesToTrack(
-        grey, max_count, _QUALITY_FLOOR, _MIN_DISTANCE, blockSize=5, useHarrisDetector=False
+        even, max_count, _QUALITY_FLOOR, _MIN_DISTANCE, blockSize=5, useHarrisDetector=False
     )
     if corners is None:
         return torch.zeros(0, 2)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ucn.acceleration import use_fused
 from ucn.geometry.coords import cell_centres, pixel_grid, pixels_to_cells, resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors, sample_image
 from ucn.knn import Outside, nearest
@@ -198,6 +199,20 @@ def _refine_in_chunks(
     descriptors0: Tensor, map1: FeatureMap, index: Tensor, is_allowed1: Tensor | None, memory_bytes: int
 ) -> CellMatches:
     """Moves matches from cells to places between them, in bounded memory; see `_refine`."""
+    if len(index) and use_fused(descriptors0, map1.features, index):
+        from ucn.triton_refinement import can_refine, refine_fused  # only where Triton is there
+
+        if can_refine(descriptors0, map1.features):
+            found = refine_fused(
+                descriptors0,
+                map1.features[0],
+                index,
+                is_allowed1,
+                stride=map1.stride,
+                offset=map1.offset,
+                fine_steps=_FINE_STEPS,
+            )
+            return CellMatches(*found)
     neighbourhood_bytes = 12 * (descriptors0.shape[-1] + (2 * _FINE_STEPS + 1) ** 2) * 4
     chunk = max(1, memory_bytes // neighbourhood_bytes)
     parts = [

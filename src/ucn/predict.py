@@ -20,7 +20,7 @@ from ucn.errors import ImageReadError
 from ucn.geometry.alignment import align_matches, show_same_surface
 from ucn.geometry.coords import cell_centres, cells_to_pixels, pixels_to_cells, resize_points, resize_scale
 from ucn.geometry.sampling import read_nearest
-from ucn.keypoints import detect_corners, grid_points
+from ucn.keypoints import find_corners, grid_points, read_brightness
 from ucn.matching import CheckedMatches, match_and_check, similarity_map, spread_over_pixels
 from ucn.nn import MIN_SIDE
 from ucn.nn.fast import Engine, choose_encoder
@@ -99,7 +99,7 @@ class Matcher:
         Raises:
             ImageReadError: the file cannot be read, or a side is shorter than 32 px.
         """
-        return self._extract(image, "image", progress)
+        return self._add_keypoints(*self._encode_image(image, "image", progress))
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> FeatureMap:
@@ -133,9 +133,10 @@ class Matcher:
             PointsError: a point is not finite or lies outside image 0.
             ValueError: a mask does not fit its image.
         """
-        features0 = self._extract(image0, "image 0", progress)
-        # Points are chosen in image 0 alone.
-        features1 = self._extract(image1, "image 1", progress, has_keypoints=False)
+        encoded0, brightness0 = self._encode_image(image0, "image 0", progress)
+        # Points are chosen in image 0 alone, while a GPU still encodes both.
+        features1 = self._encode_image(image1, "image 1", progress, has_keypoints=False)[0]
+        features0 = self._add_keypoints(encoded0, brightness0)
         return self.match_features(
             features0, features1, points=points, mask0=mask0, mask1=mask1, progress=progress
         )
@@ -203,8 +204,8 @@ class Matcher:
     @torch.no_grad()
     def flow(self, image0: ImageLike, image1: ImageLike, *, progress: Report | None = None) -> Flow:
         """Finds where every pixel of image 0 lies in image 1; images as `extract` takes them."""
-        features0 = self._extract(image0, "image 0", progress, has_keypoints=False)
-        features1 = self._extract(image1, "image 1", progress, has_keypoints=False)
+        features0 = self._encode_image(image0, "image 0", progress, has_keypoints=False)[0]
+        features1 = self._encode_image(image1, "image 1", progress, has_keypoints=False)[0]
         if progress is not None:
             progress("matching every cell")
         starts = _to_caller(cell_centres(features0.map), features0)
@@ -216,10 +217,13 @@ class Matcher:
         return Flow(_to_numpy(spread[..., :2]), _to_numpy(spread[..., 2]))
 
     @torch.no_grad()
-    def _extract(
+    def _encode_image(
         self, image: ImageLike, name: str, progress: Report | None, has_keypoints: bool = True
-    ) -> Features:
-        """As `extract`, with what an image is called in messages; keypoints only where they are asked."""
+    ) -> tuple[Features, Tensor | None]:
+        """What `extract` finds but keypoints, and the brightness in which corners are found, if they are.
+
+        `name` is what the image is called in messages.
+        """
         pixels = to_tensor(image)
         image_hw = (pixels.shape[-2], pixels.shape[-1])
         if min(image_hw) < MIN_SIDE:
@@ -230,6 +234,9 @@ class Matcher:
         if progress is not None:
             progress(f"encoding {name}")
         pixels = reduce_image(pixels.to(self.device), self.config.max_side)
+        # Before a GPU has more to do, so that this waits for little.
+        has_corners = has_keypoints and self.config.keypoints == "corners"
+        brightness = read_brightness(pixels) if has_corners else None
 
         def report_tile(tile: str) -> None:
             if progress is not None:
@@ -237,18 +244,19 @@ class Matcher:
 
         batch = pixels[None].contiguous(memory_format=torch.channels_last)
         feature_map = encode_in_tiles(self._encoder, batch, self.config.tile_side, report_tile)
-        detected = self._detect(pixels) if has_keypoints else torch.zeros(0, 2, device=self.device)
-        keypoints = resize_points(detected, resize_scale(feature_map.image_hw, image_hw))
         grey = (pixels.mean(dim=0) * 255).round().clamp(0, 255).to(torch.uint8)
-        return Features(feature_map, image_hw, keypoints, grey)
+        return Features(feature_map, image_hw, torch.zeros(0, 2, device=self.device), grey), brightness
 
-    def _detect(self, pixels: Tensor) -> Tensor:
-        if self.config.keypoints == "corners":
-            return detect_corners(pixels, self.config.max_keypoints).to(self.device)
-        size_hw, step = (pixels.shape[-2], pixels.shape[-1]), self.config.grid_step
-        while len(grid := grid_points(size_hw, step)) > self.config.max_keypoints:
-            step += 1  # a coarser grid, so that the whole image stays evenly covered
-        return grid.to(self.device)
+    def _add_keypoints(self, features: Features, brightness: Tensor | None) -> Features:
+        """The features with corners, or a grid where there is no brightness to find them in."""
+        if brightness is not None:
+            detected = find_corners(brightness, self.config.max_keypoints)
+        else:
+            step = self.config.grid_step
+            while len(detected := grid_points(features.map.image_hw, step)) > self.config.max_keypoints:
+                step += 1  # a coarser grid, so that the whole image stays evenly covered
+        scale = resize_scale(features.map.image_hw, features.image_hw)
+        return replace(features, keypoints=resize_points(detected.to(self.device), scale))
 
     def _choose_points(self, features: Features, use: Tensor | None) -> Tensor:
         points = features.keypoints.to(self.device)

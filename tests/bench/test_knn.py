@@ -65,13 +65,14 @@ def test_cuda_tables_come_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def search(queries: Tensor, database: Tensor, outside: Outside | None) -> Any:
         if outside is not None:
             searched.append((queries, database, outside))
-        return knn._search_plain(queries, database)
+        return Neighbours(*knn._search_plain(queries, database))
 
     monkeypatch.setattr(knn, "_search_fused", search)
     part = knn.measure(make_pretended())
     check_part(part)
     ways = [row[0] for row in part.tables[0].rows]
-    assert ways.count("ucn, fused") == ways.count("ucn, fused, outside 16 px") == 2
+    for way in ("", ", outside 16 px", ", then dropped within 16 px"):
+        assert ways.count(f"ucn, fused{way}") == 2
     assert "torch.cdist(q, b).min(1)" in ways
     assert [target.wanted for target in part.targets] == [15.0, 2.5, 8.0, 0.9999, 1.0]
     # Places of real cells, 24 × 32 of them, and of each query's own match.

@@ -5,6 +5,7 @@ from threading import Thread
 import pytest
 import torch
 
+from ucn.geometry import neighbours
 from ucn.geometry.neighbours import find_near_places
 
 
@@ -35,3 +36,14 @@ def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(find_near_places(points, points, 2)[1], wanted)
     monkeypatch.setattr(Thread, "start", refuse)
     assert torch.equal(find_near_places(points, points, 2)[1], wanted)
+
+
+@pytest.mark.parametrize(("N", "M", "count"), [(0, 3, 2), (1, 1, 1), (7, 5, 5), (120, 90, 12)])
+def test_by_comparing_all_as_by_a_tree(N: int, M: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "_CHUNK_BYTES", 8 * 90 * 7)  # a few points at a time
+    generator = torch.Generator().manual_seed(1)
+    points, known = (torch.rand(size, 2, generator=generator) * 100 + 4000 for size in (N, M))
+    distances, rows = neighbours._compare_all(points, known, count)
+    wanted = find_near_places(points, known, count)
+    assert torch.equal(rows, wanted[1])
+    torch.testing.assert_close(distances, wanted[0])

@@ -19,6 +19,7 @@ from ucn.bench.timing import Work, measure_memory, time_eager, time_graphs, time
 from ucn.errors import UcnError
 from ucn.knn import Outside, nearest
 from ucn.knn.torch_search import search_exactly
+from ucn.losses.mining import drop_near_cells
 
 # Together several times as large as the L2 cache of an H200, 60 MB.
 _SETS = 12
@@ -27,6 +28,9 @@ _CDIST = "torch.cdist(q, b).min(1)"
 _HALF = "bfloat16 product, max"
 _FUSED = "ucn, fused"
 _OUTSIDE = f"{_FUSED}, outside 16 px"
+_DROPPED = f"{_FUSED}, then dropped within 16 px"
+_HARDEST = "hardest outside 16 px"
+_NEAREST = "nearest, then dropped within 16 px"
 _NOTES = (
     "Outside 16 px: of random places with random features, of its own match with real ones, so that what "
     "resembles a query most is left out.",
@@ -124,18 +128,20 @@ def _measure_cuda(settings: Settings) -> Part:
     ]
     settings.report("nearest neighbours: real descriptors")
     rows += _measure_real(settings, N)
-    outside_ratio = times[_OUTSIDE] / fused
+    mining = times[_OUTSIDE] / times[_DROPPED]
     asked = [
         Target(f"{_CDIST} ÷ fused", "an H200", times[_CDIST] / fused, 15.0),
         Target(f"{_HALF} ÷ fused", "an H200", times[_HALF] / fused, 2.5),
         Target("extra memory", "an H200", float(memory[_FUSED] or 0), 8.0, "MB", is_least=False),
         Target("equal to float64", "any machine", float(exact[_FUSED][0] or 0), 0.9999, "share"),
-        Target("outside 16 px ÷ without a radius", "an H200", outside_ratio, 1.0, is_least=False),
+        Target(f"mining, {_HARDEST} ÷ {_NEAREST}", "an H200", mining, 1.0, is_least=False),
     ]
     notes = (
         "Medians of captured CUDA graphs over 12 pairs of sets, timed by events, conversion and exact "
         "ranking included; the plain torch search and nearest() are launched from Python.",
         *_NOTES,
+        "Outside 16 px is how hardest negatives are mined. Then dropped within 16 px is the paper's mining: "
+        "the nearest of all, which is no negative where it lies too near.",
     )
     title = f"Nearest neighbours, {N} × {M} × {D}, k = 1"
     return Part((Table(title, _COLUMNS, tuple(rows), notes),), tuple(asked))
@@ -146,6 +152,7 @@ def _time_random(sets: list[tuple[Tensor, ...]], outside: Outside) -> dict[str, 
     return {
         _FUSED: time_graphs([partial(_search_fused, q, b, None) for q, b in sets]),
         _OUTSIDE: time_graphs([partial(_search_fused, q, b, outside) for q, b in sets]),
+        _DROPPED: time_graphs([partial(_search_and_drop, q, b, outside) for q, b in sets]),
         _CDIST: time_graphs([partial(_cdist_min, q, b) for q, b in sets[:4]]),
         "float32 product, max": time_graphs([partial(_product_max, q, b) for q, b in sets[:4]]),
         _HALF: time_graphs([partial(_product_max, q, b) for q, b in halves]),
@@ -165,6 +172,7 @@ def _measure_real(settings: Settings, N: int) -> list[tuple[Cell, ...]]:
     works: dict[str, Work] = {
         _FUSED: partial(_search_fused, queries, second, None),
         _OUTSIDE: partial(_search_fused, queries, second, outside),
+        _DROPPED: partial(_search_and_drop, queries, second, outside),
         _CDIST: partial(_cdist_min, queries, second),
         _HALF: partial(_product_max, queries.bfloat16(), second.bfloat16()),
     }
@@ -185,6 +193,11 @@ def _search_fused(queries: Tensor, database: Tensor, outside: Outside | None) ->
     if outside is not None:
         outside = Outside(outside.centres[None], outside.positions[None], outside.radius)
     return search_fused(queries[None], database[None], 1, outside)
+
+
+def _search_and_drop(queries: Tensor, database: Tensor, outside: Outside) -> Tensor:
+    found = _search_fused(queries, database, None).indices
+    return drop_near_cells(found, outside.positions, outside.centres[None], outside.radius)
 
 
 def _search_plain(queries: Tensor, database: Tensor) -> Any:

@@ -8,11 +8,14 @@ may change.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from ucn.acceleration import use_fused
 from ucn.geometry.neighbours import find_near_places
 from ucn.geometry.sampling import sample_patches
 from ucn.threads import share
@@ -20,6 +23,7 @@ from ucn.threads import share
 _NEIGHBOURS = 12
 _MIN_NEIGHBOURS = 4  # three determine an affine map; one more can contradict them
 _FIT_STEPS = 4
+_LEAST_SCALE = 0.5  # pixels by which neighbours may always be off
 _RIDGE = 1.0  # square pixels; where neighbours lie on a line, the map across it is the identity
 _RADIUS = 7
 _STEPS = 10
@@ -35,6 +39,9 @@ _MIN_SHARE = 0.35
 _CHUNK = 512
 _GPU_CHUNK = 8192
 _MOST_THREADS = 8  # each of which holds a chunk
+
+_Search = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+"""As `_search_plainly`."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,12 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
     if count < _MIN_NEIGHBOURS or not len(points0):
         return identity.expand(len(points0), 2, 2).clone()
     _, rows = find_near_places(points0, known0, count)
+    if use_fused(rows, known0, known1) and known0.dtype == known1.dtype == points0.dtype == torch.float32:
+        from ucn.geometry.triton_alignment import fit_linear_parts_fused  # only where Triton is there
+
+        return fit_linear_parts_fused(
+            known0, known1, rows, steps=_FIT_STEPS, ridge=_RIDGE, least_scale=_LEAST_SCALE
+        )
     near0, near1 = known0[rows], known1[rows]  # (N, k, 2)
     weights = torch.ones_like(near0[..., :1])
     for _ in range(_FIT_STEPS):
@@ -134,7 +147,7 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
             weighted @ from0 + _RIDGE * identity, weighted @ from1 + _RIDGE * identity
         ).mT
         misses = (from1 - from0 @ linear.mT).norm(dim=-1, keepdim=True)
-        scale = misses.median(dim=1, keepdim=True).values.clamp_min(0.5)
+        scale = misses.median(dim=1, keepdim=True).values.clamp_min(_LEAST_SCALE)
         weights = (1 + (misses / scale).square()).pow(-2)
     return linear
 
@@ -209,10 +222,40 @@ def _align(
     grey0: Tensor, grey1: Tensor, points0: Tensor, points1: Tensor, linear: Tensor, max_shift: float
 ) -> AlignedPoints:
     """As `align_points`, for a chunk."""
-    offsets, weights = _window(points0)
-    template = _Template.cut(grey0, points0, offsets, weights)
     has_match = points1.isfinite().all(dim=1)
     start = points1.nan_to_num(0.0)
+    search = _choose_search(grey0, grey1, start)
+    place, first, last, contrasts = search(grey0, grey1, points0, start, linear)
+    is_blank = contrasts < _MIN_CONTRAST
+    is_aligned = has_match & ~is_blank & (last > first) & (last >= _MIN_CORRELATION)
+    is_aligned &= (place - start).norm(dim=1) <= max_shift  # False for NaN
+    correlations = torch.where(is_aligned, last, first).masked_fill(~has_match | is_blank, -1.0)
+    return AlignedPoints(torch.where(is_aligned[:, None], place, points1), is_aligned, correlations)
+
+
+def _choose_search(grey0: Tensor, grey1: Tensor, points: Tensor) -> _Search:
+    if use_fused(grey0, grey1, points) and len(points):
+        from ucn.geometry import triton_alignment  # only where Triton is there
+
+        if triton_alignment.can_align(grey0, grey1, points):
+            return partial(
+                triton_alignment.align_fused,
+                radius=_RADIUS,
+                steps=_STEPS,
+                first_steps=_FIRST_STEPS,
+                max_step=_MAX_STEP,
+                damping=_DAMPING,
+                min_contrast=_MIN_CONTRAST,
+            )
+    return _search_plainly
+
+
+def _search_plainly(
+    grey0: Tensor, grey1: Tensor, points0: Tensor, start: Tensor, linear: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where matches correlate best: places, correlations before and there, and the contrast of patches."""
+    offsets, weights = _window(points0)
+    template = _Template.cut(grey0, points0, offsets, weights)
     place, shape = start, linear
     patches = _normalise(sample_patches(grey1, place, shape, offsets), weights)[0]
     first = template.correlate(patches)
@@ -221,11 +264,7 @@ def _align(
         shape = shape @ _invert_small(bend)
         place = place - (shape @ move[..., None])[..., 0]
         patches = _normalise(sample_patches(grey1, place, shape, offsets), weights)[0]
-    last = template.correlate(patches)
-    is_aligned = has_match & ~template.is_blank & (last > first) & (last >= _MIN_CORRELATION)
-    is_aligned &= (place - start).norm(dim=1) <= max_shift  # False for NaN
-    correlations = torch.where(is_aligned, last, first).masked_fill(~has_match | template.is_blank, -1.0)
-    return AlignedPoints(torch.where(is_aligned[:, None], place, points1), is_aligned, correlations)
+    return place, first, template.correlate(patches), template.contrasts
 
 
 @dataclass(frozen=True)
@@ -238,7 +277,7 @@ class _Template:
         slopes: (N, 6, Q) how patches change with place, then with shape, under the weights.
         place_solver: (N, 2, 2) takes how a difference of patches lies along the first two to a move.
         shape_solver: (N, 6, 6) takes how it lies along all of them to a move and a change of shape.
-        is_blank: (N,) bool.
+        contrasts: (N,) standard deviations, in shares of white.
     """
 
     patches: Tensor
@@ -246,7 +285,7 @@ class _Template:
     slopes: Tensor
     place_solver: Tensor
     shape_solver: Tensor
-    is_blank: Tensor
+    contrasts: Tensor
 
     @classmethod
     def cut(cls, grey0: Tensor, points0: Tensor, offsets: Tensor, weights: Tensor) -> _Template:
@@ -266,10 +305,9 @@ class _Template:
         changes = changes - (changes * weights).sum(dim=2, keepdim=True)
         along = (changes * weights * patches[:, None]).sum(dim=2, keepdim=True)
         changes = changes - along * patches[:, None]
-        is_blank = lengths[:, 0] < _MIN_CONTRAST
         weighted = changes * weights
         normal = weighted @ changes.mT
-        return cls(patches, weights, weighted, _invert(normal[:, :2, :2]), _invert(normal), is_blank)
+        return cls(patches, weights, weighted, _invert(normal[:, :2, :2]), _invert(normal), lengths[:, 0])
 
     def correlate(self, patches: Tensor) -> Tensor:
         """Correlation (N,) with other normalised patches."""

@@ -85,6 +85,11 @@ def _read_rows(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _take_larger(a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor) -> tl.tensor:
+    return tl.maximum(a, c), tl.maximum(b, d)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _write_copies(
     values: tl.tensor,
     scale: tl.tensor,
@@ -103,8 +108,11 @@ def _write_copies(
     squared = tl.sum(values * values, axis=1)
     lost = tl.sum(rounding * rounding, axis=1)
     # A comparison with NaN is false, so what is not finite becomes infinite.
-    tl.store(extremes, tl.sqrt(tl.max(tl.where(squared < 3e38, squared, float("inf")), axis=0)))
-    tl.store(extremes + 1, tl.sqrt(tl.max(tl.where(lost < 3e38, lost, float("inf")), axis=0)))
+    lengths = tl.where(squared < 3e38, squared, float("inf"))
+    roundings = tl.where(lost < 3e38, lost, float("inf"))
+    largest, largest_lost = tl.reduce((lengths, roundings), 0, _take_larger)  # both at once: it waits once
+    tl.store(extremes, tl.sqrt(largest))
+    tl.store(extremes + 1, tl.sqrt(largest_lost))
     return squared
 
 
@@ -115,8 +123,17 @@ def pad_count(N: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _read_places(places: tl.tensor, rows: tl.tensor, count: tl.tensor) -> tl.tensor:
+    """The x and y of rows, and zeros after the last."""
+    is_row = rows < count
+    x = tl.load(places + rows * 2, mask=is_row, other=0.0)
+    return x, tl.load(places + rows * 2 + 1, mask=is_row, other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _write_spots(
-    positions: tl.tensor,
+    x: tl.tensor,
+    y: tl.tensor,
     spots: tl.tensor,
     heights: tl.tensor,
     rows: tl.tensor,
@@ -125,8 +142,6 @@ def _write_spots(
 ) -> None:
     """Writes both numbers of a place as one, which is read at once, and the least and largest y."""
     is_row = rows < M
-    x = tl.load(positions + rows * 2, mask=is_row, other=0.0)
-    y = tl.load(positions + rows * 2 + 1, mask=is_row, other=0.0)
     low_bits = x.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
     spot = (y.to(tl.int32, bitcast=True).to(tl.int64) << 32) | low_bits
     tl.store(spots + rows, spot, mask=rows < padded)
@@ -239,6 +254,9 @@ def prepare(
     extremes += (item * tl.num_programs(0) + block) * 2
     if block < database_blocks:
         rows = block * BLOCK + tl.arange(0, BLOCK)
+        x, y = 0.0, 0.0
+        if HAS_OUTSIDE:  # before anything is written, after which the compiler lets nothing be read earlier
+            x, y = _read_places(positions + item * position_stride_item, rows, M)
         values = _read_rows(database, rows, M, D, stride_row, stride_value, D_PAD, IS_FULL)
         # After the rows, so that nothing waits for the scale but what needs it.
         scale = find_scale(read_row(database, D, stride_value, D_PAD, IS_FULL).to(tl.float32))
@@ -247,9 +265,8 @@ def prepare(
         penalty = tl.where(rows < M, -0.5 * squared, LOWEST)
         tl.store(penalties + item * padded + rows, penalty, mask=rows < padded)
         if HAS_OUTSIDE:
-            positions += item * position_stride_item
             heights += (item * database_blocks + block) * 2
-            _write_spots(positions, spots + item * padded, heights, rows, M, padded)
+            _write_spots(x, y, spots + item * padded, heights, rows, M, padded)
     else:
         first_row = (block - database_blocks) * QUERY_BLOCK
         query_rows = first_row + tl.arange(0, QUERY_BLOCK)

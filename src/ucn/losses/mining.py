@@ -195,9 +195,15 @@ def find_nearest_cells(
     This is the mining of the paper, section 3.2: a nearest neighbour that is right yields no negative.
     """
     found = nearest(*_descriptors(way), k=count, memory_bytes=memory_bytes).indices  # (B, N, K)
-    offsets = cell_centres(way.map_to)[found.clamp(min=0)] - way.points_to[:, :, None]
+    found = drop_near_cells(found, cell_centres(way.map_to), way.points_to, radius)
+    return found.masked_fill(~way.is_valid[..., None], -1)
+
+
+def drop_near_cells(found: Tensor, positions: Tensor, centres: Tensor, radius: float) -> Tensor:
+    """Cells (B, N, K), -1 for those whose `positions` (M, 2) lie within `radius` of `centres` (B, N, 2)."""
+    offsets = positions[found.clamp(min=0)] - centres[:, :, None]
     is_far = offsets.square().sum(dim=-1) > radius**2
-    return found.masked_fill(~is_far | ~way.is_valid[..., None], -1)
+    return found.masked_fill(~is_far, -1)
 
 
 @torch.no_grad()

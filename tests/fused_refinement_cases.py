@@ -1,0 +1,123 @@
+"""Fused places between cells against the plain ones in float64; run by `test_triton_refinement`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn import matching
+from ucn.acceleration import without_fused
+from ucn.triton_refinement import refine_fused
+from ucn.types import FeatureMap
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+STRIDE, OFFSET = 4, 1.5
+
+
+def draw_map(D: int, h: int, w: int) -> FeatureMap:
+    """Unit descriptors that change smoothly from cell to cell."""
+    generator = torch.Generator().manual_seed(D)
+    coarse = torch.randn(1, D, h // 3 + 2, w // 3 + 2, generator=generator)
+    features = F.interpolate(coarse, (h, w), mode="bilinear", align_corners=True)
+    return FeatureMap(F.normalize(features, dim=1), STRIDE, OFFSET, (h * STRIDE, w * STRIDE))
+
+
+def draw_queries(feature_map: FeatureMap, count: int) -> tuple[Tensor, Tensor]:
+    """Descriptors like those between cells, and the cells they are like, some at the border."""
+    h, w = feature_map.grid_hw
+    generator = torch.Generator().manual_seed(count)
+    index = torch.randint(h * w, (count,), generator=generator)
+    index[: min(2, count)] = torch.tensor([0, h * w - 1])[: min(2, count)]
+    cells = feature_map.features[0].flatten(1).t()
+    noise = torch.randn(count, cells.shape[1], generator=generator)
+    neighbours = cells[(index + 1).clamp_max(h * w - 1)]
+    return F.normalize(cells[index] + 0.7 * neighbours + 0.1 * noise / noise.norm(dim=1, keepdim=True)), index
+
+
+def refine(
+    descriptors: Tensor, features: Tensor, index: Tensor, allowed: Tensor | None = None
+) -> list[Tensor]:
+    given = None if allowed is None else allowed.to(DEVICE)
+    found = refine_fused(
+        descriptors.to(DEVICE),
+        features.to(DEVICE),
+        index.to(DEVICE),
+        given,
+        stride=STRIDE,
+        offset=OFFSET,
+        fine_steps=matching._FINE_STEPS,
+    )
+    return [each.cpu().double() for each in found]
+
+
+def expect(
+    descriptors: Tensor, feature_map: FeatureMap, index: Tensor, allowed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    wide = FeatureMap(feature_map.features.double(), STRIDE, OFFSET, feature_map.image_hw)
+    return matching._refine(descriptors.double(), wide, index, allowed)
+
+
+@pytest.mark.parametrize(
+    ("D", "h", "w", "count"), [(1, 1, 1, 1), (5, 1, 7, 9), (16, 6, 1, 5), (33, 7, 9, 40), (130, 4, 5, 6)]
+)
+def test_places_and_similarities(D: int, h: int, w: int, count: int) -> None:
+    feature_map = draw_map(D, h, w)
+    descriptors, index = draw_queries(feature_map, count)
+    points, similarities = refine(descriptors, feature_map.features[0], index)
+    expected, expected_similarities = expect(descriptors, feature_map, index)
+    torch.testing.assert_close(similarities, expected_similarities, rtol=0, atol=2e-6)
+    # Where the top is flat, rounding decides between places.
+    is_near = (points - expected).norm(dim=1) < 0.02
+    assert is_near.float().mean() >= 0.9 or D == 1
+    assert (points[:, 0] >= OFFSET - 1e-6).all()
+    assert (points[:, 0] <= (w - 1) * STRIDE + OFFSET + 1e-6).all()
+
+
+def test_cells_that_are_not_allowed() -> None:
+    feature_map = draw_map(20, 6, 8)
+    allowed = torch.rand(48, generator=torch.Generator().manual_seed(0)) < 0.6
+    descriptors, index = draw_queries(feature_map, 30)
+    is_own = allowed[index]
+    descriptors, index = descriptors[is_own], index[is_own]
+    assert len(index) > 5
+    points, similarities = refine(descriptors, feature_map.features[0], index, allowed)
+    expected, expected_similarities = expect(descriptors, feature_map, index, allowed)
+    torch.testing.assert_close(similarities, expected_similarities, rtol=0, atol=2e-6)
+    torch.testing.assert_close(points, expected.double(), rtol=0, atol=0.02)
+    everywhere = expect(descriptors, feature_map, index)[1]
+    assert (everywhere > similarities + 1e-3).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_maps_in_either_layout(dtype: torch.dtype) -> None:
+    feature_map = draw_map(24, 5, 6)
+    descriptors, index = draw_queries(feature_map, 12)
+    narrow = feature_map.features.to(dtype)
+    wanted = expect(descriptors, FeatureMap(narrow, STRIDE, OFFSET, feature_map.image_hw), index)[1]
+    for features in (narrow, narrow.contiguous(memory_format=torch.channels_last)):
+        similarities = refine(descriptors, features[0], index)[1]
+        torch.testing.assert_close(similarities, wanted, rtol=0, atol=2e-6)
+    rows = descriptors.t().contiguous().t()  # values apart
+    torch.testing.assert_close(refine(rows, narrow[0], index)[1], wanted, rtol=0, atol=2e-6)
+
+
+def test_all_places_alike() -> None:
+    features = F.normalize(torch.ones(1, 4, 5, 5), dim=1)
+    points, similarities = refine(features[0, :, 0, 0][None], features[0], torch.tensor([12]))
+    torch.testing.assert_close(similarities, torch.ones(1).double(), rtol=0, atol=1e-6)
+    assert ((points - (2 * STRIDE + OFFSET)).abs() <= STRIDE + 1e-6).all()
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="it chooses the program for CUDA devices alone")
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_matches_on_a_gpu_as_without_fused_programs(count: int) -> None:
+    map0, map1 = (draw_map(32, 30, 40) for _ in range(2))
+    points = torch.rand(count, 2, generator=torch.Generator().manual_seed(1)) * torch.tensor([159.0, 119.0])
+    there0, there1 = (FeatureMap(m.features.to(DEVICE), STRIDE, OFFSET, m.image_hw) for m in (map0, map1))
+    found = matching.match_cells(there0, there1, points.to(DEVICE))
+    with without_fused():
+        expected = matching.match_cells(there0, there1, points.to(DEVICE))
+    torch.testing.assert_close(found.similarities, expected.similarities, rtol=0, atol=1e-5)
+    assert ((found.points1 - expected.points1).norm(dim=1) < 0.05).float().mean() >= 0.98 or not count
