@@ -47,6 +47,7 @@ def replace_timings(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         "time_eager": lambda work, *_, **__: call(work),
         "time_work": lambda work, *_, **__: call(work),
         "time_graphs": lambda works, *_, **__: call_all(works),
+        "time_graphs_in_turns": lambda works, *_, **__: {name: call_all(own) for name, own in works.items()},
         "time_in_turns": lambda works, *_, **__: call_in_turns(works),
         "measure_memory": lambda work, *_, **__: (work(), 8.0)[1],
         "measure_product_rate": lambda *_, **__: 500.0,

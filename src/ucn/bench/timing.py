@@ -78,13 +78,25 @@ def time_graphs(works: Sequence[Work], rounds: int = 20, passes: int = 5) -> flo
         rounds: how many medians are over.
         passes: over all works, per round.
     """
-    graphs = [_capture(work) for work in works]
+    return time_graphs_in_turns({"work": works}, rounds, passes)["work"]
 
-    def replay() -> None:
-        for graph in graphs:
-            graph.replay()
 
-    return _time_by_events(replay, rounds, passes) / len(works)
+def time_graphs_in_turns(
+    works: Mapping[str, Sequence[Work]], rounds: int = 20, passes: int = 5
+) -> dict[str, float]:
+    """As `time_graphs`, of several kinds of work, whose rounds take turns.
+
+    A device that is cold, or that others slow, then gives all of them the same clock.
+    """
+    replays = {name: _capture_all(several) for name, several in works.items()}
+    for replay in replays.values():
+        replay()
+    torch.cuda.synchronize()
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, replay in replays.items():
+            found[name].append(_time_round(replay, passes) / len(works[name]))
+    return {name: statistics.median(times) for name, times in found.items()}
 
 
 def measure_product_rate(device: torch.device, size: int = 8192) -> float:
@@ -144,6 +156,17 @@ def _read_resident(name: str) -> float | None:
     return 1024.0 * int(found[0]) if found else None
 
 
+def _capture_all(works: Sequence[Work]) -> Work:
+    """Replays all works, one after the other, each in memory of its own."""
+    graphs = [_capture(work) for work in works]
+
+    def replay() -> None:
+        for graph in graphs:
+            graph.replay()
+
+    return replay
+
+
 def _capture(work: Work) -> torch.cuda.CUDAGraph:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -160,13 +183,15 @@ def _capture(work: Work) -> torch.cuda.CUDAGraph:
 def _time_by_events(work: Work, rounds: int, passes: int) -> float:
     work()
     torch.cuda.synchronize()
-    times = []
-    for _ in range(rounds):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        for _ in range(passes):
-            work()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / passes)
-    return float(statistics.median(times))
+    return statistics.median(_time_round(work, passes) for _ in range(rounds))
+
+
+def _time_round(work: Work, passes: int) -> float:
+    """Milliseconds of one of some passes."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    for _ in range(passes):
+        work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / passes

@@ -146,7 +146,7 @@ def _fit_linear_part(
     y1 = tl.load(known1 + row * 2 + 1, mask=is_row, other=0.0)
     weights = is_row.to(tl.float32)
     a, b, c, d = 1.0, 0.0, 0.0, 1.0
-    for _ in tl.static_range(STEPS):
+    for _ in range(STEPS):
         total = tl.sum(weights, axis=0)
         from_x0 = x0 - tl.sum(weights * x0, axis=0) / total
         from_y0 = y0 - tl.sum(weights * y0, axis=0) / total
@@ -210,7 +210,7 @@ def _invert(normal: tl.tensor, DAMPING: tl.constexpr, COUNT: tl.constexpr) -> tl
     diagonal = tl.sum(tl.sum(tl.where((row == column) & (row < COUNT), normal, 0.0), axis=1), axis=0) / COUNT
     matrix = tl.where((row < COUNT) & (column < COUNT), normal, 0.0)
     matrix += tl.where((row == column) & (row < COUNT), DAMPING * diagonal + 1e-9, 0.0)
-    for place in tl.static_range(COUNT):
+    for place in range(COUNT):  # not unrolled: that would take longer to compile than it saves
         own_row = tl.sum(tl.where(row == place, matrix, 0.0), axis=0)[None, :]
         own_column = tl.sum(tl.where(column == place, matrix, 0.0), axis=1)[:, None]
         pivot = tl.sum(tl.sum(tl.where((row == place) & (column == place), matrix, 0.0), axis=1), axis=0)
@@ -278,7 +278,7 @@ def _align_match(
     changes -= tl.sum(changes * (weights * template)[None, :], axis=1)[:, None] * template[None, :]
     weighted = changes * weights[None, :]
     normal = tl.zeros([_CHANGES, _CHANGES], tl.float32)
-    for place in tl.static_range(_USED):
+    for place in range(_USED):
         own = tl.sum(tl.where(change == place, changes, 0.0), axis=0)
         products = tl.sum(weighted * own[None, :], axis=1)[:, None]
         normal = tl.where(tl.arange(0, _CHANGES)[None, :] == place, products, normal)
