@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ucn import matching
 from ucn.acceleration import without_fused
-from ucn.triton_refinement import refine_fused
+from ucn.triton_refinement import can_refine, refine_fused
 from ucn.types import FeatureMap
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -59,20 +59,63 @@ def expect(
     return matching._refine(descriptors.double(), wide, index, allowed)
 
 
+def compare(
+    descriptors: Tensor, feature_map: FeatureMap, index: Tensor, allowed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """What was found, after comparing it with what torch finds in float64."""
+    points, similarities = refine(descriptors, feature_map.features[0], index, allowed)
+    expected, expected_similarities = expect(descriptors, feature_map, index, allowed)
+    torch.testing.assert_close(similarities, expected_similarities, rtol=0, atol=2e-6)
+    torch.testing.assert_close(points, expected.double(), rtol=0, atol=0.02)
+    return points, similarities
+
+
 @pytest.mark.parametrize(
-    ("D", "h", "w", "count"), [(1, 1, 1, 1), (5, 1, 7, 9), (16, 6, 1, 5), (33, 7, 9, 40), (130, 4, 5, 6)]
+    ("D", "h", "w", "count"), [(5, 1, 7, 9), (16, 6, 1, 5), (33, 7, 9, 40), (130, 4, 5, 6), (64, 2, 2, 1)]
 )
 def test_places_and_similarities(D: int, h: int, w: int, count: int) -> None:
     feature_map = draw_map(D, h, w)
     descriptors, index = draw_queries(feature_map, count)
-    points, similarities = refine(descriptors, feature_map.features[0], index)
-    expected, expected_similarities = expect(descriptors, feature_map, index)
-    torch.testing.assert_close(similarities, expected_similarities, rtol=0, atol=2e-6)
-    # Where the top is flat, rounding decides between places.
-    is_near = (points - expected).norm(dim=1) < 0.02
-    assert is_near.float().mean() >= 0.9 or D == 1
-    assert (points[:, 0] >= OFFSET - 1e-6).all()
-    assert (points[:, 0] <= (w - 1) * STRIDE + OFFSET + 1e-6).all()
+    points, _ = compare(descriptors, feature_map, index)
+    assert (points >= OFFSET - 1e-6).all()
+    assert (points <= torch.tensor([w - 1, h - 1]) * STRIDE + OFFSET + 1e-6).all()
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_cells_that_are_not_the_nearest(sign: float) -> None:
+    # The best place then often lies at the edge of what is tried, along one axis or both.
+    feature_map = draw_map(24, 6, 7)
+    generator = torch.Generator().manual_seed(5)
+    descriptors = F.normalize(torch.randn(60, 24, generator=generator), dim=1)
+    if sign < 0:  # all similarities below 0
+        common = F.normalize(torch.ones(24), dim=0)
+        features = F.normalize(feature_map.features + 2 * common[:, None, None], dim=1)
+        feature_map = FeatureMap(features, STRIDE, OFFSET, feature_map.image_hw)
+        descriptors = F.normalize(0.2 * descriptors - common, dim=1)
+    index = torch.randint(42, (60,), generator=generator)
+    _, similarities = compare(descriptors, feature_map, index)
+    assert (similarities < 0).any()
+    assert (similarities < 0).all() == (sign < 0)
+
+
+def test_opposite_neighbours() -> None:
+    # Halfway between them a descriptor has no length.
+    features = torch.zeros(1, 3, 3, 3)
+    features[:, 0] = torch.tensor([[1.0, -1, 1], [-1, 1, -1], [1, -1, 1]])
+    features[:, 1] = 0.05
+    feature_map = FeatureMap(F.normalize(features, dim=1), STRIDE, OFFSET, (12, 12))
+    descriptors = F.normalize(torch.tensor([[0.1, 1.0, 0.0], [1.0, 0.1, 0.0]]), dim=1)
+    index = torch.tensor([4, 4])
+    similarities = refine(descriptors, feature_map.features[0], index)[1]
+    expected = expect(descriptors, feature_map, index)[1]
+    torch.testing.assert_close(similarities, expected, rtol=0, atol=1e-4)
+
+
+def test_one_cell() -> None:
+    feature_map = FeatureMap(torch.ones(1, 1, 1, 1), STRIDE, OFFSET, (4, 4))
+    points, similarities = compare(torch.tensor([[1.0], [-1.0]]), feature_map, torch.tensor([0, 0]))
+    assert points.tolist() == [[OFFSET, OFFSET]] * 2
+    assert similarities.tolist() == [1, -1]
 
 
 def test_cells_that_are_not_allowed() -> None:
@@ -82,32 +125,35 @@ def test_cells_that_are_not_allowed() -> None:
     is_own = allowed[index]
     descriptors, index = descriptors[is_own], index[is_own]
     assert len(index) > 5
-    points, similarities = refine(descriptors, feature_map.features[0], index, allowed)
-    expected, expected_similarities = expect(descriptors, feature_map, index, allowed)
-    torch.testing.assert_close(similarities, expected_similarities, rtol=0, atol=2e-6)
-    torch.testing.assert_close(points, expected.double(), rtol=0, atol=0.02)
+    similarities = compare(descriptors, feature_map, index, allowed)[1]
     everywhere = expect(descriptors, feature_map, index)[1]
     assert (everywhere > similarities + 1e-3).any()
+    # Where none is, the first place that is tried stands for all, as little alike as can be.
+    similarities = compare(descriptors, feature_map, index, torch.zeros(48, dtype=torch.bool))[1]
+    assert (similarities == -1).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_narrow_maps_in_either_layout(dtype: torch.dtype) -> None:
+def test_either_layout() -> None:
     feature_map = draw_map(24, 5, 6)
     descriptors, index = draw_queries(feature_map, 12)
-    narrow = feature_map.features.to(dtype)
-    wanted = expect(descriptors, FeatureMap(narrow, STRIDE, OFFSET, feature_map.image_hw), index)[1]
-    for features in (narrow, narrow.contiguous(memory_format=torch.channels_last)):
-        similarities = refine(descriptors, features[0], index)[1]
-        torch.testing.assert_close(similarities, wanted, rtol=0, atol=2e-6)
+    points, similarities = compare(descriptors, feature_map, index)
+    features = feature_map.features.contiguous(memory_format=torch.channels_last)
     rows = descriptors.t().contiguous().t()  # values apart
-    torch.testing.assert_close(refine(rows, narrow[0], index)[1], wanted, rtol=0, atol=2e-6)
+    for found in (refine(descriptors, features[0], index), refine(rows, feature_map.features[0], index)):
+        torch.testing.assert_close(found[0], points, rtol=0, atol=1e-3)
+        torch.testing.assert_close(found[1], similarities, rtol=0, atol=1e-6)
 
 
-def test_all_places_alike() -> None:
-    features = F.normalize(torch.ones(1, 4, 5, 5), dim=1)
-    points, similarities = refine(features[0, :, 0, 0][None], features[0], torch.tensor([12]))
-    torch.testing.assert_close(similarities, torch.ones(1).double(), rtol=0, atol=1e-6)
-    assert ((points - (2 * STRIDE + OFFSET)).abs() <= STRIDE + 1e-6).all()
+def test_what_it_takes() -> None:
+    rows, features = torch.zeros(2, 3), torch.zeros(3, 4, 5)
+    assert can_refine(rows, features)
+    assert not can_refine(rows.double(), features)
+    assert not can_refine(rows, features.bfloat16())
+    assert not can_refine(torch.zeros(2, 513), torch.zeros(513, 4, 5))
+    rows.requires_grad_()
+    assert not can_refine(rows, features)
+    with torch.no_grad():
+        assert can_refine(rows, features)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="it chooses the program for CUDA devices alone")

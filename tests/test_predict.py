@@ -15,6 +15,7 @@ from ucn.errors import ImageReadError, PointsError
 from ucn.keypoints import find_corners
 from ucn.nn import build_model
 from ucn.predict import Matcher
+from ucn.types import FeatureMap
 from ucn.weights import LoadedWeights, WeightsInfo
 
 
@@ -268,6 +269,28 @@ def test_corners_are_sought_only_where_points_are_chosen(
     assert len(sought) == 1
     assert len(matcher.extract(other).keypoints) > 50
     assert len(sought) == 2
+
+
+def test_both_images_are_encoded_before_corners_are_sought(
+    image: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A GPU encodes them while the processor looks for corners.
+    matcher = _matcher()
+    done: list[str] = []
+    encode = matcher._encoder.encode
+
+    def record_encoding(images: Tensor) -> FeatureMap:
+        done.append("encode")
+        return encode(images)
+
+    def record_corners(brightness: Tensor, max_count: int) -> Tensor:
+        done.append("corners")
+        return find_corners(brightness, max_count)
+
+    monkeypatch.setattr(matcher._encoder, "encode", record_encoding)
+    monkeypatch.setattr("ucn.predict.find_corners", record_corners)
+    matcher.match(image, image)
+    assert done == ["encode", "encode", "corners"]
 
 
 def test_grid_keypoints(image: Tensor) -> None:

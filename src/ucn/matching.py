@@ -199,7 +199,7 @@ def _refine_in_chunks(
     descriptors0: Tensor, map1: FeatureMap, index: Tensor, is_allowed1: Tensor | None, memory_bytes: int
 ) -> CellMatches:
     """Moves matches from cells to places between them, in bounded memory; see `_refine`."""
-    if len(index) and use_fused(descriptors0, map1.features, index):
+    if use_fused(descriptors0, map1.features, index) and len(index):
         from ucn.triton_refinement import can_refine, refine_fused  # only where Triton is there
 
         if can_refine(descriptors0, map1.features):

@@ -20,14 +20,15 @@ _CELLS_PAD = tl.constexpr(16)
 _FORBIDDEN = tl.constexpr(-2.0)
 _NO_PLACE = tl.constexpr(-3.0)
 # Arguments that differ from call to call; Triton would compile anew for those that are 1 or multiples of 16.
-_SIZES = ["H", "W", "D"]
+# Strides are not among them: where they are multiples of 16, a thread reads several values at a time.
+_SIZES = ["h", "w", "D"]
 
 
 def can_refine(descriptors: Tensor, features: Tensor) -> bool:
-    """Whether `refine_fused` takes such inputs: it reckons in float32."""
+    """Whether `refine_fused` takes such inputs: it reckons in float32, and knows no gradients."""
     is_short = 1 <= descriptors.shape[1] <= MAX_DIMENSION
-    types = (torch.float16, torch.bfloat16, torch.float32)
-    return is_short and descriptors.dtype == torch.float32 and features.dtype in types
+    needs_gradient = torch.is_grad_enabled() and (descriptors.requires_grad or features.requires_grad)
+    return is_short and not needs_gradient and descriptors.dtype == features.dtype == torch.float32
 
 
 def refine_fused(
@@ -44,21 +45,21 @@ def refine_fused(
 
     Args:
         descriptors: (N, D) float32 queries.
-        features: (D, H, W) of the other image; float16, bfloat16 or float32.
-        index: (N,) int64, the best cell of each query.
-        is_allowed: (H * W,) bool, which cells may take part; None allows all.
+        features: (D, h, w) of the other image, likewise.
+        index: (N,) int64, the best cell of each query, at least 0.
+        is_allowed: (h * w,) bool, which cells may take part; None allows all.
         stride: pixels from cell to cell.
         offset: pixels of the first cell's centre.
         fine_steps: places per cell and axis.
     """
-    (count, D), (_, H, W) = descriptors.shape, features.shape
+    (count, D), (_, h, w) = descriptors.shape, features.shape
     cells = features.flatten(1).t()
     points = torch.empty(count, 2, dtype=torch.float32, device=index.device)
     similarities = torch.empty(count, dtype=torch.float32, device=index.device)
     with launch_on(index):
         _refine_match[(count,)](
             descriptors, cells, index.contiguous(), index if is_allowed is None else is_allowed.contiguous(),
-            points, similarities, float(stride), float(offset), H, W, D, *descriptors.stride(),
+            points, similarities, float(stride), float(offset), h, w, D, *descriptors.stride(),
             *cells.stride(), D_PAD=max(16, round_to_power(D)), FINE_STEPS=fine_steps,
             PLACES=round_to_power((2 * fine_steps + 1) ** 2), HAS_MASK=is_allowed is not None, num_warps=4,
         )  # fmt: skip
@@ -94,8 +95,8 @@ def _refine_match(
     similarities: tl.tensor,
     pixel_stride: tl.tensor,
     pixel_offset: tl.tensor,
-    H: tl.tensor,
-    W: tl.tensor,
+    h: tl.tensor,
+    w: tl.tensor,
     D: tl.tensor,
     query_stride_row: tl.tensor,
     query_stride_value: tl.tensor,
@@ -110,11 +111,11 @@ def _refine_match(
     SIDE: tl.constexpr = 2 * FINE_STEPS + 1
     match = tl.program_id(0).to(tl.int64)
     own = tl.load(index + match)
-    own_row, own_column = own // W, own % W
+    own_row, own_column = own // w, own % w
     near = tl.arange(0, _CELLS_PAD)
     row, column = own_row + near // 3 - 1, own_column + near % 3 - 1
-    takes_part = (near < _CELLS) & (row >= 0) & (row < H) & (column >= 0) & (column < W)
-    cell = tl.where(takes_part, row * W + column, own)
+    takes_part = (near < _CELLS) & (row >= 0) & (row < h) & (column >= 0) & (column < w)
+    cell = tl.where(takes_part, row * w + column, own)
     if HAS_MASK:
         takes_part &= tl.load(is_allowed + cell) != 0
     value = tl.arange(0, D_PAD)
@@ -123,7 +124,6 @@ def _refine_match(
     query = tl.load(query_values, mask=is_value, other=0.0)
     starts = cells + cell.to(tl.int64)[:, None] * stride_row
     rows = tl.load(starts + value.to(tl.int64)[None, :] * stride_value, mask=is_value[None, :], other=0.0)
-    rows = rows.to(tl.float32)
     along = tl.sum(rows * query[None, :], axis=1)
     gram = tl.dot(rows, tl.trans(rows), input_precision="ieee")
 

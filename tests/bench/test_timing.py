@@ -1,10 +1,12 @@
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from bench_cases import CPU
+from ucn.bench import timing
 from ucn.bench.timing import Effort, measure_memory, time_in_turns, time_work
 
 
@@ -14,6 +16,26 @@ def test_works_take_turns() -> None:
     found = time_in_turns(works, Effort(3, 0.0, 5))
     assert calls == ["a", "b"] * 4  # once to warm up, then three rounds
     assert set(found) == {"a", "b"}
+
+
+def test_rounds_of_graphs_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    durations = iter([6.0, 8.0, 6.0, 80.0, 600.0, 8.0])  # of a and b in turn, with outliers
+
+    def capture(works: list[str]) -> Callable[[], None]:
+        return lambda: order.append(works[0])
+
+    def time_round(replay: Callable[[], None], passes: int) -> float:
+        assert passes == 4
+        replay()
+        return next(durations)
+
+    monkeypatch.setattr(timing, "_capture_all", capture)
+    monkeypatch.setattr(timing, "_time_round", time_round)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    found = timing.time_graphs_in_turns({"a": ["a", "a"], "b": ["b"]}, rounds=3, passes=4)  # type: ignore[list-item]
+    assert order == ["a", "b"] * 4
+    assert found == {"a": 3.0, "b": 8.0}
 
 
 def test_times_are_medians_in_milliseconds() -> None:

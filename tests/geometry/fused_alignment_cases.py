@@ -112,6 +112,52 @@ def test_linear_parts(count: int, known: int) -> None:
     torch.testing.assert_close(found.cpu().double(), expected, rtol=0, atol=2e-4)
 
 
+@pytest.mark.parametrize("span", [10.0, 1000.0, 8000.0])
+def test_neighbours_on_a_line(span: float) -> None:
+    # Across it nothing is known, and the ridge keeps the map there.
+    places = torch.rand(9, 1, generator=torch.Generator().manual_seed(4)) * span
+    known0 = places * torch.tensor([0.6, 0.8])
+    known1 = known0 @ TURN.t() + SHIFT
+    rows = torch.arange(9).expand(2, 9)
+    found = fit_linear_parts_fused(
+        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, least_scale=0.5
+    )
+    expected = estimate_linear_parts(known0[:2], known0, known1)
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
+    along, across = torch.tensor([0.6, 0.8]), torch.tensor([-0.8, 0.6])
+    if span > 100:
+        torch.testing.assert_close(expected[0] @ along, TURN @ along, rtol=0, atol=1e-3)
+        torch.testing.assert_close(expected[0] @ across, across, rtol=0, atol=1e-2)
+
+
+def test_shapes_that_are_no_numbers() -> None:
+    grey0, grey1 = draw_pair()
+    points0, points1, linear = scatter(6)
+    expected = search(grey0, grey1, points0, points1, linear)
+    linear[1], linear[2, 0, 0], linear[3, 1, 1] = torch.nan, torch.inf, -torch.inf
+    found = search(grey0, grey1, points0, points1, linear)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours[[0, 4, 5]], theirs[[0, 4, 5]])
+
+
+def test_faint_picture() -> None:
+    grey0, grey1 = draw_pair()
+    points0, points1, linear = scatter(12)
+    inputs = (grey0, 1e-3 * grey1 + 0.3, points0, points1, linear)
+    expected = alignment._search_plainly(*(x.double() for x in inputs))
+    torch.testing.assert_close(search(*inputs)[1].double(), expected[1], rtol=0, atol=1e-2)
+
+
+def test_nothing_is_read_beyond_a_picture() -> None:
+    # Rows of a larger buffer, in which all that follows is no number.
+    whole = torch.full((40, 20), torch.nan)
+    whole[:20] = torch.rand(20, 20, generator=torch.Generator().manual_seed(2))
+    corners = torch.tensor([[19.0, 19.0], [0.0, 19.0], [19.0, 0.0], [25.0, 30.0]])
+    found = search(whole[:20], whole[:20], corners, corners, torch.eye(2).expand(4, 2, 2))
+    assert found[1].isfinite().all()
+    assert found[3].isfinite().all()
+
+
 @pytest.mark.skipif(DEVICE == "cpu", reason="it chooses the programs for CUDA devices alone")
 @pytest.mark.parametrize("count", [0, 1, 300])
 def test_points_on_a_gpu_are_aligned_as_on_a_cpu(count: int) -> None:

@@ -27,7 +27,7 @@ from ucn.knn import nearest
 from ucn.nn import CorrespondenceNetwork
 from ucn.nn.fast import PATIENT, Engine, FastEncoder
 from ucn.predict import Matcher
-from ucn.types import FeatureMap
+from ucn.types import FeatureMap, Matches
 
 MATCHES = 2000
 _CORNERS = 4096
@@ -218,9 +218,8 @@ def _measure_matcher(pair: Tensor, settings: Settings) -> list[tuple[Cell, ...]]
         name: partial(_make_matcher(engine, settings).match, *images) for name, engine in engines.items()
     }
     if settings.is_cuda:
-        times = {name: _time_wall(_repeat(work), 10) for name, work in works.items()}
-    else:
-        times = time_in_turns(works, settings.effort)
+        works = {name: _repeat(work) for name, work in works.items()}
+    times = time_in_turns(works, settings.effort)  # each ends with a copy to the main memory
     plain = times["Matcher.match, engine plain"]
     rows: list[tuple[Cell, ...]] = []
     for name, work in works.items():
@@ -236,7 +235,7 @@ def _make_matcher(engine: Engine, settings: Settings) -> Matcher:
     return Matcher.from_pretrained(settings.weights, config=MatchConfig(), device=device, engine=engine)
 
 
-def _repeat(work: Callable[[], object]) -> Callable[[], object]:
+def _repeat(work: partial[Matches]) -> partial[Matches]:
     """The same work, done often enough before that what is captured for it is."""
     for _ in range(PATIENT.after):
         work()

@@ -112,10 +112,12 @@ def _agree(correlations: Tensor) -> bool:
     return len(agrees) >= _MIN_NEIGHBOURS and bool(agrees.float().mean() >= _MIN_SHARE)
 
 
+@torch.no_grad()
 def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Tensor:
     """How image 1 is turned and stretched against image 0 at points, by the known matches nearest to them.
 
     Twelve neighbours of a point are fitted by an affine map, those that contradict the others counting less.
+    What comes back carries no gradient.
 
     Args:
         points0: (N, 2) pixels of image 0.
@@ -136,7 +138,8 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
         return fit_linear_parts_fused(
             known0, known1, rows, steps=_FIT_STEPS, ridge=_RIDGE, least_scale=_LEAST_SCALE
         )
-    near0, near1 = known0[rows], known1[rows]  # (N, k, 2)
+    # In float64: sums of squares of far neighbours on a line would lose the ridge.
+    near0, near1, identity = known0[rows].double(), known1[rows].double(), identity.double()  # (N, k, 2)
     weights = torch.ones_like(near0[..., :1])
     for _ in range(_FIT_STEPS):
         total = weights.sum(dim=1, keepdim=True)
@@ -149,7 +152,7 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
         misses = (from1 - from0 @ linear.mT).norm(dim=-1, keepdim=True)
         scale = misses.median(dim=1, keepdim=True).values.clamp_min(_LEAST_SCALE)
         weights = (1 + (misses / scale).square()).pow(-2)
-    return linear
+    return linear.to(points0.dtype)
 
 
 def align_points(

@@ -42,8 +42,9 @@ def fit_linear_parts_fused(
     linear = torch.empty(count, 2, 2, dtype=torch.float32, device=rows.device)
     with launch_on(rows):
         _fit_linear_part[(count,)](
-            known0.contiguous(), known1.contiguous(), rows.contiguous(), linear, NEIGHBOURS=neighbours,
-            PADDED=round_to_power(neighbours), STEPS=steps, RIDGE=ridge, LEAST_SCALE=least_scale, num_warps=1,
+            known0.contiguous(), known1.contiguous(), rows.contiguous(), linear, neighbours,
+            PADDED=max(16, round_to_power(neighbours)), STEPS=steps, RIDGE=ridge, LEAST_SCALE=least_scale,
+            num_warps=1,
         )  # fmt: skip
     return linear
 
@@ -116,36 +117,37 @@ def _multiply_small(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _find_median(values: tl.tensor, places: tl.tensor, COUNT: tl.constexpr) -> tl.tensor:
-    """The median of the first `COUNT`, the lower of two; those after must be the largest."""
+def _find_median(values: tl.tensor, places: tl.tensor, count: tl.tensor) -> tl.tensor:
+    """The median of the first ones, the lower of two; those after must be the largest."""
     is_tie = (values[None, :] == values[:, None]) & (places[None, :] < places[:, None])
     before = tl.sum(((values[None, :] < values[:, None]) | is_tie).to(tl.int32), axis=1)
-    return tl.sum(tl.where(before == (COUNT - 1) // 2, values, 0.0), axis=0)
+    return tl.sum(tl.where(before == (count - 1) // 2, values, 0.0), axis=0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["neighbours"])  # type: ignore[untyped-decorator]
 def _fit_linear_part(
     known0: tl.tensor,
     known1: tl.tensor,
     rows: tl.tensor,
     linear: tl.tensor,
-    NEIGHBOURS: tl.constexpr,
+    neighbours: tl.tensor,
     PADDED: tl.constexpr,
     STEPS: tl.constexpr,
     RIDGE: tl.constexpr,
     LEAST_SCALE: tl.constexpr,
 ) -> None:
-    """The affine map of one point's neighbours."""
+    """The affine map of one point's neighbours, at least 4, in float64, as the plain one."""
     point = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, PADDED)
-    is_row = places < NEIGHBOURS
-    row = tl.load(rows + point * NEIGHBOURS + places, mask=is_row, other=0)
-    x0 = tl.load(known0 + row * 2, mask=is_row, other=0.0)
-    y0 = tl.load(known0 + row * 2 + 1, mask=is_row, other=0.0)
-    x1 = tl.load(known1 + row * 2, mask=is_row, other=0.0)
-    y1 = tl.load(known1 + row * 2 + 1, mask=is_row, other=0.0)
-    weights = is_row.to(tl.float32)
-    a, b, c, d = 1.0, 0.0, 0.0, 1.0
+    is_row = places < neighbours
+    row = tl.load(rows + point * neighbours + places, mask=is_row, other=0)
+    x0 = tl.load(known0 + row * 2, mask=is_row, other=0.0).to(tl.float64)
+    y0 = tl.load(known0 + row * 2 + 1, mask=is_row, other=0.0).to(tl.float64)
+    x1 = tl.load(known1 + row * 2, mask=is_row, other=0.0).to(tl.float64)
+    y1 = tl.load(known1 + row * 2 + 1, mask=is_row, other=0.0).to(tl.float64)
+    weights = is_row.to(tl.float64)
+    a, b = tl.full((), 1.0, tl.float64), tl.full((), 0.0, tl.float64)
+    c, d = b, a
     for _ in range(STEPS):
         total = tl.sum(weights, axis=0)
         from_x0 = x0 - tl.sum(weights * x0, axis=0) / total
@@ -166,7 +168,7 @@ def _fit_linear_part(
         miss_x = from_x1 - (a * from_x0 + b * from_y0)
         miss_y = from_y1 - (c * from_x0 + d * from_y0)
         misses = tl.where(is_row, tl.sqrt(miss_x * miss_x + miss_y * miss_y), float("inf"))
-        scale = tl.maximum(_find_median(misses, places, NEIGHBOURS), LEAST_SCALE)
+        scale = tl.maximum(_find_median(misses, places, neighbours), LEAST_SCALE)
         shares = tl.where(is_row, misses / scale, 0.0)
         certainty = 1.0 / (1.0 + shares * shares)
         weights = tl.where(is_row, certainty * certainty, 0.0)
@@ -179,8 +181,9 @@ def _fit_linear_part(
 @triton.jit  # type: ignore[untyped-decorator]
 def _sample(image: tl.tensor, H: tl.tensor, W: tl.tensor, x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """Values of an image at places, by bilinear interpolation; beyond its border, those of the border."""
-    x = tl.minimum(tl.maximum(x, 0.0), (W - 1).to(tl.float32))
-    y = tl.minimum(tl.maximum(y, 0.0), (H - 1).to(tl.float32))
+    # What is no number lies at the border, too, so that nothing beyond the image is read.
+    x = tl.minimum(tl.where(x >= 0, x, 0.0), (W - 1).to(tl.float32))
+    y = tl.minimum(tl.where(y >= 0, y, 0.0), (H - 1).to(tl.float32))
     left, top = tl.floor(x), tl.floor(y)
     column, row = left.to(tl.int32), top.to(tl.int32)
     next_column, next_row = tl.minimum(column + 1, W - 1), tl.minimum(row + 1, H - 1)
