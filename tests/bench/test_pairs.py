@@ -83,6 +83,7 @@ def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cuda_table_comes_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "_time_wall", lambda work, rounds: 4.0)
+    monkeypatch.setattr(pairs, "time_in_turns", lambda works, effort: dict.fromkeys(works, 4.0))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     monkeypatch.setattr(pairs, "FastEncoder", lambda network, **_: network)  # nothing is compiled here
     part = pairs.measure(make_pretended())
