@@ -292,3 +292,13 @@ class TestMatchesOfAPair:
         known = align_matches(grey0, grey1, points0, start, guides, is_same_surface=True)
         assert known.points1.equal(plain.points1)
         assert align_matches(grey0, grey1, points0, start, guides, is_same_surface=False).points1.equal(start)
+
+
+@pytest.mark.parametrize("span", [1000.0, 8000.0])
+def test_matches_on_a_line_say_nothing_across_it(span: float) -> None:
+    along, across = torch.tensor([0.6, 0.8]), torch.tensor([-0.8, 0.6])
+    known0 = torch.rand(9, 1, generator=torch.Generator().manual_seed(4)) * span * along
+    linear = estimate_linear_parts(known0[:1], known0, known0 @ TURN.t() + SHIFT)[0]
+    assert linear.dtype == torch.float32
+    torch.testing.assert_close(linear @ along, TURN @ along, rtol=0, atol=1e-3)
+    torch.testing.assert_close(linear @ across, across, rtol=0, atol=1e-2)

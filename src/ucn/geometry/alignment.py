@@ -139,16 +139,15 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
             known0, known1, rows, steps=_FIT_STEPS, ridge=_RIDGE, least_scale=_LEAST_SCALE
         )
     # In float64: sums of squares of far neighbours on a line would lose the ridge.
-    near0, near1, identity = known0[rows].double(), known1[rows].double(), identity.double()  # (N, k, 2)
+    near0, near1 = known0[rows].double(), known1[rows].double()  # (N, k, 2)
+    ridge = _RIDGE * identity.double()
     weights = torch.ones_like(near0[..., :1])
     for _ in range(_FIT_STEPS):
         total = weights.sum(dim=1, keepdim=True)
         from0 = near0 - (weights * near0).sum(dim=1, keepdim=True) / total
         from1 = near1 - (weights * near1).sum(dim=1, keepdim=True) / total
         weighted = (weights * from0).mT
-        linear: Tensor = torch.linalg.solve(
-            weighted @ from0 + _RIDGE * identity, weighted @ from1 + _RIDGE * identity
-        ).mT
+        linear: Tensor = torch.linalg.solve(weighted @ from0 + ridge, weighted @ from1 + ridge).mT
         misses = (from1 - from0 @ linear.mT).norm(dim=-1, keepdim=True)
         scale = misses.median(dim=1, keepdim=True).values.clamp_min(_LEAST_SCALE)
         weights = (1 + (misses / scale).square()).pow(-2)
