@@ -26,6 +26,7 @@ _FIT_STEPS = 4
 _LEAST_SCALE = 0.5  # pixels by which neighbours may always be off
 _RIDGE = 1.0  # square pixels; where neighbours lie on a line, the map across it is the identity
 _RADIUS = 7
+_SPREAD = _RADIUS / 1.5  # pixels, the standard deviation by which a patch's pixels count
 _STEPS = 10
 _FIRST_STEPS = 5  # of these, so many change the place only
 _MAX_STEP = 1.0  # pixels of image 0, and the same share of the radius for the shape
@@ -236,6 +237,7 @@ def _align(
 
 
 def _choose_search(grey0: Tensor, grey1: Tensor, points: Tensor) -> _Search:
+    """The GPU program where it takes such inputs, which must not be empty, else plain torch."""
     if use_fused(grey0, grey1, points) and len(points):
         from ucn.geometry import triton_alignment  # only where Triton is there
 
@@ -243,6 +245,7 @@ def _choose_search(grey0: Tensor, grey1: Tensor, points: Tensor) -> _Search:
             return partial(
                 triton_alignment.align_fused,
                 radius=_RADIUS,
+                spread=_SPREAD,
                 steps=_STEPS,
                 first_steps=_FIRST_STEPS,
                 max_step=_MAX_STEP,
@@ -346,7 +349,7 @@ def _window(like: Tensor) -> tuple[Tensor, Tensor]:
     """Offsets (Q, 2) of a patch's pixels from its centre, row by row, and weights (Q,) that sum to 1."""
     steps = torch.arange(-_RADIUS, _RADIUS + 1, dtype=like.dtype, device=like.device)
     offsets = torch.cartesian_prod(steps, steps).flip(-1)
-    weights = torch.exp(-offsets.square().sum(dim=1) / (2 * (_RADIUS / 1.5) ** 2))
+    weights = torch.exp(-offsets.square().sum(dim=1) / (2 * _SPREAD**2))
     return offsets, weights / weights.sum()
 
 

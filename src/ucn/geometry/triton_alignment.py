@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ucn.acceleration import launch_on, round_to_power
 
-# Rows that hold place and shape, six in all: as many as there are, rounded to a power of two.
-_CHANGES = tl.constexpr(8)
+# Numbers of place and shape, and as many as a power of two.
 _USED = tl.constexpr(6)
+_CHANGES = tl.constexpr(8)
 # Arguments that differ from call to call; Triton would compile anew for those that are 1 or multiples of 16.
 _SIZES = ["H0", "W0", "H1", "W1"]
 _MOST_PIXELS = 2**31 - 1
@@ -57,6 +57,7 @@ def align_fused(
     linear: Tensor,
     *,
     radius: int,
+    spread: float,
     steps: int,
     first_steps: int,
     max_step: float,
@@ -72,6 +73,7 @@ def align_fused(
         points1: (N, 2).
         linear: (N, 2, 2).
         radius: of a patch, in pixels.
+        spread: of the weights of its pixels, likewise.
         steps: in all.
         first_steps: of these, so many change the place only.
         max_step: pixels of image 0, and the same share of the radius for the shape.
@@ -89,7 +91,7 @@ def align_fused(
             grey0.contiguous(), grey1.contiguous(), points0.contiguous(), points1.contiguous(),
             linear.contiguous(), places, first, last, contrasts, *grey0.shape, *grey1.shape, RADIUS=radius,
             PIXELS=round_to_power((2 * radius + 1) ** 2), STEPS=steps, FIRST_STEPS=first_steps,
-            MAX_STEP=max_step, DAMPING=damping, MIN_CONTRAST=min_contrast, num_warps=1,
+            SPREAD=spread, MAX_STEP=max_step, DAMPING=damping, MIN_CONTRAST=min_contrast, num_warps=1,
         )  # fmt: skip
     return places, first, last, contrasts
 
@@ -249,6 +251,7 @@ def _align_match(
     PIXELS: tl.constexpr,
     STEPS: tl.constexpr,
     FIRST_STEPS: tl.constexpr,
+    SPREAD: tl.constexpr,
     MAX_STEP: tl.constexpr,
     DAMPING: tl.constexpr,
     MIN_CONTRAST: tl.constexpr,
@@ -259,7 +262,7 @@ def _align_match(
     pixel = tl.arange(0, PIXELS)
     across = (pixel % SIDE - RADIUS).to(tl.float32)
     down = (pixel // SIDE - RADIUS).to(tl.float32)
-    weights = tl.exp(-(across * across + down * down) * (1.125 / (RADIUS * RADIUS)))
+    weights = tl.exp(-(across * across + down * down) / (2 * SPREAD * SPREAD))
     weights = tl.where(pixel < SIDE * SIDE, weights, 0.0)
     weights = weights / tl.sum(weights, axis=0)
 
