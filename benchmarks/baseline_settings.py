@@ -22,16 +22,16 @@ from typing import Any
 
 import torch
 
-from ucn.baselines import Extractor
-from ucn.baselines.flow import NearestNeighbours, PairMatcher, SiftFlow, SpatialPyramid
-from ucn.baselines.surf import DenseSurf
 from ucn.config import SyntheticConfig
 from ucn.data.catalogue import open_data
 from ucn.data.checking import spread
 from ucn.data.sets.synthetic import Synthetic
-from ucn.evaluate.bundled import SelfPairs, find_self_images
-from ucn.evaluate.methods import OPTIMISERS, load_methods
-from ucn.evaluate.predictions import draw_points, find_points
+from ucn.evaluate.core.bundled import SelfPairs, find_self_images
+from ucn.evaluate.core.methods import OPTIMISERS, load_methods
+from ucn.evaluate.points.predictions import draw_points, find_points
+from ucn.features import Extractor
+from ucn.features.surf import DenseSurf
+from ucn.paper import NearestNeighbours, PairMatcher, SiftFlow, SpatialPyramid
 from ucn.types import Features, PairSample
 
 Tried = list[tuple[str, Extractor, PairMatcher]]

@@ -35,7 +35,13 @@ import torch
 from cost_report import CACHED, UCN, WHOLE, write_report
 from torch import Tensor, nn
 
-from ucn.baselines.siamese import (
+from ucn.evaluate.core.outputs import find_versions
+from ucn.evaluate.points.benchmarks import find_benchmark
+from ucn.evaluate.points.predictions import show_pair
+from ucn.geometry.sampling import sample_descriptors
+from ucn.knn import nearest
+from ucn.nn import CorrespondenceNetwork
+from ucn.paper.siamese import (
     SHIPPED,
     PatchDescriber,
     SiameseConfig,
@@ -45,12 +51,6 @@ from ucn.baselines.siamese import (
     find_best,
     load_siamese,
 )
-from ucn.evaluate.benchmarks import find_benchmark
-from ucn.evaluate.outputs import find_versions
-from ucn.evaluate.predictions import show_pair
-from ucn.geometry.sampling import sample_descriptors
-from ucn.knn import nearest
-from ucn.nn import CorrespondenceNetwork
 from ucn.types import PairSample
 from ucn.weights import load_weights
 

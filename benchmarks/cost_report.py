@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from ucn.data.io import write_bytes_atomically
-from ucn.evaluate.plots import lay_out, save_plot
+from ucn.evaluate.core.plots import lay_out, save_plot
 
 UCN, CACHED, WHOLE = "UCN", "Siamese, branches cached", "Siamese, without a cache"
 COLOURS = {UCN: "#0072B2", CACHED: "#E69F00", WHOLE: "#D55E00"}

@@ -26,15 +26,15 @@ import numpy as np
 import PIL.Image
 import torch
 
-from ucn.baselines.extractor import Extractor
-from ucn.batch.describing import ExtractSettings, ImageDescriber
-from ucn.batch.extraction import LocalEngine, extract_folder
-from ucn.batch.images import list_images, read_reduced
-from ucn.batch.matching import match_images
-from ucn.evaluate.reconstruction_methods import load_folder_method
-from ucn.export.hloc import merge_features, open_features, pack_features, write_features
-from ucn.predict import Matcher
-from ucn.threads import start_threads
+from ucn.evaluate.reconstruction.methods import load_folder_method
+from ucn.features.extractor import Extractor
+from ucn.folders.extraction import LocalEngine, extract_folder
+from ucn.folders.image_features import ExtractSettings, ImageDescriber
+from ucn.folders.images import list_images, read_reduced
+from ucn.folders.pair_matching import match_images
+from ucn.formats.hloc import merge_features, open_features, pack_features, write_features
+from ucn.matching.matcher import Matcher
+from ucn.runtime.threads import start_threads
 from ucn.types import FeatureMap, Features, ImageLike
 
 DISTINCT = 16

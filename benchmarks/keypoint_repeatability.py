@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from ucn.batch.detectors import DETECTORS, detect
 from ucn.data.io import read_image
-from ucn.data.sets.seven_scenes import SevenScenes, open_folder
-from ucn.evaluate.reconstruction_methods import load_folder_method
+from ucn.data.sets.posed.seven_scenes import SevenScenes, open_folder
+from ucn.evaluate.reconstruction.methods import load_folder_method
+from ucn.folders.detectors import DETECTORS, detect
 from ucn.types import PairSample
 
 Array = NDArray[np.float64]

@@ -30,7 +30,7 @@ from ucn.bench.timing import time_graphs
 from ucn.knn import Outside
 
 if TYPE_CHECKING:
-    from ucn.knn.triton_search import FusedNeighbours, Tuning
+    from ucn.knn.triton.search import FusedNeighbours, Tuning
 
 DEVICE = torch.device("cuda")
 
@@ -208,14 +208,14 @@ def _time_launches(
 
 
 def _search(queries: Tensor, database: Tensor, outside: Outside | None, changes: Changes) -> FusedNeighbours:
-    from ucn.knn.triton_search import search_fused
+    from ucn.knn.triton.search import search_fused
 
     return search_fused(queries, database, 1, outside, _make_tuning(queries.shape[2], **changes))
 
 
 @cache
 def _make_tuning(D: int, **changes: Any) -> Tuning:
-    from ucn.knn.triton_search import choose_tuning
+    from ucn.knn.triton.search import choose_tuning
 
     return replace(choose_tuning(DEVICE, D), **changes)
 

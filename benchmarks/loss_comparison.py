@@ -47,7 +47,7 @@ from ucn.data.io import read_image
 from ucn.data.synthetic import ImageBank, list_images, make_pairs
 from ucn.geometry.sampling import sample_descriptors, sample_image
 from ucn.losses import correspondence_contrastive_loss
-from ucn.matching import match_cells
+from ucn.matching.cells import match_cells
 from ucn.nn import CorrespondenceNetwork, build_model, load_imagenet_trunk
 from ucn.train.step import compute_loss, encode_pair
 from ucn.types import PairBatch

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ucn.data.checking import spread
-from ucn.evaluate.camera_motion import MOTION_BENCHMARKS, MotionPair, MotionVariant, match_frames
-from ucn.evaluate.motion_methods import load_motion_methods
-from ucn.evaluate.motion_scoring import ALL, score_motions
+from ucn.evaluate.motion.methods import load_motion_methods
+from ucn.evaluate.motion.prediction import MOTION_BENCHMARKS, MotionPair, MotionVariant, match_frames
+from ucn.evaluate.motion.scoring import ALL, score_motions
 
 COUNTS = (250, 500, 1000, 2000)
 THRESHOLDS = (0.5, 1.0, 2.0)

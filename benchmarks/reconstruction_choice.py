@@ -27,16 +27,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.batch.describing import ExtractSettings
-from ucn.batch.detectors import DETECTORS
-from ucn.batch.extraction import Method
-from ucn.batch.reconstruction import PairingSettings, ReconstructSettings, be_strict, reconstruct_folder
-from ucn.data.sets.seven_scenes import open_folder, read_pose
+from ucn.data.sets.posed.seven_scenes import open_folder, read_pose
 from ucn.errors import DataError
-from ucn.evaluate.reconstruction_methods import load_folder_method
-from ucn.evaluate.reconstruction_metrics import centre_errors
-from ucn.export.colmap import CameraSettings, MappingSettings, Model, map_incrementally, quiet
-from ucn.export.colmap_sift import make_sift_model
+from ucn.evaluate.reconstruction.methods import load_folder_method
+from ucn.evaluate.reconstruction.metrics import centre_errors
+from ucn.folders.detectors import DETECTORS
+from ucn.folders.extraction import Method
+from ucn.folders.image_features import ExtractSettings
+from ucn.folders.reconstruction import PairingSettings, ReconstructSettings, be_strict, reconstruct_folder
+from ucn.formats.colmap import CameraSettings, MappingSettings, Model, map_incrementally, quiet
+from ucn.formats.colmap_sift import make_sift_model
 
 Array = NDArray[np.float64]
 HW = (480, 640)

@@ -29,10 +29,10 @@ from loss_comparison import make_generator, open_banks
 from torch import Tensor
 from torch.optim import AdamW
 
-from ucn.baselines.siamese import SiameseConfig, SiameseNetwork, build_siamese, cut_patches, save_siamese
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.nn import load_imagenet_trunk
+from ucn.paper.siamese import SiameseConfig, SiameseNetwork, build_siamese, cut_patches, save_siamese
 from ucn.train.recipe import read_recipe
 from ucn.types import PairBatch
 

@@ -20,7 +20,7 @@ from ucn.bench.machine import describe_machine
 from ucn.bench.settings import Settings
 from ucn.bench.timing import time_eager
 from ucn.bench.transformer import build_inputs, draw_gradient, run_both
-from ucn.nn.spatial_transformer import MAX_REACH_CELLS, transform_and_convolve
+from ucn.nn.transformer import MAX_REACH_CELLS, transform_and_convolve
 
 
 def main() -> None:
@@ -42,8 +42,8 @@ def main() -> None:
 
 def sweep(inputs: list[Tensor], gradient: Tensor) -> list[dict[str, Any]]:
     """Times of other cuts of the forward and the backward pass; those that do not fit say why."""
-    from ucn.nn import triton_transformer
-    from ucn.nn.triton_transformer import Cut, run_forward
+    from ucn.nn.triton import transformer as triton_transformer
+    from ucn.nn.triton.transformer import Cut, run_forward
 
     x, theta, weight, bias = (tensor.detach() for tensor in inputs)
     found: list[dict[str, Any]] = []

@@ -39,14 +39,14 @@ from ucn.config import TrainConfig
 from ucn.data.catalogue import open_data, parse_options
 from ucn.data.io import write_bytes_atomically
 from ucn.data.pairs import PairData
-from ucn.evaluate.benchmarks import Benchmark, find_benchmark
-from ucn.evaluate.metrics import average, count_within, point_errors
-from ucn.evaluate.predictions import find_points
+from ucn.evaluate.core.metrics import average, count_within, point_errors
+from ucn.evaluate.points.benchmarks import Benchmark, find_benchmark
+from ucn.evaluate.points.predictions import find_points
 from ucn.nn import CorrespondenceNetwork
-from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.nn.transformer import ConvolutionalSpatialTransformer
 from ucn.train.optim import build_optimiser, rate_factor, update_average
 from ucn.train.recipe import read_recipe
-from ucn.train.source_kinds import PartSource
+from ucn.train.sources.kinds import PartSource
 from ucn.train.start import start_model
 from ucn.train.step import check_finite, training_step
 from ucn.types import FeatureMap, Features, PairBatch

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ucn.data.checking import check_data
     from ucn.errors import UcnError
     from ucn.knn import mutual_nearest, nearest
+    from ucn.matching.matcher import Matcher
     from ucn.nn import build_model
-    from ucn.predict import Matcher
     from ucn.types import FeatureMap, Features, Flow, Matches, PairSample
     from ucn.weights import list_weights, load_weights
 
@@ -47,7 +47,7 @@ else:  # type checkers take the names from above, and so still find misspelt one
         "Features": "ucn.types",
         "Flow": "ucn.types",
         "MatchConfig": "ucn.config",
-        "Matcher": "ucn.predict",
+        "Matcher": "ucn.matching.matcher",
         "Matches": "ucn.types",
         "ModelConfig": "ucn.config",
         "PairSample": "ucn.types",

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
+from support.bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
 from ucn.bench import encode
 from ucn.bench.samples import PAPER, PLAIN_PAPER, load_network, measure_accuracy, read_truth
 from ucn.data.example import example_pair

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench_cases import check_part, make_pretended, make_settings, replace_timings
+from support.bench_cases import check_part, make_pretended, make_settings, replace_timings
 from ucn.bench import growth
 from ucn.bench.growth import Series, fit_exponent, measure_series
 from ucn.bench.plots import draw_growth

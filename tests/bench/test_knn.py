@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
+from support.bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
 from ucn.bench import knn
 from ucn.bench.knn import compare_with_float64, draw_outside
 from ucn.bench.samples import draw_unit

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from benchmark_scripts import load_script
-from docs_cases import ROOT
+from support.benchmark_scripts import load_script
+from support.docs_cases import ROOT
 from ucn.bench.page import fill_page, render_table
 from ucn.bench.report import Column, Part, Table, Target
 from ucn.bench.run import SCHEMA

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
+from support.bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
 from ucn.bench import pairs
 from ucn.bench.pairs import encode_in_chunks, match_pairs, score_pair
 from ucn.bench.samples import PLAIN_PAPER, load_network, read_example_images

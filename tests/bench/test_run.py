@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from bench_cases import make_settings
+from support.bench_cases import make_settings
 from ucn.bench import run
 from ucn.bench.report import Column, Part, Table
 from ucn.bench.run import PARTS, merge_results, read_parts, run_parts, say_settings

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from bench_cases import check_part, make_settings
+from support.bench_cases import check_part, make_settings
 from ucn.bench import startup
 from ucn.bench.startup import run_python
 from ucn.errors import UcnError

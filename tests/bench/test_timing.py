@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bench_cases import CPU
+from support.bench_cases import CPU
 from ucn.bench import timing
 from ucn.bench.timing import Effort, measure_memory, time_in_turns, time_work
 

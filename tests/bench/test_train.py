@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
+from support.bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
 from ucn.bench import train
 from ucn.bench.train import list_runs, make_bank, make_stepper, settle_teacher
 from ucn.config import ModelConfig, TeacherConfig, TrainConfig

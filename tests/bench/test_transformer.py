@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from bench_cases import check_part, make_pretended, make_settings, replace_timings
+from support.bench_cases import check_part, make_pretended, make_settings, replace_timings
 from ucn.bench import transformer
 from ucn.bench.transformer import build_inputs, measure_errors, transform_plainly
-from ucn.nn.spatial_transformer import transform_and_convolve
+from ucn.nn.transformer import transform_and_convolve
 
 
 def test_definition_begins_as_a_convolution() -> None:

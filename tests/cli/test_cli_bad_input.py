@@ -286,13 +286,13 @@ class TestApi:
     """The same at `ucn.Matcher`."""
 
     def test_weights(self) -> None:
-        from ucn.predict import Matcher
+        from ucn.matching.matcher import Matcher
 
         with pytest.raises(WeightsError, match=r"no weights 'nonsense'.*geometric"):
             Matcher.from_pretrained("nonsense")
 
     def test_inputs(self, pair: tuple[str, str], random_weights: Path, tmp_path: Path) -> None:
-        from ucn.predict import Matcher
+        from ucn.matching.matcher import Matcher
 
         matcher = Matcher.from_pretrained(random_weights, device="cpu")
         for make, says in BAD_IMAGES:

@@ -6,7 +6,7 @@ import PIL.Image
 import pytest
 from typer.testing import CliRunner
 
-from dense_cases import write_flo, write_picture
+from support.dense_cases import write_flo, write_picture
 from ucn.cli.app import app
 
 runner = CliRunner()

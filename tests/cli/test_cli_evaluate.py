@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from evaluation_cases import write_ramp, write_sequence
+from support.evaluation_cases import write_ramp, write_sequence
 from ucn.cli.app import app
+from ucn.evaluate.core.methods import list_methods
 from ucn.evaluate.evaluations import EVALUATIONS
-from ucn.evaluate.methods import list_methods
-from ucn.evaluate.motion_methods import list_motion_methods
-from ucn.evaluate.reconstruction import COLMAP_SIFT
+from ucn.evaluate.motion.methods import list_motion_methods
+from ucn.evaluate.reconstruction.prediction import COLMAP_SIFT
 from ucn.weights import list_weights
 
 runner = CliRunner()

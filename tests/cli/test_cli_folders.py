@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from batch_cases import write_images
-from scene_cases import HW, make_scene
+from support.batch_cases import write_images
+from support.scene_cases import HW, make_scene
 from ucn.cli.app import app
-from ucn.evaluate.reconstruction import list_scenes
-from ucn.evaluate.reconstruction_metrics import centre_errors
-from ucn.export.hloc import open_features
+from ucn.evaluate.reconstruction.metrics import centre_errors
+from ucn.evaluate.reconstruction.prediction import list_scenes
+from ucn.formats.hloc import open_features
 
 
 def run(*arguments: str | Path | int) -> Result:
@@ -125,7 +125,7 @@ class TestPairs:
 
         arguments = ("pairs", features, "-o", out / "p.txt", "--matches", out / "m.h5")
         with monkeypatch.context() as patch:
-            patch.setattr("ucn.batch.matching.match_pairs", stop)
+            patch.setattr("ucn.folders.pair_matching.match_pairs", stop)
             assert run(*arguments).exit_code == 130
         assert [path.name for path in out.iterdir()] == ["f.h5"]
         assert run(*arguments).exit_code == 0  # nothing is in the way of the same command
@@ -193,7 +193,7 @@ class TestReconstruct:
         assert errors.mean() < 0.05
 
     def test_missing_package(self, images: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ucn.export.colmap.find_obstacle", lambda: "it needs pycolmap: pip install it")
+        monkeypatch.setattr("ucn.formats.colmap.find_obstacle", lambda: "it needs pycolmap: pip install it")
         result = run("reconstruct", images, "-o", out / "m")
         assert result.exit_code == 1
         assert result.stderr == "error: reconstruction: it needs pycolmap: pip install it\n"

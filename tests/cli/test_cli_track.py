@@ -173,7 +173,7 @@ def test_no_video_without_its_table(
     if has_folder:
         folder.mkdir()
         (folder / "tracks.mp4").write_bytes(b"before")
-    monkeypatch.setattr("ucn.tracking.write_tracks", fail)
+    monkeypatch.setattr("ucn.matching.tracking.write_tracks", fail)
     result = run(frames, "--grid", "30", "-o", folder, "--overwrite")
     assert result.exit_code == 1
     assert "no space left" in result.stderr

@@ -16,12 +16,13 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from photo_cases import write_photos
+from support.photo_cases import write_photos
 from ucn.cli.app import app
 from ucn.config import Calibration, ModelConfig
-from ucn.train import loop, sources
+from ucn.train import loop
 from ucn.train.checkpoint import load_run
 from ucn.train.recipe import read_recipe
+from ucn.train.sources import batches as sources
 from ucn.train.validation import Validation
 from ucn.weights import load_weights
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dense_cases import write_flo, write_picture
+from support.dense_cases import write_flo, write_picture
 from ucn.data.catalogue import (
     explain_options,
     find_info,

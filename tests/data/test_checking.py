@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_cases import MemoryData
+from support.data_cases import MemoryData
 from ucn.data.checking import check_data, skip_bad, spread
 from ucn.data.pairs import Fault
 from ucn.errors import DataError, ImageReadError, OutputError, UcnError

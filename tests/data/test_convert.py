@@ -15,7 +15,7 @@ from ucn.data.checking import check_data
 from ucn.data.convert import ConvertSummary, convert_pairs
 from ucn.data.io import read_image
 from ucn.data.pairs import DataFile, PairData, Selection, check_index
-from ucn.data.sets.own import open_folder
+from ucn.data.sets.own.folder import open_folder
 from ucn.errors import DataError, OutputError, UcnError
 from ucn.types import PairSample
 

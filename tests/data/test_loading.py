@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import pin_memory as pinning
 
-from numbered_data import NumberedData
+from support.numbered_data import NumberedData
 from ucn.data import loading
 from ucn.data.catalogue import open_data
 from ucn.data.loading import (
@@ -431,7 +431,7 @@ STUCK_READERS = """
 import multiprocessing
 import time
 
-from numbered_data import NumberedData
+from support.numbered_data import NumberedData
 from ucn.data.loading import Fitting, PairLoader
 
 

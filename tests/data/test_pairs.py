@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_cases import MemoryData
+from support.data_cases import MemoryData
 from ucn.data.pairs import Fault, PairData, Selection, check_choice, check_index
 from ucn.errors import DataError
 from ucn.types import PairSample

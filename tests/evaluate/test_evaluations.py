@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation_cases import write_sequence
-from trunk_cases import make_arrays
+from support.evaluation_cases import write_sequence
+from support.trunk_cases import make_arrays
 from ucn.errors import ConfigError
-from ucn.evaluate.benchmarks import BENCHMARKS
+from ucn.evaluate.core.methods import MethodFiles
 from ucn.evaluate.evaluations import EVALUATIONS, Request, find_evaluation
-from ucn.evaluate.methods import MethodFiles
-from ucn.evaluate.run import RunSettings
+from ucn.evaluate.points.benchmarks import BENCHMARKS
+from ucn.evaluate.points.run import RunSettings
 
 # What the project set out to measure by points; other kinds are beside them.
 WANTED = (

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loss_cases import Pair, make_map, make_pair
+from support.loss_cases import Pair, make_map, make_pair
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import descriptor_loss, distillation_loss
 from ucn.types import Direction, FeatureMap

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from loss_cases import Pair, make_map, make_pair, views_that_differ
+from support.loss_cases import Pair, make_map, make_pair, views_that_differ
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import MinedNegatives, MiningMethod, mine_negatives
 from ucn.types import Direction, FeatureMap

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loss_cases import make_pair, views_that_differ
+from support.loss_cases import make_pair, views_that_differ
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import MinedNegatives, mine_negatives, mined_triplet_loss, triplet_loss
 

@@ -12,13 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from ucn.config import ModelConfig
 from ucn.data.example import example_pair
 from ucn.errors import ConfigError, WeightsError
+from ucn.matching.matcher import Matcher
 from ucn.nn import CorrespondenceNetwork, build_model, load_imagenet_trunk
-from ucn.nn.fast import FastEncoder
+from ucn.nn.encoder import FastEncoder
 from ucn.nn.folding import fold
 from ucn.nn.lite import LiteTrunk, ResidualUnit
 from ucn.nn.summary import list_layers
 from ucn.nn.tiling import encode_in_tiles
-from ucn.predict import Matcher
 from ucn.weights import load_weights, save_weights
 
 CONFIG = ModelConfig(trunk="lite", dim=64, head_norm="none", transformer="none", use_standard_light=True)
@@ -249,7 +249,7 @@ def test_written_weights_match_and_are_exported(tmp_path: Path) -> None:
 def test_exported_network_agrees_with_torch(tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="exporting needs the extra 'export'")
     pytest.importorskip("onnxruntime", reason="exporting needs the extra 'export'")
-    from ucn.export.onnx import export_onnx
+    from ucn.formats.onnx import export_onnx
 
     path = tmp_path / "small.safetensors"
     save_weights(path, make_lively())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trunk_cases import (
+from support.trunk_cases import (
     Arrays,
     block,
     caffe_name,

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.testclient import TestClient
 
-    from ucn.serve.engine import Engine
+    from ucn.serve.service import Engine
 
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     """One engine for all tests, so that weights are loaded and samples encoded once."""
     pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
-    from ucn.serve.engine import Engine
     from ucn.serve.limits import Limits
+    from ucn.serve.service import Engine
 
     engine = Engine(Limits(), device="cpu")
     yield engine

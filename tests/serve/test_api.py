@@ -12,11 +12,11 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from starlette.testclient import TestClient
 
-from serve_cases import MOTORCYCLE, make_image
+from support.serve_cases import MOTORCYCLE, make_image
 from ucn.data.example import disparity_errors, example_pair
 from ucn.serve.app import create_app
-from ucn.serve.engine import Engine
 from ucn.serve.limits import Limits
+from ucn.serve.service import Engine
 from ucn.weights import list_weights
 
 JPEG = {"Content-Type": "image/jpeg"}

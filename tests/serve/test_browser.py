@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 pytest.importorskip("playwright", reason="playwright, of the extra 'dev', is not installed")
 
-from browser_cases import (
+from support.browser_cases import (
     CONTRASTS,
     DESKTOP,
     POINTS,
@@ -28,13 +28,13 @@ from browser_cases import (
     markers,
     visit,
 )
-from serve_cases import make_image
+from support.serve_cases import make_image
 from ucn.data.example import disparity_errors, example_pair
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ViewportSize
 
-    from ucn.serve.engine import Engine
+    from ucn.serve.service import Engine
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from ucn.serve.app import create_app
-from ucn.serve.engine import Engine
 from ucn.serve.limits import Limits
+from ucn.serve.service import Engine
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "localhost:8000", "[::1]:8000", "10.0.0.7"])

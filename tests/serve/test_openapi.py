@@ -13,10 +13,10 @@ import schemathesis
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from serve_cases import make_image
+from support.serve_cases import make_image
 from ucn.serve.app import create_app
-from ucn.serve.engine import Engine
 from ucn.serve.limits import Limits
+from ucn.serve.service import Engine
 
 OPERATIONS = [
     ("get", "/api/status"),

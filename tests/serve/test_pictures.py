@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from serve_cases import make_image
+from support.serve_cases import make_image
 from ucn.errors import ImageReadError
 from ucn.serve.pictures import hold_image
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from photo_cases import write_photos
+from support.photo_cases import write_photos
 from ucn.config import Calibration, ModelConfig, SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.nn import CorrespondenceNetwork, build_model

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from train_cases import assert_equal, make_config
+from support.train_cases import assert_equal, make_config
 from ucn.config import TrainConfig
 from ucn.data.io import write_bytes_atomically
 from ucn.errors import ConfigError, OutputError, WeightsError

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from distributed_worker import LOSSES, differentiate
-from photo_cases import write_photos
-from train_cases import CPU, make_config
+from support.distributed_worker import LOSSES, differentiate
+from support.photo_cases import write_photos
+from support.train_cases import CPU, make_config
 from ucn.errors import ConfigError, UcnError
 from ucn.train.distributed import ALONE, Team, join_team, open_shared_sources
-from ucn.train.sources import open_sources
+from ucn.train.sources.batches import open_sources
 from ucn.weights import load_weights
 
 TESTS = Path(__file__).parents[1]
@@ -124,7 +124,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, An
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": find_port(),
     }
-    command = [sys.executable, str(TESTS / "distributed_worker.py"), str(folder)]
+    command = [sys.executable, str(TESTS / "support" / "distributed_worker.py"), str(folder)]
     processes = [
         subprocess.Popen(
             command,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from photo_cases import make_photo
+from support.photo_cases import make_photo
 from ucn.config import ModelConfig
 from ucn.errors import OutputError, UcnError
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train import log
 from ucn.train.log import Board, Progress, RunLog, check_board, draw_pair, first_pairs
-from ucn.train.sources import Source
+from ucn.train.sources.batches import Source
 from ucn.types import PairBatch
 from ucn.viz import Picture, draw_matches
 

@@ -10,16 +10,17 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from numbered_data import NumberedData
-from photo_cases import write_photos
-from train_cases import CPU, MODEL, ignore, make_config, train_on
+from support.numbered_data import NumberedData
+from support.photo_cases import write_photos
+from support.train_cases import CPU, MODEL, ignore, make_config, train_on
 from ucn.config import Calibration, LossConfig, SyntheticConfig, TrainConfig
 from ucn.errors import DataError, NonFiniteLossError, WeightsError
 from ucn.nn import CorrespondenceNetwork, build_model
-from ucn.train import loop, sources, validation
+from ucn.train import loop, validation
 from ucn.train.log import Progress
 from ucn.train.loop import Trained, train
-from ucn.train.sources import open_sources
+from ucn.train.sources import batches as sources
+from ucn.train.sources.batches import open_sources
 from ucn.train.step import StepResult
 from ucn.train.validation import Validation
 from ucn.types import PairBatch

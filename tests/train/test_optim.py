@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
-from train_cases import make_config
+from support.train_cases import make_config
 from ucn.config import ModelConfig
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train.optim import build_optimiser, rate_factor, read_rates, set_rates, update_average

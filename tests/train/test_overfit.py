@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from photo_cases import write_photos
-from train_cases import CPU, ignore, make_config
+from support.photo_cases import write_photos
+from support.train_cases import CPU, ignore, make_config
 from ucn.config import Calibration, LossConfig, SourceConfig
 from ucn.train.loop import train
 from ucn.train.overfit import repeat_first_batch
-from ucn.train.sources import open_sources
+from ucn.train.sources.batches import open_sources
 from ucn.train.validation import match_errors
 
 

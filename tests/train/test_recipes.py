@@ -9,16 +9,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bird_cases import write_birds, write_photo
-from dense_cases import write_png
-from photo_cases import make_photo
-from semantic_files import write_text
+from support.bird_cases import write_birds, write_photo
+from support.dense_cases import write_png
+from support.photo_cases import make_photo
+from support.semantic_files import write_text
 from ucn.cli.app import app
 from ucn.config import TrainConfig
-from ucn.data.sets.faces import mirror_points
+from ucn.data.sets.semantic.faces import mirror_points
 from ucn.nn import build_model
-from ucn.train import loop, sources
+from ucn.train import loop
 from ucn.train.recipe import read_recipe
+from ucn.train.sources import batches as sources
 from ucn.weights import load_weights
 
 FOLDER = Path(__file__).parents[2] / "recipes"

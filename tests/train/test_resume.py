@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 import torch
 
-from bird_cases import write_birds
-from photo_cases import write_photos
-from train_cases import CPU, assert_equal, ignore, make_config
+from support.bird_cases import write_birds
+from support.photo_cases import write_photos
+from support.train_cases import CPU, assert_equal, ignore, make_config
 from ucn.config import TrainConfig
 from ucn.data.loading import ReaderEndedError
 from ucn.errors import ConfigError, NonFiniteLossError, UcnError
 from ucn.nn import CorrespondenceNetwork
-from ucn.train import loop, photographs, sources
+from ucn.train import loop
 from ucn.train.checkpoint import load_run
 from ucn.train.log import Progress
 from ucn.train.loop import Trained, train
 from ucn.train.signals import StoppedError
-from ucn.train.sources import Mixture, Source, open_sources
+from ucn.train.sources import batches as sources
+from ucn.train.sources import photographs
+from ucn.train.sources.batches import Mixture, Source, open_sources
 from ucn.train.step import StepResult, training_step
 from ucn.train.validation import Validation
 from ucn.types import PairBatch

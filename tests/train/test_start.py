@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trunk_cases import Arrays, make_arrays, make_graph, write_caffemodel, write_npz, write_onnx
+from support.trunk_cases import Arrays, make_arrays, make_graph, write_caffemodel, write_npz, write_onnx
 from ucn.config import ModelConfig, TrainConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.nn import build_model

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, AdamW
 
-from photo_cases import write_photos
+from support.photo_cases import write_photos
 from ucn.config import LossConfig, ModelConfig, SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.errors import NonFiniteLossError
@@ -20,7 +20,7 @@ from ucn.losses import (
     mined_triplet_loss,
     one_correspondence_contrastive_loss,
 )
-from ucn.matching import match_cells
+from ucn.matching.cells import match_cells
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train import step
 from ucn.train.step import check_finite, compute_loss, encode_pair, training_step

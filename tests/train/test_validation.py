@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from photo_cases import write_photos
-from train_cases import CPU, MODEL, make_config
+from support.photo_cases import write_photos
+from support.train_cases import CPU, MODEL, make_config
 from ucn.nn import build_model
-from ucn.train import sources, validation
-from ucn.train.sources import Source, open_sources
+from ucn.train import validation
+from ucn.train.sources import batches as sources
+from ucn.train.sources.batches import Source, open_sources
 from ucn.train.validation import match_errors, match_points, validate
 from ucn.types import PairBatch
 

@@ -12,11 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ucn.acceleration import without_fused
-from ucn.baselines.classical import DenseDaisy
-from ucn.baselines.extractor import to_grey
-from ucn.baselines.keypoints import SiftKeypoints
-from ucn.baselines.xfeat import XFeat
 from ucn.bench.report import Cell, Column, Part, Table, Target
 from ucn.bench.samples import (
     PAPER,
@@ -29,9 +24,14 @@ from ucn.bench.samples import (
 )
 from ucn.bench.settings import Settings
 from ucn.bench.timing import Work, measure_memory, measure_product_rate, time_eager, time_in_turns
+from ucn.features.classical import DenseDaisy
+from ucn.features.extractor import to_grey
+from ucn.features.sparse import SiftKeypoints
+from ucn.features.xfeat import XFeat
 from ucn.nn import CorrespondenceNetwork
-from ucn.nn.captures import CapturePolicy
-from ucn.nn.fast import PATIENT, FastEncoder
+from ucn.nn.cuda.graphs import CapturePolicy
+from ucn.nn.encoder import PATIENT, FastEncoder
+from ucn.runtime.kernels import without_fused
 from ucn.weights import list_weights
 
 _SIFT_KEYPOINTS = 2000

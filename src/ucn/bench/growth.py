@@ -17,9 +17,9 @@ from ucn.bench.samples import draw_images, draw_unit
 from ucn.bench.settings import Settings
 from ucn.bench.timing import Effort, Work, measure_memory, time_eager, time_in_turns
 from ucn.config import LossConfig, MatchConfig
-from ucn.matching import match_cells
+from ucn.matching.cells import match_cells
+from ucn.matching.matcher import Matcher
 from ucn.nn.tiling import count_encoded_pixels
-from ucn.predict import Matcher
 from ucn.train.step import compute_loss
 from ucn.types import FeatureMap, PairBatch
 from ucn.weights import list_weights, load_weights

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.acceleration import use_fused
 from ucn.bench.report import Cell, Column, Part, Table, Target
 from ucn.bench.samples import draw_unit, read_real_rows
 from ucn.bench.settings import Settings
 from ucn.bench.timing import Work, measure_memory, time_eager, time_graphs_in_turns, time_in_turns
 from ucn.errors import UcnError
 from ucn.knn import Outside, nearest
-from ucn.knn.torch_search import search_exactly
+from ucn.knn.reference import search_exactly
 from ucn.losses.mining import drop_near_cells
+from ucn.runtime.kernels import use_fused
 
 # Together several times as large as the L2 cache of an H200, 60 MB.
 _SETS = 12
@@ -190,7 +190,7 @@ def _measure_real(settings: Settings, N: int) -> list[tuple[Cell, ...]]:
 
 
 def _search_fused(queries: Tensor, database: Tensor, outside: Outside | None) -> Any:
-    from ucn.knn.triton_search import search_fused
+    from ucn.knn.triton.search import search_fused
 
     if outside is not None:
         outside = Outside(outside.centres[None], outside.positions[None], outside.radius)

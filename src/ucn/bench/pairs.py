@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.acceleration import without_fused
 from ucn.bench.encode import run_plainly
 from ucn.bench.report import Cell, Column, Part, Table
 from ucn.bench.samples import Encode, load_network, read_example_images
@@ -22,11 +21,12 @@ from ucn.config import MatchConfig
 from ucn.data.example import disparity_errors, example_pair
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
-from ucn.keypoints import strongest_corners
 from ucn.knn import nearest
+from ucn.matching.keypoints import strongest_corners
+from ucn.matching.matcher import Matcher
 from ucn.nn import CorrespondenceNetwork
-from ucn.nn.fast import PATIENT, Engine, FastEncoder
-from ucn.predict import Matcher
+from ucn.nn.encoder import PATIENT, Engine, FastEncoder
+from ucn.runtime.kernels import without_fused
 from ucn.types import FeatureMap, Matches
 
 MATCHES = 2000

@@ -6,8 +6,8 @@ import math
 
 from ucn.bench.growth import fit_exponent
 from ucn.bench.report import Part
-from ucn.evaluate.plots import choose_style, lay_out, save_plot
-from ucn.evaluate.report import Plot
+from ucn.evaluate.core.plots import choose_style, lay_out, save_plot
+from ucn.evaluate.core.report import Plot
 
 
 def draw_growth(part: Part, machine: str) -> Plot:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from ucn.config import ModelConfig
 from ucn.data.example import example_pair
 from ucn.data.io import read_image
-from ucn.evaluate.bundled import Motorcycle
+from ucn.evaluate.core.bundled import Motorcycle
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
-from ucn.matching import match_cells
+from ucn.matching.cells import match_cells
 from ucn.nn import CorrespondenceNetwork, build_model
-from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.nn.transformer import ConvolutionalSpatialTransformer
 from ucn.types import FeatureMap
 from ucn.weights import load_weights
 

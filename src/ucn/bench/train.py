@@ -19,14 +19,14 @@ from ucn.config import LossConfig, SourceConfig, SyntheticConfig, TrainConfig
 from ucn.data.io import read_image
 from ucn.data.synthetic import ImageBank
 from ucn.errors import WeightsError
-from ucn.evaluate.bundled import find_self_images
+from ucn.evaluate.core.bundled import find_self_images
 from ucn.nn import build_model
-from ucn.train.graphs import use_graphs
+from ucn.train.cuda_graphs import use_graphs
 from ucn.train.optim import build_optimiser, set_rates, update_average
-from ucn.train.photographs import Photographs, PhotoSource
-from ucn.train.sources import PHOTOGRAPHS
+from ucn.train.sources.batches import PHOTOGRAPHS
+from ucn.train.sources.photographs import Photographs, PhotoSource
 from ucn.train.step import training_step
-from ucn.train.teaching import start_teacher
+from ucn.train.teacher import start_teacher
 from ucn.types import PairBatch
 from ucn.weights import load_weights
 

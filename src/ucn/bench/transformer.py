@@ -12,18 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.acceleration import without_fused
 from ucn.bench.report import Cell, Column, Part, Table, Target
 from ucn.bench.samples import PAPER, draw_unit, load_network
 from ucn.bench.settings import Settings
 from ucn.bench.timing import Work, measure_memory, time_eager, time_graphs, time_in_turns
 from ucn.geometry.sampling import sample_image
-from ucn.nn.banded_transformer import BandedTransformer
-from ucn.nn.spatial_transformer import (
+from ucn.nn.cpu.transformer import BandedTransformer
+from ucn.nn.transformer import (
     MAX_REACH_CELLS,
     ConvolutionalSpatialTransformer,
     transform_and_convolve,
 )
+from ucn.runtime.kernels import without_fused
 
 _KERNEL = 3
 _PLAIN = "Plain: grid_sample writes all k × k readings side by side, a strided convolution combines them."

@@ -11,9 +11,9 @@ import typer
 from ucn.cli._options import path_argument
 
 if TYPE_CHECKING:
-    from ucn.batch.describing import ExtractSettings
-    from ucn.batch.extraction import Engine
-    from ucn.evaluate.reconstruction_methods import FolderMethod
+    from ucn.evaluate.reconstruction.methods import FolderMethod
+    from ucn.folders.extraction import Engine
+    from ucn.folders.image_features import ExtractSettings
 
 Folder = Annotated[Path, path_argument("FOLDER", "Images, in folders below it too.")]
 MethodName = Annotated[
@@ -64,7 +64,7 @@ class EngineName(StrEnum):
 
 def find_method(weights: str, method: str | None) -> FolderMethod:
     """The method that the options ask for."""
-    from ucn.evaluate.reconstruction_methods import load_folder_method
+    from ucn.evaluate.reconstruction.methods import load_folder_method
 
     return load_folder_method(method or weights, engine="auto")
 
@@ -73,7 +73,7 @@ def build_settings(
     found: FolderMethod, max_side: int | None, max_keypoints: int, detector: DetectorName, batch: int
 ) -> ExtractSettings:
     """How images are described; without --max-side as large as the method was made for."""
-    from ucn.batch.describing import ExtractSettings
+    from ucn.folders.image_features import ExtractSettings
 
     side = found.max_side if max_side is None else max_side or None
     return ExtractSettings(side, max_keypoints, detector.value, batch)
@@ -84,11 +84,11 @@ def build_engine(name: EngineName, workers: int | None, device: str | None) -> E
     from ucn.errors import ConfigError
 
     if name is EngineName.ray:
-        from ucn.batch.ray_engine import RayEngine
+        from ucn.folders.ray_engine import RayEngine
 
         return RayEngine(workers=workers, device=device)
     if workers is not None:
         raise ConfigError("--workers is for --engine ray; leave it out")
-    from ucn.batch.extraction import LocalEngine
+    from ucn.folders.extraction import LocalEngine
 
     return LocalEngine(device)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ucn.config import MatchConfig
-    from ucn.predict import Matcher
+    from ucn.matching.matcher import Matcher
 
 
 def load_matcher(weights: str, config: MatchConfig | None = None, device: str | None = None) -> Matcher:
@@ -16,6 +16,6 @@ def load_matcher(weights: str, config: MatchConfig | None = None, device: str | 
         WeightsError: the weights are unknown or damaged.
         ValueError: there is no such device.
     """
-    from ucn.predict import Matcher
+    from ucn.matching.matcher import Matcher
 
     return Matcher.from_pretrained(weights, config=config, device=device)

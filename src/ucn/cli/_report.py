@@ -14,7 +14,7 @@ import typer
 import ucn
 
 if TYPE_CHECKING:
-    from ucn.predict import Matcher
+    from ucn.matching.matcher import Matcher
 
 
 def find_version() -> str:

@@ -17,7 +17,7 @@ from ucn.cli._stages import Stages
 
 if TYPE_CHECKING:
     from ucn.bench.report import Part, Table
-    from ucn.evaluate.report import Plot
+    from ucn.evaluate.core.report import Plot
 
 _WIDTH = 150
 
@@ -74,7 +74,7 @@ def run(
     with Stages(is_quiet=json) as stages:
         from ucn.bench.machine import describe_machine
         from ucn.bench.settings import Settings
-        from ucn.devices import choose_device
+        from ucn.runtime.device import choose_device
 
         _check_files(output, plots, xfeat, weights, overwrite or update)
         before = _read_before(output) if update else None
@@ -128,9 +128,9 @@ def _check_files(
     output: Path | None, plots: Path | None, xfeat: Path | None, weights: str, overwrite: bool
 ) -> None:
     """Everything that would fail after minutes of measuring."""
-    from ucn.baselines.xfeat import find_obstacle
     from ucn.cli._outputs import check_folder
     from ucn.errors import WeightsError
+    from ucn.features.xfeat import find_obstacle
     from ucn.weights import list_weights
 
     if output is not None:

@@ -15,7 +15,7 @@ from ucn.cli._stages import Stages
 
 if TYPE_CHECKING:
     from ucn.data.example import DisparityScore, ExamplePair
-    from ucn.predict import Matcher
+    from ucn.matching.matcher import Matcher
     from ucn.types import Flow, Matches
 
 

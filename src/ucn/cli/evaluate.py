@@ -15,8 +15,8 @@ from ucn.cli._progress import CountBar
 from ucn.cli._report import print_json, say_files
 
 if TYPE_CHECKING:
+    from ucn.evaluate.core.report import Report
     from ucn.evaluate.evaluations import Evaluation
-    from ucn.evaluate.report import Report
 
 _WIDTH = 160
 
@@ -144,12 +144,12 @@ def run(
       deepmatching, which also work on features of others (daisy+dsp)
     - sift-ratio (camera motion only), colmap-sift (reconstruction only)
     """
-    from ucn.devices import choose_device
-    from ucn.evaluate.earlier import read_earlier
+    from ucn.evaluate.core.merge import read_earlier
+    from ucn.evaluate.core.methods import MethodFiles
+    from ucn.evaluate.core.outputs import check_outputs, list_outputs, write_outputs
     from ucn.evaluate.evaluations import Request, find_evaluation
-    from ucn.evaluate.methods import MethodFiles
-    from ucn.evaluate.outputs import check_outputs, list_outputs, write_outputs
-    from ucn.evaluate.run import RunSettings
+    from ucn.evaluate.points.run import RunSettings
+    from ucn.runtime.device import choose_device
 
     evaluation = find_evaluation(name)
     _check_options(name, evaluation, data, sheet, class_masks)
@@ -263,7 +263,7 @@ def _say_path(path: Path) -> str:
 
 
 def _print_json(report: Report, written: list[Path]) -> None:
-    from ucn.evaluate.report import to_dict
+    from ucn.evaluate.core.report import to_dict
 
     print_json({**to_dict(report), "outputs": [str(path) for path in written]})
 

@@ -12,7 +12,7 @@ from ucn.cli._report import find_version, print_json, print_lines, say_seconds, 
 from ucn.cli._stages import Stages
 
 if TYPE_CHECKING:
-    from ucn.export.onnx import Export
+    from ucn.formats.onnx import Export
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
     if k is not None and not pair:
         raise typer.BadParameter("-k is for --pair: a graph of descriptors has no matches")
     with Stages(is_quiet=json) as stages:
-        from ucn.export.onnx import DEFAULT_K, check_packages, export_onnx
+        from ucn.formats.onnx import DEFAULT_K, check_packages, export_onnx
         from ucn.weights import load_weights
 
         check_packages()

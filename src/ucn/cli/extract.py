@@ -26,7 +26,7 @@ from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines
 
 if TYPE_CHECKING:
-    from ucn.batch.extraction import Extracted
+    from ucn.folders.extraction import Extracted
 
 _SHOWN = 5  # failures that are printed
 
@@ -63,8 +63,8 @@ def run(
 
     A run that was stopped, even by a kill, goes on when the same command is given again.
     """
-    from ucn.batch.extraction import extract_folder
     from ucn.errors import OutputError
+    from ucn.folders.extraction import extract_folder
 
     if output.suffix.lower() not in (".h5", ".hdf5"):
         raise OutputError(f"cannot write features {output}: its name must end in .h5 or .hdf5")

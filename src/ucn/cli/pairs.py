@@ -14,7 +14,7 @@ from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines, say_files
 
 if TYPE_CHECKING:
-    from ucn.batch.pairing import Pair
+    from ucn.folders.pairing import Pair
 
 
 class PairingName(StrEnum):
@@ -50,10 +50,10 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Choose pairs of images, and match their keypoints: mutual nearest neighbours, in hloc's layout."""
-    from ucn.batch.reconstruction import PairingSettings, choose_pairs
-    from ucn.devices import choose_device
     from ucn.errors import DataError
-    from ucn.export.hloc import open_features
+    from ucn.folders.reconstruction import PairingSettings, choose_pairs
+    from ucn.formats.hloc import open_features
+    from ucn.runtime.device import choose_device
 
     outputs = [path for path in (output, matches) if path is not None]
     check_outputs(outputs, (features,), overwrite)
@@ -95,8 +95,8 @@ def _write(
     is_quiet: bool,
 ) -> int | None:
     """Writes the list and, where a second output is given, the matches, whose number it returns."""
-    from ucn.batch.matching import match_pairs
-    from ucn.export.pair_lists import write_pairs
+    from ucn.folders.pair_matching import match_pairs
+    from ucn.formats.pair_lists import write_pairs
 
     with write_together(outputs, overwrite) as places:
         write_pairs(places[0], pairs)

@@ -28,8 +28,8 @@ from ucn.cli.extract import say_failures
 from ucn.cli.pairs import MinSimilarity, Neighbours, Overlap, Pairing, PairingName
 
 if TYPE_CHECKING:
-    from ucn.batch.reconstruction import Reconstructed
-    from ucn.export.colmap import CameraSettings, Model
+    from ucn.folders.reconstruction import Reconstructed
+    from ucn.formats.colmap import CameraSettings, Model
 
 
 def run(
@@ -82,8 +82,8 @@ def run(
     DIR gets features.h5, pairs.txt and matches.h5 as hloc has them, database.db and sparse/ as COLMAP has
     them, summary.json, and above.png, the model seen from above. Features are used again by the next run.
     """
-    from ucn.batch.reconstruction import PairingSettings, ReconstructSettings, reconstruct_folder
-    from ucn.export.colmap import MappingSettings, load_pycolmap
+    from ucn.folders.reconstruction import PairingSettings, ReconstructSettings, reconstruct_folder
+    from ucn.formats.colmap import MappingSettings, load_pycolmap
 
     load_pycolmap()
     _open_output(output, folder, overwrite)
@@ -144,7 +144,7 @@ def _open_output(output: Path, images: Path, overwrite: bool) -> None:
 
 def _choose_cameras(intrinsics: str | None, model: str, is_shared: bool) -> CameraSettings:
     from ucn.data.cameras import read_intrinsics
-    from ucn.export.colmap import CameraSettings
+    from ucn.formats.colmap import CameraSettings
 
     K = None if intrinsics is None else read_intrinsics(intrinsics)
     return CameraSettings(model, K, is_shared)
@@ -174,7 +174,7 @@ def _write(output: Path, summary: dict[str, Any], model: Model) -> None:
     import json
 
     from ucn.data.io import write_bytes_atomically, write_image
-    from ucn.viz.model import draw_model
+    from ucn.viz.reconstruction import draw_model
 
     write_image(output / "above.png", draw_model(*model.arrays()), overwrite=True)
     text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"

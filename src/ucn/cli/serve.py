@@ -17,8 +17,8 @@ from ucn.cli._report import print_json, print_lines
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from ucn.serve.engine import Engine
     from ucn.serve.limits import Limits
+    from ucn.serve.service import Engine
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -86,8 +86,8 @@ def _count(option: str, value: float, unit: float) -> int:
 
 def _build_engine(limits: Limits, weights: str, device: str | None) -> tuple[Engine, str]:
     """What encodes and matches, and the name under which it knows the weights that were asked for."""
-    from ucn.devices import choose_device
     from ucn.errors import UcnError
+    from ucn.runtime.device import choose_device
     from ucn.weights import list_weights, load_weights
 
     try:
@@ -95,7 +95,7 @@ def _build_engine(limits: Limits, weights: str, device: str | None) -> tuple[Eng
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
         raise UcnError(f"ucn serve needs {error.name}, which is missing: pip install 'ucn[serve]'") from error
-    from ucn.serve.engine import Engine
+    from ucn.serve.service import Engine
 
     choose_device(device)
     is_shipped = weights in {info.name for info in list_weights()}

@@ -30,9 +30,9 @@ from ucn.cli._report import describe_run, print_json, print_lines, say_share
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ucn.data.sets.video_frames import Frames
-    from ucn.predict import Matcher
-    from ucn.tracking import TrackedFrame
+    from ucn.data.sets.video.frames import Frames
+    from ucn.matching.matcher import Matcher
+    from ucn.matching.tracking import TrackedFrame
     from ucn.types import FloatArray
 
 _TABLE, _VIDEO = "tracks.csv", "tracks.mp4"
@@ -96,7 +96,7 @@ def run(
     names = (_TABLE, _VIDEO) if use_video else (_TABLE,)
     outputs = [output / name for name in names]
     check_folder(output, names, overwrite, (video, points))
-    from ucn.tracking import open_frames, write_tracks
+    from ucn.matching.tracking import open_frames, write_tracks
 
     frames = open_frames(video, max_frames)
     starts = _choose_points(frames.read(0), points, grid)
@@ -136,7 +136,7 @@ def _folder(path: Path) -> Iterator[None]:
 
 def _choose_points(image: Tensor, points: Path | None, grid: int | None) -> FloatArray:
     from ucn.data.points import read_points
-    from ucn.keypoints import grid_points
+    from ucn.matching.keypoints import grid_points
 
     size_hw = (int(image.shape[-2]), int(image.shape[-1]))
     if points is not None:
@@ -156,7 +156,7 @@ def _track(
     is_quiet: bool,
 ) -> list[TrackedFrame]:
     """Tracks through all frames, drawing each as it comes."""
-    from ucn.tracking import track_points
+    from ucn.matching.tracking import track_points
     from ucn.viz.tracks import TrackPainter, VideoFile
 
     shown: list[Tensor] = []
@@ -181,14 +181,14 @@ def _track(
 
 def _find_speed(frames: Frames) -> float:
     """Frames a second: the clip's, or 25."""
-    from ucn.data.sets.video_frames import Clip
+    from ucn.data.sets.video.frames import Clip
 
     return frames.frames_per_second if isinstance(frames, Clip) else 25.0
 
 
 def _is_cut(frames: Frames, count: int) -> bool:
     """Whether there are more frames than were followed through."""
-    from ucn.data.sets.video_frames import Clip
+    from ucn.data.sets.video.frames import Clip
 
     return frames.is_cut if isinstance(frames, Clip) else len(frames) > count
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ucn.train.log import Board, Progress, RunLog
     from ucn.train.loop import Trained
     from ucn.train.run_folder import RunFolder
-    from ucn.train.sources import Mixture, Skipped
+    from ucn.train.sources.batches import Mixture, Skipped
 
 _SHOWN_FAULTS = 20
 
@@ -69,7 +69,7 @@ def run(
     """Train a network on pairs made from photographs, on data sets, or on both."""
     from ucn.data.io import check_output
     from ucn.data.points import check_suffix
-    from ucn.devices import choose_device
+    from ucn.runtime.device import choose_device
     from ucn.train.distributed import join_team
     from ucn.train.log import check_board
     from ucn.train.overfit import repeat_first_batch

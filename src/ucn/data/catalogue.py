@@ -50,33 +50,33 @@ class DataInfo:
 
 
 # Each module has `INFO`, a DataInfo, and `open_folder(folder, split, **options) -> PairData`.
-_MODULES = (
-    "kitti_flow",
-    "sintel",
-    "middlebury_flow",
-    "middlebury_stereo",
-    "hpatches",
-    "kitti_raw",
-    "kitti_odometry",
-    "seven_scenes",
-    "strecha",
-    "cub",
-    "faces",
-    "pf_willow",
-    "pf_pascal",
-    "spair",
-    "pascal_berkeley",
-    "flowweb",
-    "synthetic",
-    "own",
-    "colmap",
-    "video",
-)
+_MODULES = {
+    "kitti-flow": "flow.kitti_flow",
+    "sintel": "flow.sintel",
+    "middlebury-flow": "flow.middlebury_flow",
+    "middlebury-stereo": "flow.middlebury_stereo",
+    "hpatches": "hpatches",
+    "kitti-raw": "kitti.raw",
+    "kitti-odometry": "kitti.odometry",
+    "seven-scenes": "posed.seven_scenes",
+    "strecha": "posed.strecha",
+    "cub": "semantic.cub",
+    "faces": "semantic.faces",
+    "pf-willow": "semantic.pf_willow",
+    "pf-pascal": "semantic.pf_pascal",
+    "spair": "semantic.spair",
+    "pascal-berkeley": "semantic.pascal_berkeley",
+    "flowweb": "semantic.flowweb",
+    "synthetic": "synthetic",
+    "own": "own.folder",
+    "colmap": "posed.colmap",
+    "video": "video.clips",
+}
 
 
 def list_data() -> tuple[DataInfo, ...]:
     """Every data set that can be read."""
-    return tuple(_import(module).INFO for module in _MODULES)
+    return tuple(_import(module).INFO for module in _MODULES.values())
 
 
 def find_info(name: str) -> DataInfo:
@@ -90,13 +90,12 @@ def _import(module: str) -> ModuleType:
 
 
 def _module_of(name: str) -> str:
-    """The module that reads a data set: its name, with dashes as underscores."""
-    names = {module.replace("_", "-"): module for module in _MODULES}
-    if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
+    """The module that reads a data set."""
+    if name not in _MODULES:
+        close = difflib.get_close_matches(name, _MODULES, n=1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise DataError(f"no data set '{name[:80]}'{hint} (there are {', '.join(names)})")
-    return names[name]
+        raise DataError(f"no data set '{name[:80]}'{hint} (there are {', '.join(_MODULES)})")
+    return _MODULES[name]
 
 
 def open_data(

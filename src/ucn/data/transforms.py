@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.data.photometric import change_photometrically
+from ucn.data.augment.photometric import change_photometrically
 from ucn.geometry.coords import flip_points, is_inside, pixel_grid, resize_points, resize_scale
 from ucn.geometry.sampling import sample_image
 from ucn.types import PairSample

@@ -9,28 +9,28 @@ from functools import partial
 from pathlib import Path
 
 from ucn.errors import ConfigError
-from ucn.evaluate.benchmarks import BENCHMARKS, Benchmark
-from ucn.evaluate.camera_motion import MOTION_BENCHMARKS, MotionBenchmark
-from ucn.evaluate.driving import DRIVING_BENCHMARKS, run_driving
-from ucn.evaluate.driving_report import PLOTS, build_driving_report
-from ucn.evaluate.driving_report import add_earlier as add_earlier_driving
-from ucn.evaluate.earlier import Earlier, complete_report
-from ucn.evaluate.matches_report import TITLE as MATCHES_TITLE
-from ucn.evaluate.matches_report import run_matches
-from ucn.evaluate.methods import LoadedMethods, MethodFiles, load_methods
-from ucn.evaluate.motion_methods import load_motion_methods
-from ucn.evaluate.outputs import QUERIES, SHEET
-from ucn.evaluate.pair_score_report import TITLE as PAIR_SCORE_TITLE
-from ucn.evaluate.pair_score_report import run_pair_score
-from ucn.evaluate.points_report import add_earlier, build_report
-from ucn.evaluate.pose_report import run_camera_motion
-from ucn.evaluate.predictions import Progress
-from ucn.evaluate.query_pictures import draw_queries
-from ucn.evaluate.reconstruction_report import TITLE as RECONSTRUCTION_TITLE
-from ucn.evaluate.reconstruction_report import load_reconstruction_methods, run_reconstruction
-from ucn.evaluate.report import Report
-from ucn.evaluate.run import RunSettings, run_benchmark
-from ucn.evaluate.sheet import draw_sheet
+from ucn.evaluate.core.merge import Earlier, complete_report
+from ucn.evaluate.core.methods import LoadedMethods, MethodFiles, load_methods
+from ucn.evaluate.core.outputs import QUERIES, SHEET
+from ucn.evaluate.core.report import Report
+from ucn.evaluate.driving.pictures import draw_queries
+from ucn.evaluate.driving.prediction import DRIVING_BENCHMARKS, run_driving
+from ucn.evaluate.driving.report import PLOTS, build_driving_report
+from ucn.evaluate.driving.report import add_earlier as add_earlier_driving
+from ucn.evaluate.matches.report import TITLE as MATCHES_TITLE
+from ucn.evaluate.matches.report import run_matches
+from ucn.evaluate.motion.methods import load_motion_methods
+from ucn.evaluate.motion.prediction import MOTION_BENCHMARKS, MotionBenchmark
+from ucn.evaluate.motion.report import run_camera_motion
+from ucn.evaluate.pair_score.report import TITLE as PAIR_SCORE_TITLE
+from ucn.evaluate.pair_score.report import run_pair_score
+from ucn.evaluate.points.benchmarks import BENCHMARKS, Benchmark
+from ucn.evaluate.points.predictions import Progress
+from ucn.evaluate.points.report import add_earlier, build_report
+from ucn.evaluate.points.run import RunSettings, run_benchmark
+from ucn.evaluate.points.sheet import draw_sheet
+from ucn.evaluate.reconstruction.report import TITLE as RECONSTRUCTION_TITLE
+from ucn.evaluate.reconstruction.report import load_reconstruction_methods, run_reconstruction
 
 
 @dataclass(frozen=True)

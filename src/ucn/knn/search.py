@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ucn.acceleration import use_fused
 from ucn.knn.exclusion import Outside
-from ucn.knn.torch_search import search_exactly
+from ucn.knn.reference import search_exactly
+from ucn.runtime.kernels import use_fused
 
 DEFAULT_MEMORY_BYTES = 256 * 2**20
 
@@ -93,7 +93,7 @@ def _search_fused(
     queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
 ) -> tuple[Tensor, Tensor] | None:
     """Distances and indices (B, N, k) by the fused GPU search; None where it cannot answer."""
-    from ucn.knn.triton_search import can_search, search_fused  # only where Triton is there
+    from ucn.knn.triton.search import can_search, search_fused  # only where Triton is there
 
     if not can_search(queries, database, k, outside, memory_bytes):
         return None

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ucn.losses.drawing import draw_true, draw_uniform
+from ucn.losses.correspondences import OneWay, prepare_pair, read_cells, sample_pair
 from ucn.losses.mining import MinedNegatives, draw_random_cells, read_negatives
-from ucn.losses.pairs import OneWay, prepare_pair, read_cells, sample_pair
+from ucn.losses.random_choice import draw_true, draw_uniform
 from ucn.types import FeatureMap
 
 POSITIVE = 1

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
-from ucn.losses.pairs import OneWay, can_fuse, check_direction, prepare_pair, sample_pair
+from ucn.losses.correspondences import OneWay, can_fuse, check_direction, prepare_pair, sample_pair
 from ucn.types import Direction, FeatureMap
 
 _TEMPORARIES = 5  # matrices of similarities, or of what is made of them, that a chunk holds at once
@@ -158,7 +158,7 @@ class _FusedDivergences(torch.autograd.Function):
         ctx: Any, queries: Tensor, cells: Tensor, teacher_queries: Tensor, teacher_cells: Tensor
     ) -> Tensor:
         """Maps queries (B, N, D), cells (B, D, M) and the teacher's to (B, N)."""
-        from ucn.losses.triton_distillation import sum_divergences
+        from ucn.losses.triton.distillation import sum_divergences
 
         found = sum_divergences(queries, cells, teacher_queries, teacher_cells)
         sums = found.student_sums, found.teacher_sums
@@ -169,7 +169,7 @@ class _FusedDivergences(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Sends the difference of the shares back to queries and cells."""
-        from ucn.losses.triton_distillation import send_back
+        from ucn.losses.triton.distillation import send_back
 
         queries, cells, teacher_queries, teacher_cells, *sums = ctx.saved_tensors
         inputs = (queries, cells, teacher_queries, teacher_cells)

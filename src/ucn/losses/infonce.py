@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from ucn.geometry.coords import cell_centres
 from ucn.knn.exclusion import squared_distances, squared_distances_bytes
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
-from ucn.losses.pairs import OneWay, can_fuse, check_direction, prepare_pair, sample_pair
+from ucn.losses.correspondences import OneWay, can_fuse, check_direction, prepare_pair, sample_pair
 from ucn.types import Direction, FeatureMap
 
 
@@ -119,7 +119,7 @@ class _RivalLogSumExp(torch.autograd.Function):
             positions.ndim == 2 and can_fuse(queries, cells),
         )
         if ctx.is_fused:
-            from ucn.losses.triton_infonce import sum_rivals
+            from ucn.losses.triton.infonce import sum_rivals
 
             result = sum_rivals(queries, cells, centres, positions, radius)
             ctx.save_for_backward(queries, cells, centres, positions, result)
@@ -142,7 +142,7 @@ class _RivalLogSumExp(torch.autograd.Function):
         """Sends the softmax weights of the cells back to queries and cells."""
         queries, cells, centres, positions, result = ctx.saved_tensors
         if ctx.is_fused:
-            from ucn.losses.triton_infonce import send_back
+            from ucn.losses.triton.infonce import send_back
 
             sent = send_back(queries, cells, centres, positions, ctx.radius, result, gradient)
             return *sent, None, None, None, None

@@ -18,8 +18,8 @@ from ucn.geometry.sampling import sample_descriptors
 from ucn.knn import Outside, nearest
 from ucn.knn.exclusion import squared_distances, squared_distances_bytes
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
-from ucn.losses.drawing import draw_true, draw_uniform
-from ucn.losses.pairs import OneWay, check_direction, prepare_pair, read_cells
+from ucn.losses.correspondences import OneWay, check_direction, prepare_pair, read_cells
+from ucn.losses.random_choice import draw_true, draw_uniform
 from ucn.types import Direction, FeatureMap
 
 MiningMethod = Literal["random", "nearest", "hardest"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ucn.losses.correspondences import prepare_pair, sample_pair
 from ucn.losses.mining import MinedNegatives, read_negatives
-from ucn.losses.pairs import prepare_pair, sample_pair
 from ucn.types import FeatureMap
 
 

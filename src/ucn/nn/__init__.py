@@ -2,7 +2,7 @@
 
 from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.model import MIN_SIDE, CorrespondenceNetwork, build_model
-from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.nn.transformer import ConvolutionalSpatialTransformer
 from ucn.nn.trunk_files import load_imagenet_trunk
 
 __all__ = [

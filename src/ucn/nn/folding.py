@@ -13,7 +13,7 @@ from ucn.nn.googlenet import GoogLeNetTrunk, Inception
 from ucn.nn.lite import NormedConvolution, ResidualUnit
 from ucn.nn.model import CorrespondenceNetwork
 from ucn.nn.pyramid import CoarseLevel
-from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.nn.transformer import ConvolutionalSpatialTransformer
 from ucn.nn.trunk_layers import max_pool
 
 

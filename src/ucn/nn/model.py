@@ -13,7 +13,7 @@ from ucn.nn.googlenet import GoogLeNetTrunk, plain_convolution
 from ucn.nn.lite import LiteTrunk
 from ucn.nn.normalise import ChannelNorm, l2_normalise, standardise_light
 from ucn.nn.pyramid import CoarseLevel, halve
-from ucn.nn.spatial_transformer import MAX_REACH_CELLS, ConvolutionalSpatialTransformer
+from ucn.nn.transformer import MAX_REACH_CELLS, ConvolutionalSpatialTransformer
 from ucn.types import FeatureMap
 
 MIN_SIDE = 32

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.acceleration import use_fused
+from ucn.runtime.kernels import use_fused
 
 _FUSED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MOST_VALUES = 2**31 - 1
@@ -25,7 +25,7 @@ def max_pool(x: Tensor, stride: int) -> Tensor:
     padding and rounds sizes up.
     """
     if stride <= 2 and _can_fuse(x):
-        from ucn.nn.triton_trunk_layers import fused_max_pool  # only where Triton is there
+        from ucn.nn.triton.trunk_layers import fused_max_pool  # only where Triton is there
 
         return fused_max_pool(x, stride)
     if stride == 1:
@@ -40,7 +40,7 @@ def local_response_norm(x: Tensor) -> Tensor:
     s ** -0.75 is rsqrt(s * sqrt(s)).
     """
     if _can_fuse(x):
-        from ucn.nn.triton_trunk_layers import fused_response_norm  # only where Triton is there
+        from ucn.nn.triton.trunk_layers import fused_response_norm  # only where Triton is there
 
         return fused_response_norm(x)
     wide = x.float() if x.dtype.itemsize < 4 else x

@@ -19,12 +19,12 @@ from starlette.concurrency import run_in_threadpool
 import ucn
 from ucn.data.points import format_matches
 from ucn.errors import ImageReadError, PointsError, UcnError
-from ucn.serve.engine import Engine
 from ucn.serve.guard import Guard
 from ucn.serve.limits import MAX_POINTS, Limits
 from ucn.serve.pictures import HeldImage
 from ucn.serve.samples import PAIRS, Samples
 from ucn.serve.schemas import Answer, Image, Problem, Question, Sample, Session, Status, WeightsChoice
+from ucn.serve.service import Engine
 from ucn.serve.uploads import FullError, UnknownError, Uploads
 from ucn.types import Matches, SimilarityMap
 

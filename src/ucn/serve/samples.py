@@ -10,7 +10,7 @@ from pathlib import Path
 import PIL.Image
 import torch
 
-import ucn.evaluate
+import ucn.evaluate.core
 from ucn.data.example import example_pair
 from ucn.data.io import MAX_PIXELS, read_image, to_pixels
 from ucn.data.transforms import rotate_view
@@ -66,7 +66,7 @@ def _motorcycle_right() -> bytes:
 
 
 def _photograph(name: str) -> Path:
-    return Path(ucn.evaluate.__file__).with_name("pictures") / f"{name}.jpg"
+    return Path(ucn.evaluate.core.__file__).with_name("pictures") / f"{name}.jpg"
 
 
 def _changed(name: str, degrees: float, factor: float) -> bytes:

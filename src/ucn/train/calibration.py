@@ -16,10 +16,10 @@ from ucn.config import Calibration, MatchConfig, SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.geometry.coords import is_inside
 from ucn.geometry.warp import homography_from_points, warp_points
-from ucn.keypoints import detect_corners
-from ucn.matching import CheckedMatches, match_and_check
+from ucn.matching.cells import CheckedMatches, match_and_check
+from ucn.matching.keypoints import detect_corners
+from ucn.matching.scoring import pair_support, score_features, score_matches
 from ucn.nn import CorrespondenceNetwork
-from ucn.scoring import pair_support, score_features, score_matches
 from ucn.types import PairBatch
 
 RIGHT_WITHIN = 3.0

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ucn.config import TrainConfig
 from ucn.data.loading import mix_seed
 from ucn.errors import ConfigError, UcnError
-from ucn.train.sources import Mixture, open_sources
+from ucn.train.sources.batches import Mixture, open_sources
 
 _PATIENCE = timedelta(hours=2)  # the others wait while the first process validates
 

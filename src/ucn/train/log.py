@@ -16,7 +16,7 @@ from torch import Tensor
 from ucn.data.io import write_bytes_atomically
 from ucn.errors import OutputError, UcnError
 from ucn.nn import CorrespondenceNetwork
-from ucn.train.sources import Source
+from ucn.train.sources.batches import Source
 from ucn.train.validation import match_points
 from ucn.types import Matches, PairBatch
 from ucn.viz import draw_matches

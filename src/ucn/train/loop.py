@@ -27,15 +27,15 @@ from ucn.train.checkpoint import (
     restore,
     save_run,
 )
+from ucn.train.cuda_graphs import use_graphs
 from ucn.train.distributed import ALONE, Team
-from ucn.train.graphs import use_graphs
 from ucn.train.log import Progress
 from ucn.train.optim import build_optimiser, read_rates, set_rates, update_average
 from ucn.train.signals import StoppedError
-from ucn.train.sources import Mixture, PhotoSource, Source
+from ucn.train.sources.batches import Mixture, PhotoSource, Source
 from ucn.train.start import start_model
 from ucn.train.step import StepResult, check_finite, training_step
-from ucn.train.teaching import start_teacher
+from ucn.train.teacher import start_teacher
 from ucn.train.validation import Validation, validate
 from ucn.types import PairBatch
 

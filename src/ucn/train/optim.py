@@ -16,7 +16,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from ucn.config import TrainConfig
 from ucn.nn import CorrespondenceNetwork
-from ucn.nn.spatial_transformer import ConvolutionalSpatialTransformer
+from ucn.nn.transformer import ConvolutionalSpatialTransformer
 
 
 def build_optimiser(model: CorrespondenceNetwork, config: TrainConfig) -> Optimizer:

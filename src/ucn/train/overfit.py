@@ -8,7 +8,7 @@ import torch
 
 from ucn.config import LossConfig, TrainConfig
 from ucn.data.loading import mix_seed
-from ucn.train.sources import Mixture, Source
+from ucn.train.sources.batches import Mixture, Source
 from ucn.types import PairBatch
 
 

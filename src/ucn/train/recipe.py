@@ -13,7 +13,7 @@ import yaml
 from ucn.config import TrainConfig
 from ucn.errors import ConfigError
 from ucn.train.start import names_weights
-from ucn.train.teaching import note_teacher
+from ucn.train.teacher import note_teacher
 from ucn.weights import load_weights
 
 _MAX_BYTES = 2**20

@@ -22,7 +22,7 @@ from ucn.losses import (
     mined_triplet_loss,
     one_correspondence_contrastive_loss,
 )
-from ucn.nn.fast import FastEncoder
+from ucn.nn.encoder import FastEncoder
 from ucn.nn.model import CorrespondenceNetwork
 from ucn.train.distributed import ALONE, Team
 from ucn.types import FeatureMap, PairBatch

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucn.matching import match_cells
+from ucn.matching.cells import match_cells
 from ucn.nn import CorrespondenceNetwork
-from ucn.train.sources import Source
+from ucn.train.sources.batches import Source
 from ucn.train.step import Precision, encode_pair
 from ucn.types import PairBatch
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ucn.data.io import check_output, to_pixels
 from ucn.errors import OutputError
-from ucn.tracking import TrackedFrame
+from ucn.matching.tracking import TrackedFrame
 from ucn.types import FloatArray, ImageLike
 from ucn.viz.canvas import draw_lines, draw_marker, write_labels
 from ucn.viz.colours import OKABE_ITO, Picture, position_colours

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dense_cases import correspondences, fault_texts, file_named, write_picture
-from photometric_rule import assert_centred, photometric_error
-from remedy_rule import assert_remedy
+from support.dense_cases import correspondences, fault_texts, file_named, write_picture
+from support.photometric_rule import assert_centred, photometric_error
+from support.remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
 from ucn.data.sets.hpatches import open_folder, read_homography
 from ucn.errors import DataError

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dense_cases import write_picture
-from photo_cases import write_photos
+from support.dense_cases import write_picture
+from support.photo_cases import write_photos
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, spread
 from ucn.data.sets.synthetic import KINDS

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from photo_cases import write_photos
+from support.photo_cases import write_photos
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from photo_cases import write_photos
+from support.photo_cases import write_photos
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.data.synthetic.collage import PIECES, draw_collages

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from photo_cases import write_photos
+from support.photo_cases import write_photos
 from ucn.config import SyntheticConfig
 from ucn.data.io import write_image
 from ucn.data.synthetic import ImageBank, make_pairs

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from photo_cases import make_photo, write_photos
+from support.photo_cases import make_photo, write_photos
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, list_images, make_pairs
 from ucn.errors import DataError, ImageReadError

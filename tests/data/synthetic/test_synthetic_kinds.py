@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from photo_cases import write_photos
+from support.photo_cases import write_photos
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs, views
 from ucn.errors import ConfigError

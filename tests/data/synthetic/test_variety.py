@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from photo_cases import make_photo, write_photos
+from support.photo_cases import make_photo, write_photos
 from ucn.config import SyntheticConfig
-from ucn.data.synthetic import ImageBank, make_pairs, pairs, views
+from ucn.data.synthetic import ImageBank, make_pairs, views
+from ucn.data.synthetic import generator as pairs
 from ucn.errors import ConfigError
 from ucn.geometry.sampling import sample_image
 from ucn.types import PairBatch

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.pairs import check_choice
-from ucn.data.sets.dense import DenseData, DensePair, SizeHW, TruthFile
+from ucn.data.sets.flow.dense import DenseData, DensePair, SizeHW, TruthFile
 from ucn.data.sets.layout import find_image, find_root, parse_numbers, read_lines
 from ucn.errors import DataError
 from ucn.geometry.coords import pixel_grid

@@ -14,7 +14,7 @@ from torch import Tensor
 from ucn.data.headers import IMAGE_SUFFIXES
 from ucn.data.io import read_image
 from ucn.data.sets.layout import check_folder
-from ucn.data.synthetic.reductions import find_on_reductions, lay_out_reductions
+from ucn.data.synthetic.downscaling import find_on_reductions, lay_out_reductions
 from ucn.errors import DataError
 from ucn.geometry.sampling import sample_image
 

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ucn.data.draws import uniform, uniform_columns
+from ucn.data.augment.random import uniform, uniform_columns
 from ucn.data.synthetic.bank import ImageBank
 from ucn.geometry.coords import pixel_grid
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucn.data.draws import uniform_columns
+from ucn.data.augment.random import uniform_columns
 from ucn.geometry.coords import is_inside
 from ucn.geometry.warp import warp_points
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ucn.config import SyntheticConfig
-from ucn.data.draws import uniform_columns
+from ucn.data.augment.random import uniform_columns
 from ucn.data.synthetic.outlines import Outlines, draw_outlines
 from ucn.geometry.warp import warp_points
 

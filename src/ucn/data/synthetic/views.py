@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ucn.config import SyntheticConfig
-from ucn.data.draws import uniform, uniform_columns
+from ucn.data.augment.random import uniform, uniform_columns
 from ucn.geometry.warp import homography_from_corners
 
 

@@ -1,0 +1,1 @@
+"""Photometric augmentation of training images."""

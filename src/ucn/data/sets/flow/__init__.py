@@ -1,0 +1,1 @@
+"""Data sets with dense ground truth: optical flow and disparity."""

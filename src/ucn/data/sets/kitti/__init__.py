@@ -1,0 +1,1 @@
+"""KITTI raw drives and odometry sequences."""

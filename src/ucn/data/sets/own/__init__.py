@@ -1,0 +1,1 @@
+"""Pairs and points of the user's own."""

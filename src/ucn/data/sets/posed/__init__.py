@@ -1,0 +1,1 @@
+"""Data sets with camera poses and depth or 3D points."""

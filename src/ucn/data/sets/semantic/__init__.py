@@ -1,0 +1,1 @@
+"""Data sets of object parts: the same keypoint on another instance."""

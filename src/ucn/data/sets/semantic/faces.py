@@ -1,0 +1,171 @@
+"""Faces with 68 points in the scheme of ibug's 300-W: Helen, LFPW, AFW, 300-W and the like.
+
+A .pts file as ibug publishes it counts pixels from 1, as MATLAB does (its own loader, menpo, subtracts 1 for
+this reason: menpo's issue 160), so 1 is subtracted here. A file of bare lines ``x y`` has no such tradition;
+its numbers count from 0.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ucn.data.catalogue import DataInfo
+from ucn.data.pairs import Fault, check_choice
+from ucn.data.sets.layout import IMAGE_SUFFIXES, find_root, parse_numbers, read_lines
+from ucn.data.sets.semantic.keypoint_pairs import KeypointData, first_share, shorten
+from ucn.data.sets.semantic.parts import Example, Keypoints
+from ucn.errors import DataError
+
+INFO = DataInfo(
+    name="faces",
+    title="Faces with 68 points (300-W scheme): Helen, LFPW, AFW, 300-W",
+    task="semantic",
+    truth="68 points of faces, marked half automatically; any two images are a pair",
+    layout=(
+        "NAME.jpg or NAME.png, here or up to two folders deeper",
+        "NAME.pts beside it: 'version: 1', 'n_points: 68', '{', 68 lines 'x y', '}'; or the 68 lines alone",
+    ),
+    splits=("all", "train", "test"),
+    licence="research only, not commercial (300-W, Helen); the photographs belong to their owners on Flickr",
+    source="https://ibug.doc.ic.ac.uk/resources/facial-point-annotations/",
+    markers=("*.pts", "*/*.pts", "*/*/*.pts"),
+)
+
+LENGTHS = ("eyes", "image")
+"""What PCK's length may be: between the outer corners of the eyes, or the longest side of the image."""
+
+_POINT_COUNT = 68
+_DEPTH = 2  # of folders, as the markers say
+_OUTER_EYE_CORNERS = (36, 45)
+# In each run of points from first to last, p is `total - p` in a mirror; a point of no run is its own.
+_MIRRORED_RUNS = (
+    (0, 16, 16),  # jaw
+    (17, 26, 43),  # eyebrows
+    (31, 35, 66),  # nostrils
+    (36, 39, 81),  # upper lids, right eye to left
+    (42, 45, 81),
+    (40, 41, 87),  # lower lids
+    (46, 47, 87),
+    (48, 54, 102),  # mouth: outer upper and lower lip, inner upper and lower lip
+    (55, 59, 114),
+    (60, 64, 124),
+    (65, 67, 132),
+)
+
+
+def mirror_points() -> NDArray[np.int64]:
+    """(68,) what each point of the scheme is in a mirror."""
+    table = np.arange(_POINT_COUNT)
+    for first, last, total in _MIRRORED_RUNS:
+        run = np.arange(first, last + 1)
+        table[run] = total - run
+    return table
+
+
+class FaceData(KeypointData):
+    """Pairs of faces."""
+
+    def __init__(self, root: Path, split: str, length: str) -> None:
+        examples, faults, notes = _find_faces(root)
+        count = first_share(len(examples))
+        parts = {"all": examples, "train": examples[:count], "test": examples[count:]}
+        super().__init__(root, parts[split])
+        self.faults += faults
+        self.notes += notes
+        self._length = length
+        self._mirror = mirror_points()
+
+    def keypoints(self, example: Example) -> Keypoints:
+        """The 68 points of a face; all count as visible."""
+        return read_pts(example.annotation)
+
+    def pck_length(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> float:
+        """Between the outer corners of the eyes, by which 300-W divides its errors, or the longest side."""
+        if self._length == "image":
+            return float(max(size_hw))
+        corner0, corner1 = keypoints.points[list(_OUTER_EYE_CORNERS)]
+        return math.dist(corner0, corner1)
+
+    def mirror_table(self, category: str) -> NDArray[np.int64]:
+        """Left and right change places, by the order of the scheme."""
+        return self._mirror
+
+
+def open_folder(folder: Path, split: str, *, length: str = "eyes") -> FaceData:
+    """Opens the data set.
+
+    Args:
+        folder: with images and their .pts files.
+        split: all; train, the first 80 % by name; or test, the rest.
+        length: PCK's length: "eyes" between the outer corners of the eyes, "image" the longest side.
+    """
+    root = find_root(folder, INFO.markers)
+    check_choice(split, INFO.splits, "split")
+    check_choice(length, LENGTHS, "length")
+    return FaceData(root, split, length).require_pairs(split, "two images with .pts files")
+
+
+def read_pts(path: Path) -> Keypoints:
+    """Reads 68 points from a .pts file in ibug's form or of bare lines; raises `DataError` with its line."""
+    lines = list(read_lines(path, "points"))
+    origin = 0.0
+    if lines and lines[0][1].lower().startswith("version"):
+        lines, origin = _strip_frame(path, lines), 1.0
+    if len(lines) != _POINT_COUNT:
+        raise DataError(
+            f"{path}: expected {_POINT_COUNT} lines of x and y, got {len(lines)}; get the file again, or "
+            "remove it"
+        )
+    points = np.array([parse_numbers(text, 2, f"{path}:{number}") for number, text in lines]) - origin
+    is_visible = np.ones(_POINT_COUNT, np.bool_)
+    return Keypoints(points, is_visible, path, [number for number, _ in lines])
+
+
+def _strip_frame(path: Path, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The lines between the braces of ibug's form."""
+    texts = [text for _, text in lines]
+    if "{" not in texts[:10] or texts[-1] != "}":
+        raise DataError(
+            f"{path}:{lines[-1][0]}: expected lines of x and y between '{{' and a last '}}'; get the file "
+            "again, or remove it"
+        )
+    opening = texts.index("{")
+    for number, text in lines[1:opening]:
+        key, _, value = text.partition(":")
+        if key.strip() == "n_points" and value.strip() != f"{_POINT_COUNT}":
+            raise DataError(
+                f"{path}:{number}: expected n_points: {_POINT_COUNT}, got {value.strip()[:20]!r}; give "
+                "files of 300-W's scheme"
+            )
+    return lines[opening + 1 : -1]
+
+
+def _find_faces(root: Path) -> tuple[list[Example], list[Fault], list[str]]:
+    """Images with a .pts file of the same name, sorted by name; .pts files without an image are faults."""
+    examples, faults, bare = [], list[Fault](), 0
+    for folder, folders, files in os.walk(root):
+        place = Path(folder)
+        if len(place.relative_to(root).parts) >= _DEPTH:
+            folders.clear()
+        names = set(files)
+        stems = {Path(name).stem for name in names if name.endswith(".pts")}
+        images = {name for name in names if Path(name).suffix.lower() in IMAGE_SUFFIXES}
+        bare += sum(Path(name).stem not in stems for name in images)
+        for stem in stems:
+            found = next((stem + suffix for suffix in IMAGE_SUFFIXES if stem + suffix in images), None)
+            annotation = place / f"{stem}.pts"
+            if found is None:
+                wanted = " or ".join(f"{stem}{suffix}" for suffix in (".jpg", ".png"))
+                message = f"no image {wanted} beside it; copy it there, or remove this file"
+                faults.append(Fault(annotation, message))
+                continue
+            name = (place / stem).relative_to(root).as_posix()
+            examples.append(Example(name, "face", place / found, annotation))
+    notes = [f"{bare:,} images have no .pts file; left out"] if bare else []
+    examples.sort(key=lambda example: example.name)
+    return examples, shorten(sorted(faults, key=lambda fault: fault.path)), notes

@@ -1,0 +1,1 @@
+"""Pairs of frames of video clips."""

@@ -1,0 +1,1 @@
+"""What every evaluation shares: cache, metrics, reports."""

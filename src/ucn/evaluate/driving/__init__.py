@@ -1,0 +1,1 @@
+"""Points of driving scenes, by baseline."""

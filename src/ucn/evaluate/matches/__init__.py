@@ -1,0 +1,1 @@
+"""Matches that a method keeps: precision and homographies."""

@@ -1,0 +1,1 @@
+"""Relative pose between frames."""

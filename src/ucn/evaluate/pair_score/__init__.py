@@ -1,0 +1,1 @@
+"""Whether two images match at all."""

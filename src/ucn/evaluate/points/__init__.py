@@ -1,0 +1,1 @@
+"""Given points looked up in the other image: PCK and end-point error."""

@@ -1,0 +1,1 @@
+"""Sparse reconstruction against ground truth."""

@@ -1,0 +1,63 @@
+"""COLMAP's own SIFT from images to a model: what other methods are compared with in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ucn.formats.colmap import (
+    CameraSettings,
+    DatabaseImage,
+    MappingSettings,
+    Model,
+    build_cameras,
+    load_pycolmap,
+    map_incrementally,
+)
+
+
+def make_sift_model(
+    output: Path,
+    folder: Path,
+    names: Sequence[str],
+    cameras: CameraSettings,
+    settings: MappingSettings,
+) -> Model:
+    """A model with COLMAP's own SIFT, all pairs matched, on the CPU: what others are compared with.
+
+    Args:
+        output: folder for ``database.db`` and ``sparse/``, existing.
+        folder: of the images.
+        names: of the images; they share one camera.
+        cameras: what is known of it.
+        settings: as for other models.
+
+    Raises:
+        DataError: no two images could be related.
+    """
+    colmap = load_pycolmap()
+    reader = colmap.ImageReaderOptions()
+    reader.camera_model = cameras.model
+    if cameras.intrinsics is not None:
+        image = DatabaseImage(names[0], np.zeros((0, 2), np.float32), (1, 1))
+        known = build_cameras([image], folder, cameras)[0]
+        reader.camera_model, reader.camera_params = "PINHOLE", known.params_to_string()
+    extraction, matching = colmap.FeatureExtractionOptions(), colmap.FeatureMatchingOptions()
+    extraction.num_threads = matching.num_threads = settings.threads
+    extraction.use_gpu = matching.use_gpu = False
+    verification = colmap.TwoViewGeometryOptions()
+    verification.ransac.random_seed = settings.seed
+    verification.ransac.max_error = settings.max_error
+    database = output / "database.db"
+    colmap.extract_features(
+        database,
+        folder,
+        image_names=list(names),
+        camera_mode=colmap.CameraMode.SINGLE,
+        reader_options=reader,
+        extraction_options=extraction,
+    )
+    colmap.match_exhaustive(database, matching, verification_options=verification)
+    return map_incrementally(database, folder, output / "sparse", settings, cameras.intrinsics is not None)

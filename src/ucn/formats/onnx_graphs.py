@@ -1,0 +1,78 @@
+"""What is exported to ONNX, as modules: images to descriptors, and a pair of images to matches."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ucn.config import Calibration, MatchConfig
+from ucn.geometry.coords import cell_centres
+from ucn.geometry.sampling import sample_descriptors
+from ucn.matching.cells import CheckedMatches, refine_matches
+from ucn.matching.keypoints import strongest_corners
+from ucn.matching.scoring import score_matches
+from ucn.nn import CorrespondenceNetwork
+from ucn.types import FeatureMap
+
+_SETTINGS = MatchConfig()
+
+
+class PairGraph(nn.Module):
+    """Two images to the k strongest corners of image 0 and where they lie in image 1.
+
+    It matches as `match_and_check` does, with the same sub-cell places and the same scores. Two things are
+    other than in `Matcher`, since a graph has fixed shapes: corners are found by convolutions, and always k
+    rows come back, those beyond the corners that there are with a score of 0. Matches are not aligned by
+    pixels.
+    """
+
+    def __init__(self, network: CorrespondenceNetwork, calibration: Calibration, k: int) -> None:
+        """Keeps the network.
+
+        Args:
+            network: in evaluation mode.
+            calibration: how its similarities become probabilities.
+            k: rows of the answer, at least 1.
+        """
+        super().__init__()
+        self.network, self.calibration, self.k = network, calibration, k
+
+    def forward(self, image0: Tensor, image1: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Matches two images (1, 3, H, W), RGB in [0, 1], of any two sizes.
+
+        Returns:
+            (k, 2) points0 and (k, 2) points1 in pixels, (k,) scores in [0, 1], strongest corners first, and
+            (k,) bool is_mutual.
+        """
+        map0, map1 = self._encode(image0), self._encode(image1)
+        corners, strengths = strongest_corners(image0, self.k)
+        points0, is_corner = corners[0], strengths[0] > 0
+        found = match_all_cells(map0, map1, points0)
+        scores = torch.where(is_corner, score_matches(found, self.calibration), 0.0)
+        is_mutual = is_corner & (found.misses <= _SETTINGS.mutual_tolerance)
+        return points0, found.points1, scores, is_mutual
+
+    def _encode(self, image: Tensor) -> FeatureMap:
+        size_hw = (image.shape[-2], image.shape[-1])
+        return FeatureMap(self.network(image), self.network.stride, self.network.offset, size_hw)
+
+
+def match_all_cells(map0: FeatureMap, map1: FeatureMap, points0: Tensor) -> CheckedMatches:
+    """What `match_and_check` finds, by whole matrix products: a graph cannot search in bounded memory.
+
+    Args:
+        map0: descriptors of image 0 (batch of 1).
+        map1: descriptors of image 1 (batch of 1).
+        points0: (N, 2) pixels of image 0.
+    """
+    descriptors0 = sample_descriptors(map0, points0[None])[0]
+    similarity = descriptors0 @ map1.features[0].flatten(1)  # (N, h1 * w1)
+    there = refine_matches(map0, map1, points0, similarity.argmax(dim=1))
+    (x, y), (cell_x, cell_y) = there.points1.unbind(1), cell_centres(map1).unbind(1)
+    away = (cell_x - x[:, None]).square() + (cell_y - y[:, None]).square()
+    rivals = similarity.masked_fill(away <= _SETTINGS.elsewhere_radius**2, -1.0).amax(dim=1)
+    descriptors1 = sample_descriptors(map1, there.points1[None])[0]
+    cells0 = (descriptors1 @ map0.features[0].flatten(1)).argmax(dim=1)
+    back = refine_matches(map1, map0, there.points1, cells0)
+    misses = (back.points1 - points0).norm(dim=-1)
+    return CheckedMatches(there.points1, there.similarities, rivals.clamp(-1, 1), misses)

@@ -1,0 +1,146 @@
+"""Does onnxruntime give what torch gives: asked on three sizes before an exported file is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.config import MatchConfig
+from ucn.data.example import example_pair
+from ucn.data.io import read_image
+from ucn.errors import OutputError
+from ucn.matching.cells import match_and_check
+from ucn.matching.keypoints import strongest_corners
+from ucn.matching.scoring import score_matches
+from ucn.types import FloatArray
+from ucn.weights import LoadedWeights
+
+SIZES_HW = ((96, 128), (131, 165), (160, 240))
+"""What is tried: multiples of the stride, odd sides, and another shape."""
+MAX_DIFFERENCE = 1e-3
+"""Largest difference of any number of unit descriptors."""
+MIN_SAME_MATCHES = 0.995
+"""Smallest share of matches that are the same."""
+
+_SAME_PIXELS, _SAME_SCORE = 0.5, 0.01  # within which two matches are the same
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far onnxruntime and torch agree at one size.
+
+    Attributes:
+        size_hw: (H, W) of the images.
+        max_difference: of unit descriptors for the graph `network`; of scores of the same matches for `pair`.
+        same_matches: share of matches that are the same, in [0, 1].
+    """
+
+    size_hw: tuple[int, int]
+    max_difference: float
+    same_matches: float
+
+
+def check_network(content: bytes, loaded: LoadedWeights, _k: int = 0) -> Iterator[Parity]:
+    """Compares descriptors, and the nearest cell of every cell, of the example pair; raises `OutputError`."""
+    session = open_session(content)
+    for size_hw in SIZES_HW:
+        image0, image1 = _read_pair(size_hw)
+        with torch.no_grad():
+            expected = loaded.model(torch.cat([image0, image1])).numpy()
+        found = _run(session, torch.cat([image0, image1]))[0]
+        _check_shape(found, expected.shape)
+        # One image alone, so that the size of a batch is free too.
+        alone = _run(session, image1)[0]
+        difference = max(np.abs(found - expected).max(), np.abs(alone[0] - expected[1]).max())
+        same = float((_nearest(found) == _nearest(expected)).mean())
+        yield _judge(Parity(size_hw, float(difference), same), MAX_DIFFERENCE)
+
+
+def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity]:
+    """Compares matches of the example pair with those of `match_and_check`; raises `OutputError`."""
+    session, settings = open_session(content), MatchConfig()
+    for size_hw in SIZES_HW:
+        image0, image1 = _read_pair(size_hw)
+        image1 = image1[..., 3:]  # views need not have one size
+        with torch.no_grad():
+            points, strengths = strongest_corners(image0, k)
+            corners = points[strengths > 0]
+            map0, map1 = loaded.model.encode(image0), loaded.model.encode(image1)
+            matches = match_and_check(map0, map1, corners, elsewhere_radius=settings.elsewhere_radius)
+            scores = score_matches(matches, loaded.calibration).numpy()
+        points0, points1, found_scores, is_mutual = _run(session, image0, image1)
+        _check_shape(points0, (k, 2))
+        found = {tuple(point): row for row, point in enumerate(points0.tolist())}
+        rows = np.array([found.get(tuple(point), -1) for point in corners.tolist()], np.int64)
+        misses = np.linalg.norm(points1[rows] - matches.points1.numpy(), axis=1)
+        differences = np.abs(found_scores[rows] - scores)
+        beyond = matches.misses.numpy() - settings.mutual_tolerance
+        is_told = (is_mutual[rows] == (beyond <= 0)) | (np.abs(beyond) <= _SAME_PIXELS)
+        is_same = (rows >= 0) & (misses <= _SAME_PIXELS) & (differences <= _SAME_SCORE) & is_told
+        largest = float(differences[is_same].max(initial=0))
+        yield _judge(Parity(size_hw, largest, float(is_same.mean())), _SAME_SCORE)
+
+
+def open_session(content: bytes) -> Any:
+    """Opens an ONNX file's content in onnxruntime, on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has an exception class of its own for each kind of trouble
+        raise OutputError(f"onnxruntime cannot run the exported graph; nothing was kept: {error}") from error
+
+
+def _run(session: Any, *images: Tensor) -> list[FloatArray]:
+    names = [node.name for node in session.get_inputs()]
+    feed = {name: image.contiguous().numpy() for name, image in zip(names, images, strict=True)}
+    try:
+        return list(session.run(None, feed))
+    except Exception as error:  # as above
+        sizes = ", ".join(str(tuple(image.shape)) for image in images)
+        raise OutputError(f"the exported graph fails on {sizes}; nothing was kept: {error}") from error
+
+
+def _read_pair(size_hw: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The bundled photographs (1, 3, H, W), made as small."""
+    pair = example_pair()
+    image0, image1 = (
+        F.interpolate(
+            read_image(path)[None], size_hw, mode="bilinear", antialias=True, align_corners=False
+        ).clamp(0, 1)
+        for path in (pair.image0_path, pair.image1_path)
+    )
+    return image0, image1
+
+
+def _nearest(features: FloatArray) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """For each cell of the first image the most similar cell of the second."""
+    cells0, cells1 = features.reshape(*features.shape[:2], -1)
+    return np.asarray((cells0.T @ cells1).argmax(axis=1), np.int64)
+
+
+def _check_shape(found: FloatArray, expected: tuple[int, ...]) -> None:
+    if found.shape != expected:
+        raise OutputError(
+            f"the exported graph gives {found.shape} where torch gives {expected}; nothing was kept"
+        )
+
+
+def _judge(parity: Parity, limit: float) -> Parity:
+    is_close = parity.max_difference <= limit  # False for NaN
+    if not is_close or not parity.same_matches >= MIN_SAME_MATCHES:
+        height, width = parity.size_hw
+        raise OutputError(
+            f"the exported graph differs from torch at {width} × {height}: expected numbers within {limit:g} "
+            f"and {MIN_SAME_MATCHES:.1%} of the same matches, got {parity.max_difference:g} and "
+            f"{parity.same_matches:.1%}; nothing was kept"
+        )
+    return parity

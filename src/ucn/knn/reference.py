@@ -1,0 +1,260 @@
+"""Exact nearest neighbours in plain torch, by three methods of rising cost and accuracy.
+
+Ranking by ``q·b - |b|²/2`` needs one matrix product; on a processor `binned_search` makes it where it can.
+Where the best scores of a query stand further apart than rounding can explain, that settles the query.
+Products that round their factors first (TF32, bfloat16, if the caller switched them on) settle little so;
+there, some more of the best rows are measured by differences. What is left, few queries in ordinary images
+and all of them in blank ones, is ranked by the same product in float64, and true ties at last by differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.knn.cpu.binned import rank_in_bins
+from ucn.knn.exclusion import Outside, squared_distances, squared_distances_bytes
+from ucn.knn.reranking import measure_distances, rerank
+from ucn.knn.rounding import TIE_TOLERANCE, bound_rounding, factor_roundoff
+
+# Rows beyond the wanted ones that are measured where products round their factors.
+_SPARE_CANDIDATES = 16
+
+# Larger blocks of scores are slower on a processor, whose caches they leave (measured).
+_CPU_BLOCK_BYTES = 32 * 2**20
+_CPU_COPIED_ROWS = 4096
+
+# Blocks of distances (rows, columns), each with its first column; they can be read more than once.
+_ReadBlocks = Callable[[], Iterable[tuple[int, Tensor]]]
+
+
+def search_exactly(
+    queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
+) -> tuple[Tensor, Tensor]:
+    """Distances and indices (B, N, k) for queries (B, N, D) and database (B, M, D), all checked before."""
+    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+        indices = _find(queries, database, k, outside, memory_bytes)
+        dtype = torch.promote_types(queries.dtype, torch.float32)
+        distances = measure_distances(queries, database, indices, memory_bytes, dtype)
+        # Ties within the tolerance stand in the order of their indices; their distances must not decrease.
+        return distances.cummax(dim=-1).values, indices
+
+
+def _find(queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int) -> Tensor:
+    B, N, D = queries.shape
+    if B * N * database.shape[1] == 0:
+        return torch.full((B, N, k), -1, dtype=torch.int64, device=queries.device)
+    dtype = torch.promote_types(queries.dtype, torch.float32)
+    answer = rank_in_bins(queries, database, k, outside, memory_bytes)
+    if answer is None:
+        answer = _rank_by_products(queries, database, k, outside, memory_bytes, dtype)
+    indices, is_settled = answer
+    for item in (~is_settled).any(dim=1).nonzero()[:, 0].tolist():
+        unsettled = (~is_settled[item]).nonzero()[:, 0]
+        for part in _slices(len(unsettled), max(1, memory_bytes // (32 * D))):
+            rows = unsettled[part]
+            near = None
+            if outside is not None:
+                near = replace(
+                    outside, centres=outside.centres[item, rows], positions=outside.positions[item]
+                )
+            indices[item, rows] = _settle(queries[item, rows], database[item], k, near, memory_bytes)
+    return indices
+
+
+def _settle(queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int) -> Tensor:
+    """Indices (R, k) of queries (R, D) that the first product could not tell apart."""
+    if outside is None:  # blank images ask the same question many times
+        queries, same = torch.unique(queries, dim=0, return_inverse=True)
+    else:
+        same = torch.arange(len(queries), device=queries.device)
+    if queries.dtype != torch.float64:
+        batched = None
+        if outside is not None:
+            batched = replace(outside, centres=outside.centres[None], positions=outside.positions[None])
+        found, is_settled = _rank_by_products(
+            queries[None], database[None], k, batched, memory_bytes, torch.float64
+        )
+        indices, rest = found[0], (~is_settled[0]).nonzero()[:, 0]
+    else:
+        indices = torch.full((len(queries), k), -1, dtype=torch.int64, device=queries.device)
+        rest = torch.arange(len(queries), device=queries.device)
+    if len(rest):
+        if outside is not None:
+            outside = replace(outside, centres=outside.centres[rest])
+        indices[rest] = _rank_by_differences(queries[rest], database, k, outside, memory_bytes)
+    return indices[same]
+
+
+def _rank_by_products(
+    queries: Tensor,
+    database: Tensor,
+    k: int,
+    outside: Outside | None,
+    memory_bytes: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Indices (B, N, k) by products in the given type, and which queries (B, N) those settle."""
+    (B, N, _), M = queries.shape, database.shape[1]
+    is_coarse = factor_roundoff(dtype) > 0
+    count = min(k + 1 + (_SPARE_CANDIDATES if is_coarse else 0), M)
+    best = queries.new_full((B, N, count), -torch.inf, dtype=dtype)
+    indices = torch.full((B, N, count), -1, dtype=torch.int64, device=queries.device)
+    query_norms = queries.new_zeros((B, N), dtype=torch.float64)
+    largest_norm = queries.new_zeros((B, 1), dtype=torch.float64)
+    item_step, row_step, column_step = _plan(queries, database, outside, memory_bytes, dtype.itemsize)
+    for items in _slices(B, item_step):
+        for columns in _slices(M, column_step):
+            block = database[items, columns].to(dtype)  # (G, m, D)
+            norms = _measure_norms(block)
+            largest_norm[items] = torch.maximum(largest_norm[items], norms.amax(dim=-1, keepdim=True))
+            penalty = (-0.5 * norms.square()).to(dtype)[:, None]
+            for rows in _slices(N, row_step):
+                chunk = queries[items, rows].to(dtype)  # (G, n, D)
+                query_norms[items, rows] = torch.linalg.vector_norm(chunk.double(), dim=-1)
+                scores = torch.baddbmm(penalty, chunk, block.mT)  # (G, n, m)
+                if outside is not None:
+                    scores.masked_fill_(_is_excluded(outside, items, rows, columns), -torch.inf)
+                values, places = _take_largest(scores, min(count, scores.shape[-1]))
+                del scores  # before the next block is made
+                places += columns.start
+                if column_step < M:
+                    values, places = _merge(best[items, rows], indices[items, rows], values, places)
+                best[items, rows], indices[items, rows] = values, places
+    bound = bound_rounding(query_norms, largest_norm, queries.shape[-1], dtype)
+    indices.masked_fill_(best == -torch.inf, -1)
+    if is_coarse:
+        rest = best[..., -1] if count < M else torch.full_like(best[..., -1], -torch.inf)
+        indices, is_settled = rerank(queries, database, indices, k, query_norms, bound, rest, memory_bytes)
+    else:
+        better, worse = best[..., :-1].double(), best[..., 1:].double()
+        is_settled = ((better - worse > 2 * bound[..., None]) | (better == -torch.inf)).all(dim=-1)
+    is_settled &= bound.isfinite()
+    indices = indices[..., :k]
+    if k > M:
+        indices = F.pad(indices, (0, k - M), value=-1)
+    return indices, is_settled
+
+
+def _measure_norms(rows: Tensor) -> Tensor:
+    """Lengths (B, M) of rows (B, M, D), in float64."""
+    # On a processor a wide copy of all rows, freshly allocated each time, costs more than the product does.
+    step = _CPU_COPIED_ROWS if rows.device.type == "cpu" else max(1, rows.shape[1])
+    parts = _slices(rows.shape[1], step)
+    return torch.cat([torch.linalg.vector_norm(rows[:, part].double(), dim=-1) for part in parts], dim=1)
+
+
+def _plan(
+    queries: Tensor, database: Tensor, outside: Outside | None, memory_bytes: int, itemsize: int
+) -> tuple[int, int, int]:
+    """How many batch items, queries and database rows to compare at a time.
+
+    Half of the budget goes to what exists per candidate pair, a quarter each to copies of the queries and
+    of the database rows in wider types.
+    """
+    (B, N, D), M = queries.shape, database.shape[1]
+    pair_bytes = itemsize
+    if outside is not None:
+        pair_bytes += squared_distances_bytes(outside.centres, outside.positions)
+    pairs = memory_bytes // 2
+    if queries.device.type == "cpu":
+        pairs = min(pairs, _CPU_BLOCK_BYTES)
+    pairs //= pair_bytes
+    copied_rows = memory_bytes // 4 // (16 * D)
+    if queries.device.type == "cpu" and itemsize == 8:  # else few hard queries would copy a whole database
+        copied_rows = min(copied_rows, _CPU_COPIED_ROWS)
+    columns = max(1, min(M, pairs, copied_rows))
+    rows = max(1, min(N, pairs // columns, copied_rows))
+    items = 1
+    if rows == N and columns == M:
+        items = max(1, min(B, pairs // (N * M), copied_rows // max(N, M)))
+    return items, rows, columns
+
+
+def _slices(length: int, step: int) -> Iterator[slice]:
+    for start in range(0, length, step):
+        yield slice(start, min(start + step, length))
+
+
+def _is_excluded(outside: Outside, items: slice, rows: slice, columns: slice) -> Tensor:
+    distances = squared_distances(outside.centres[items, rows], outside.positions[items, columns])
+    return distances <= outside.radius**2
+
+
+def _take_largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest `count` scores of each row and their places, in order; overwrites the scores."""
+    if count > 2:
+        values, places = scores.topk(count, dim=-1)
+        return values, places
+    found = [scores.max(dim=-1, keepdim=True)]  # two such passes are quicker than one topk
+    if count == 2:
+        found.append(scores.scatter_(-1, found[0].indices, -torch.inf).max(dim=-1, keepdim=True))
+    return torch.cat([f.values for f in found], dim=-1), torch.cat([f.indices for f in found], dim=-1)
+
+
+def _merge(best: Tensor, indices: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """The best of the blocks seen so far and of one more."""
+    merged, order = torch.cat([best, values], dim=-1).topk(best.shape[-1], dim=-1)
+    return merged, torch.cat([indices, places], dim=-1).gather(-1, order)
+
+
+def _rank_by_differences(
+    queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
+) -> Tensor:
+    """Indices (R, k) of queries (R, D), lowest first among equally near rows."""
+    (N, D), M = queries.shape, len(database)
+    pair_bytes = 8 + 2
+    if outside is not None:
+        pair_bytes += squared_distances_bytes(outside.centres, outside.positions)
+    pairs, copied_rows = memory_bytes // 2 // pair_bytes, memory_bytes // 4 // (8 * D)
+    column_step = max(1, min(M, pairs, copied_rows))
+    row_step = max(1, min(N, pairs // column_step, copied_rows))
+
+    def measure_blocks(rows: slice) -> Iterator[tuple[int, Tensor]]:
+        for columns in _slices(M, column_step):
+            chunk, block = queries[rows].double(), database[columns].double()
+            distances = torch.cdist(chunk, block, compute_mode="donot_use_mm_for_euclid_dist")
+            if outside is not None:
+                places = squared_distances(outside.centres[rows], outside.positions[columns])
+                distances.masked_fill_(places <= outside.radius**2, torch.inf)
+                del places
+            yield columns.start, distances
+
+    picked = []
+    for rows in _slices(N, row_step):
+        read_blocks: _ReadBlocks = partial(measure_blocks, rows)
+        if column_step == M:
+            read_blocks = list(read_blocks()).copy  # measured once
+        picked.append(_pick(read_blocks, rows.stop - rows.start, k, queries.device))
+        del read_blocks
+    return torch.cat(picked)
+
+
+def _pick(read_blocks: _ReadBlocks, rows: int, k: int, device: torch.device) -> Tensor:
+    """The k nearest (rows, k), one after another, over blocks of distances that begin at given columns."""
+    picks: list[Tensor] = []
+    for _ in range(k):
+        smallest = torch.full((rows,), torch.inf, dtype=torch.float64, device=device)
+        for start, distances in read_blocks():
+            _hide(distances, start, picks)
+            smallest = torch.minimum(smallest, distances.amin(dim=1))
+        limit = (smallest * (1 + TIE_TOLERANCE))[:, None]
+        pick = torch.full((rows,), -1, dtype=torch.int64, device=device)
+        for start, distances in read_blocks():
+            _hide(distances, start, picks)
+            first = (distances <= limit).to(torch.uint8).max(dim=1)  # the first of equal maxima
+            pick = torch.where((pick < 0) & (first.values > 0), first.indices + start, pick)
+        picks.append(pick.masked_fill_(smallest == torch.inf, -1))
+    return torch.stack(picks, dim=1)
+
+
+def _hide(distances: Tensor, start: int, picks: list[Tensor]) -> None:
+    """Puts candidates already picked out of reach."""
+    for pick in picks:
+        rows = ((pick >= start) & (pick < start + distances.shape[1])).nonzero()[:, 0]
+        distances[rows, pick[rows] - start] = torch.inf

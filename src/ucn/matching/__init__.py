@@ -1,0 +1,1 @@
+"""Pair to matches: `matcher` (start here), `cells`, `scoring`, `keypoints`, `alignment`, `tracking`."""

@@ -1,0 +1,146 @@
+"""A folded network in bands of rows: encoding on a processor, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ucn.nn.context import POOL
+from ucn.nn.cpu.bands import ROWS_MULTIPLE, as_image, as_rows, for_each_band, make_map
+from ucn.nn.cpu.transformer import BandedTransformer
+from ucn.nn.cpu.trunk import STRIDES, BandedTrunk
+from ucn.nn.googlenet import GoogLeNetTrunk
+from ucn.nn.model import CorrespondenceNetwork
+from ucn.nn.normalise import ChannelNorm, l2_normalise
+from ucn.nn.pyramid import CoarseLevel, halve
+from ucn.nn.transformer import ConvolutionalSpatialTransformer
+from ucn.runtime.threads import share
+
+
+class BandedNetwork(nn.Module):
+    """What a network computes, to rounding, several times as fast on a processor; without gradients."""
+
+    def __init__(self, network: CorrespondenceNetwork) -> None:
+        """Takes over the weights of a network in use; see `can_band`."""
+        super().__init__()
+        assert isinstance(network.trunk, GoogLeNetTrunk)
+        assert POOL == ROWS_MULTIPLE
+        self._network, self._trunk = network, BandedTrunk(network.trunk)
+        entries = [] if network.context is None else [network.context.entry]
+        self._head = _Head(network.head_norm, [network.projection, *entries])
+        self._levels = [
+            (level, _Head(level.norm, [level.projection]))
+            for level in network.coarse_levels
+            if isinstance(level, CoarseLevel)
+        ]
+        self._transformer = None
+        if isinstance(network.transformer, ConvolutionalSpatialTransformer):
+            self._transformer = BandedTransformer(network.transformer)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) RGB in [0, 1] to unit descriptors (B, D, h, w), channels last."""
+        return self.describe(self._network.prepare(images))
+
+    @torch.no_grad()
+    def describe(self, images: Tensor) -> Tensor:
+        """Prepared images (B, 3, H, W) to unit descriptors (B, D, h, w), channels last."""
+        if len(images) == 0:
+            return self._network.describe(images)
+        with torch.autocast("cpu", enabled=False):  # the caller's would reach some parts, and threads not
+            return torch.cat([self._describe_one(image[None].float()) for image in images])
+
+    def _describe_one(self, image: Tensor) -> Tensor:
+        described, pooled = self._apply_head(self._head, image[0])
+        grid_hw = (described.shape[0], described.shape[1])
+        coarser: list[tuple[Callable[[Tensor, tuple[int, int]], Tensor], Tensor]] = []
+        if self._network.context is not None:
+            coarser.append((self._network.context.look_round, pooled))
+        for level, head in self._levels:
+            image = halve(image)
+            coarser.append((level.grow, self._apply_head(head, image[0])[0]))
+        grown = [described] * len(coarser)
+
+        def grow(place: int) -> None:
+            finish, rows = coarser[place]
+            grown[place] = as_rows(finish(as_image(rows), grid_hw))
+
+        def add(first: int, stop: int) -> None:
+            for rows in grown:
+                described[first:stop] += rows[first:stop]
+
+        share(grow, range(len(coarser)))
+        if coarser:
+            for_each_band(add, *grid_hw)
+        if self._transformer is not None:
+            described = self._transformer(described)
+
+        def normalise(first: int, stop: int) -> None:
+            described[first:stop] = l2_normalise(described[first:stop], dim=-1)
+
+        for_each_band(normalise, *grid_hw)
+        return as_image(described)
+
+    def _apply_head(self, head: _Head, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Projected features (h, w, D) of an image (3, H, W), and what the context begins with, pooled."""
+        maps: list[Tensor] = []
+        own, *rest = head.widths
+
+        def start(h: int, w: int) -> Callable[[int, int, Tensor], None]:
+            described = make_map(h, w, own)
+            pooled = make_map(-(-h // POOL), -(-w // POOL), sum(rest))
+            maps.extend((described, pooled))
+
+            def take(first: int, stop: int, band: Tensor) -> None:
+                parts = head(band)
+                described[first:stop] = parts[0]
+                for part in parts[1:]:
+                    entered = F.relu(as_image(part))
+                    found = F.avg_pool2d(entered, POOL, ceil_mode=True, count_include_pad=False)
+                    pooled[first // POOL : -(-stop // POOL)] = as_rows(found)
+
+            return take
+
+        self._trunk.describe(image, start)
+        return maps[0], maps[1]
+
+
+def can_band(network: CorrespondenceNetwork) -> bool:
+    """Whether a `BandedNetwork` can be made of a network."""
+    is_known = isinstance(network.trunk, GoogLeNetTrunk) and network.trunk.strides == STRIDES
+    return is_known and isinstance(network.projection, nn.Conv2d)
+
+
+class _Head:
+    """A norm and the 1×1 convolutions that read it, as one product.
+
+    Attributes:
+        widths: channels of each convolution's output.
+    """
+
+    def __init__(self, norm: nn.Module, convolutions: list[nn.Module]) -> None:
+        parts = [part for part in convolutions if isinstance(part, nn.Conv2d)]
+        self.widths = [part.out_channels for part in parts]
+        weight = torch.cat([part.weight[:, :, 0, 0] for part in parts]).double()
+        bias = torch.cat([part.bias for part in parts if part.bias is not None]).double()
+        self._epsilon = None
+        if isinstance(norm, ChannelNorm):
+            # The product of centred rows is that of rows as they are with centred weights.
+            bias = bias + weight @ norm.bias.double()
+            weight = weight * norm.weight.double()
+            weight = weight - weight.mean(dim=1, keepdim=True)
+            self._epsilon = norm.epsilon
+        self._weight, self._bias = weight.float()[:, :, None, None], bias.float()
+
+    def __call__(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """(n, w, C) to (n, w, C') for each convolution."""
+        if self._epsilon is None:
+            products = as_rows(F.conv2d(as_image(rows), self._weight, self._bias))
+            return torch.split(products, self.widths, dim=-1)
+        products = as_rows(F.conv2d(as_image(rows), self._weight))
+        squares = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).square_().div_(rows.shape[-1])
+        variance = squares.sub_(rows.mean(dim=-1, keepdim=True).square_()).clamp_min_(0)
+        scale = variance.add_(self._epsilon).rsqrt_()
+        return torch.split(torch.addcmul(self._bias, products, scale), self.widths, dim=-1)

@@ -1,0 +1,1 @@
+"""CUDA graphs of a network, checked against the reference one folder up."""

@@ -1,0 +1,1 @@
+"""What a run trains on: batches of pairs, step by step."""

@@ -1,0 +1,97 @@
+"""The pages can be followed: their Python runs, their commands parse, their figures are filled in."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from support.docs_cases import BLOCKS, COMMANDS, INLINE, PAGES, ROOT, Command, name_of
+from ucn.cli.app import app
+
+LANGUAGES = {"python", "bash", "console", "text", "csv", "bibtex", "yaml"}
+
+
+def _params(commands: list[Command], program: str) -> list[Any]:
+    """The commands that call one program, once each."""
+    chosen = {" ".join(command.words): command for command in commands if command.words[0] == program}
+    return [pytest.param(command.where, list(command.words), id=text) for text, command in chosen.items()]
+
+
+def _find_command(where: str, words: list[str]) -> tuple[Any, list[str]]:
+    """The command that the words after `ucn` call, of a group (`ucn data check`) too, and what follows it."""
+    command, rest = typer.main.get_command(app), words
+    while hasattr(command, "commands"):
+        verbs = command.commands
+        if not rest:  # a group alone, which running it would answer with its help
+            break
+        assert rest[0] in verbs, f"{where}: there is no such command; there are {', '.join(verbs)}"
+        command, rest = verbs[rest[0]], rest[1:]
+        if rest == ["--help"]:
+            break
+    return command, rest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if b.language == "python"}), ids=name_of)
+def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__main__"}  # one reader, from top to bottom
+    for block in BLOCKS:
+        if block.page == page and block.language == "python":
+            # Blank lines before it make a traceback name the page's own line.
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=name_of)
+def test_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(script)])
+    exec(compile(script.read_text(encoding="utf-8"), str(script), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize(("where", "words"), _params(COMMANDS, "ucn"))
+def test_ucn_command_parses(where: str, words: list[str]) -> None:
+    if words[1:] in (["--help"], ["--version"]):
+        return
+    command, arguments = _find_command(where, words[1:])
+    if arguments != ["--help"]:
+        command.make_context(words[1], arguments)  # raises where an option is unknown or missing
+
+
+@pytest.mark.parametrize(("where", "words"), _params([*COMMANDS, *INLINE], "make"))
+def test_make_target_exists(where: str, words: list[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][\w-]*):", makefile, flags=re.MULTILINE))
+    assert set(words[1:]) <= targets, f"{where}: the Makefile has {', '.join(sorted(targets))}"
+
+
+@pytest.mark.parametrize(("where", "words"), _params(INLINE, "ucn"))
+def test_inline_command_names_a_verb_and_its_options(where: str, words: list[str]) -> None:
+    if words[1] in ("--help", "--version"):
+        return
+    command, arguments = _find_command(where, words[1:])
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    given = {word.split("=")[0] for word in arguments if word.startswith("-")}
+    assert given <= known | {"--help"}, f"{where}: unknown options"
+
+
+def test_every_block_says_its_language() -> None:
+    odd = [f"{name_of(b.page)}:{b.line}: '{b.language}'" for b in BLOCKS if b.language not in LANGUAGES]
+    assert not odd
+
+
+def test_readme_shows_python_and_both_commands() -> None:
+    readme = ROOT / "README.md"
+    assert any(b.page == readme and b.language == "python" for b in BLOCKS)
+    shown = [command.words for command in COMMANDS if command.where.startswith("README.md")]
+    assert ("make", "demo") in shown
+    assert ("make", "test") in shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_figure_is_missing(page: Path) -> None:
+    missing = re.findall(r"@@\w*@@", page.read_text(encoding="utf-8"))
+    assert not missing

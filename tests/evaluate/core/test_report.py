@@ -1,0 +1,114 @@
+"""Pages, tables for print, CSV, JSON and files of a report made by hand."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ucn
+from support.evaluation_cases import make_method
+from ucn.errors import OutputError
+from ucn.evaluate.core.outputs import check_outputs, find_versions, list_outputs, name_device, write_outputs
+from ucn.evaluate.core.report import (
+    Plot,
+    Report,
+    Table,
+    say_number,
+    say_percent,
+    to_dict,
+    write_csv,
+    write_latex,
+    write_markdown,
+)
+
+REPORT = Report(
+    name="pears",
+    title="pears & quinces",
+    command="ucn evaluate pears --data DIR",
+    tables=(
+        Table("PCK@α=0.1, 100 % by_class", ("method", "ripe | green"), (("good", "53.0"), ("b_d", "–"))),
+    ),
+    protocol=("images: at 45° × 2",),
+    methods=(make_method("good"),),
+    skipped={"xfeat": "not here"},
+    notes=("quoted from somewhere",),
+    rows=({"method": "good", "per_point": 0.123456789}, {"method": "b_d", "per_point": math.nan}),
+    values={"seed": 4, "curves": [{"shares": (0.5, math.inf)}]},
+    plots=(Plot("", "curves", b"png", b"svg"), Plot("-more", "more", b"png2", b"svg2")),
+    versions={"torch": "9"},
+    device="two hands",
+)
+
+
+def test_markdown() -> None:
+    page = write_markdown(REPORT)
+    assert page.startswith("# pears\n\nPears & quinces.\n\n```bash\nucn evaluate pears --data DIR\n```\n")
+    assert "| method | ripe / green |\n| --- | --- |\n| good | 53.0 |\n| b_d | – |\n" in page
+    assert "![Curves](pears.png)\n\n![More](pears-more.png)\n" in page
+    assert "- images: at 45° × 2\n" in page
+    assert "Notes:\n\n- quoted from somewhere\n" in page
+    assert "- `good`: the method good\n- `xfeat` was skipped: not here\n" in page
+    assert page.endswith("Run with torch 9 on two hands.\n")
+    assert "Notes:" not in write_markdown(replace(REPORT, notes=()))
+
+
+def test_latex_escapes_what_it_must() -> None:
+    text = write_latex(REPORT)
+    assert text.startswith("% ucn evaluate pears --data DIR\n% images: at 45° × 2\n")
+    assert "\\caption{PCK@$\\alpha$=0.1, 100 \\% by\\_class.}" in text
+    assert "\\begin{tabular}{lr}" in text
+    assert "    b\\_d & -- \\\\\n    \\bottomrule\n" in text
+    assert text.count("\\begin{table}") == text.count("\\end{table}") == 1
+
+
+def test_csv_and_json_hold_all_figures() -> None:
+    rows = list(csv.DictReader(io.StringIO(write_csv(REPORT))))
+    assert rows[0] == {"benchmark": "pears", "method": "good", "per_point": "0.123457"}
+    values = json.loads(json.dumps(to_dict(REPORT), allow_nan=False))
+    assert values["figures"][0]["per_point"] == 0.123457
+    assert values["figures"][1]["per_point"] is None
+    assert values["curves"] == [{"shares": [0.5, None]}]
+    assert (values["seed"], values["skipped"]) == (4, {"xfeat": "not here"})
+    assert values["methods"][0]["key"] == {"made up": "good"}
+    assert write_csv(replace(REPORT, rows=())) == "benchmark\n"
+
+
+def test_numbers_are_never_nan() -> None:
+    assert (say_percent(0.5), say_percent(math.nan)) == ("50.0", "–")
+    assert (say_number(1.25, 2), say_number(math.inf), say_number(math.nan)) == ("1.25", "–", "–")
+
+
+def test_files(tmp_path: Path) -> None:
+    wanted = list_outputs(tmp_path / "out", "pears", ("", "-more"), ("-sheet.jpg",))
+    check_outputs(wanted, overwrite=False)
+    written = write_outputs(REPORT, tmp_path / "out", False, {"-sheet.jpg": b"picture"})
+    assert written == wanted
+    assert [path.name.removeprefix("pears") for path in written] == [
+        *(".json", ".csv", ".md", ".tex", ".png", ".svg", "-more.png", "-more.svg", "-sheet.jpg"),
+    ]
+    assert [path.read_bytes() for path in written[4:]] == [b"png", b"svg", b"png2", b"svg2", b"picture"]
+    with pytest.raises(OutputError, match="exists already"):
+        check_outputs(wanted, overwrite=False)
+    check_outputs(wanted, overwrite=True)
+
+
+def test_output_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError, match="cannot make the folder"):
+        check_outputs(list_outputs(tmp_path / "file", "pears"), overwrite=False)
+
+
+def test_what_a_run_was_made_with() -> None:
+    versions = find_versions()
+    assert {"torch", "numpy"} <= versions.keys()
+    assert next(iter(versions)) == "ucn"
+    assert versions["ucn"] == ucn.__version__
+    made = replace(REPORT, versions=versions)
+    assert f"Run with ucn {ucn.__version__}, torch " in write_markdown(made)
+    assert to_dict(made)["versions"]["ucn"] == ucn.__version__
+    assert name_device("cpu").endswith("CPU cores")
+    assert name_device("mps") == "mps"

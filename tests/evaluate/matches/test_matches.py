@@ -1,0 +1,178 @@
+"""Matches that methods keep: which they are, and what they are worth."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from support.evaluation_cases import SHIFT_XY, BlankExtractor, ColourExtractor, make_method, write_sequence
+from ucn.errors import DataError
+from ucn.evaluate.core.bundled import Motorcycle
+from ucn.evaluate.core.methods import LoadedMethods
+from ucn.evaluate.matches.prediction import MatchedPair, estimate_homography, find_keypoints, match_pairs
+from ucn.evaluate.matches.report import match_errors, run_matches, score_matches
+from ucn.evaluate.points.benchmarks import Entry, find_benchmark
+from ucn.evaluate.points.run import RunSettings
+from ucn.types import Features, FloatArray, ImageLike
+
+# The canvas of HPatches shows the made-up sequence ten times enlarged.
+SHIFT = 10 * np.array(SHIFT_XY, np.float64)
+
+
+class GridExtractor(ColourExtractor):
+    """Has keypoints of its own, every 40 pixels."""
+
+    has_own_keypoints = True
+
+    def extract(self, image: ImageLike) -> Features:
+        found = super().extract(image)
+        spots = torch.cartesian_prod(torch.arange(20.0, 640, 40), torch.arange(20.0, 480, 40))
+        return replace(found, keypoints=spots)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("i_one", "v_two"):
+        write_sequence(tmp_path / "data", name)
+    return tmp_path / "data"
+
+
+def test_matches_are_mutual_and_kept(folder: Path, tmp_path: Path) -> None:
+    entries = find_benchmark("hpatches").open(folder)
+    method = make_method(extractor=GridExtractor())
+    (pair, _) = match_pairs([method], [0, 7], entries, tmp_path / "cache")["colour"]
+    assert len(pair.keypoints0) == len(pair.keypoints1) == 16 * 12
+    truth = np.array([[1, 0, SHIFT[0]], [0, 1, SHIFT[1]], [0, 0, 1]])
+    assert np.allclose(pair.truth_0to1 / pair.truth_0to1[2, 2], truth, atol=1e-3)
+    assert len({*pair.rows[:, 0]}) == len({*pair.rows[:, 1]}) == len(pair.rows)
+    errors = match_errors(pair)
+    assert (errors <= 3).mean() > 0.8  # of the keypoints that image 1 does not show some match by chance
+    again = GridExtractor()
+    match_pairs([make_method(extractor=again)], [0, 7], entries, tmp_path / "cache")
+    assert again.calls == 0
+
+
+def test_keypoints_are_corners_unless_a_method_has_its_own() -> None:
+    image = torch.zeros(3, 60, 60)
+    image[:, 20:40, 20:40] = 1
+    extractor = ColourExtractor()
+    corners = find_keypoints(extractor, image, extractor.extract(image))
+    assert 4 <= len(corners) < 30
+    own = GridExtractor()
+    assert len(find_keypoints(own, image, own.extract(image))) == 192
+
+
+def make_pair(
+    misses: list[float], group: str = "viewpoint", shift: tuple[float, float] = (7.0, 0.0)
+) -> MatchedPair:
+    """Matches on a circle that miss by so many pixels, between images of 100 × 80 moved by a shift."""
+    angles = np.linspace(0, 6, len(misses))
+    points0 = np.stack([45 + 30 * np.cos(angles), 40 + 30 * np.sin(angles)], axis=-1).astype(np.float32)
+    points1 = (points0 + shift + np.stack([misses, np.zeros(len(misses))], axis=-1)).astype(np.float32)
+    truth = np.array([[1, 0, shift[0]], [0, 1, shift[1]], [0, 0, 1]], np.float64)
+    entry = Entry(Motorcycle(), 0, group, group, group)
+    rows = np.stack([np.arange(len(misses))] * 2, axis=-1)
+    whole = (0, 0, 100, 80)
+    return MatchedPair(entry, truth, whole, whole, points0, points1, rows)
+
+
+def test_figures_by_hand() -> None:
+    pairs = [make_pair([0.0, 0, 0, 0, 0, 0, 4, 20]), make_pair([], "illumination")]
+    one, two, both = score_matches("m", pairs)
+    assert [figure.group for figure in (one, two, both)] == ["viewpoint", "illumination", "all"]
+    assert one.mma == pytest.approx((6 / 8, 7 / 8, 7 / 8))
+    assert both.mma == pytest.approx((3 / 8, 7 / 16, 7 / 16))
+    assert (one.matches, both.matches) == (8, 4)
+    assert (one.failures, two.failures, both.failures) == (0, 1, 0.5)
+    assert two.auc == (0, 0, 0)
+    assert one.curve[9] == one.mma[2] and len(one.curve) == 10
+    assert two.covered == 0 < one.covered < 0.6
+    assert one.repeatable == pytest.approx(7 * 2 / 16, abs=0.13)
+    assert math.isnan(two.repeatable)
+
+
+def test_homographies_leave_wrong_matches_out() -> None:
+    (figure,) = score_matches("m", [make_pair([0.0] * 12 + [40, 50, 60])])
+    assert figure.auc == pytest.approx((1, 1, 1), abs=1e-3)
+    # All moved by 4 px, the corners too: the curve rises to 1 at 4 px and stays there.
+    (figure,) = score_matches("m", [make_pair([4.0] * 12)])
+    assert figure.auc == pytest.approx((0, (2 + 1) / 5, (2 + 6) / 10), abs=1e-2)
+
+
+def test_views_are_not_swapped() -> None:
+    pair = make_pair([0.0] * 8, shift=(30.0, -10.0))
+    swapped = replace(pair, keypoints0=pair.keypoints1, keypoints1=pair.keypoints0)
+    assert score_matches("m", [pair])[0].mma == (1, 1, 1)
+    assert score_matches("m", [swapped])[0].mma == (0, 0, 0)
+    assert score_matches("m", [swapped])[0].auc == (0, 0, 0)
+    crossed = replace(pair, rows=np.stack([np.arange(8), np.arange(8)[::-1]], axis=-1))
+    assert score_matches("m", [crossed])[0].mma[0] < 0.3
+
+
+def test_keypoints_beyond_the_other_image_are_not_asked_to_repeat() -> None:
+    pair = make_pair([0.0] * 8, shift=(60.0, 0.0))
+    far = replace(
+        pair,
+        keypoints0=np.array([[10, 10], [90, 10]], np.float32),
+        keypoints1=np.array([[70, 10]], np.float32),
+    )
+    figure = score_matches("m", [replace(far, rows=np.zeros((0, 2), np.int64))])[0]
+    assert figure.repeatable == 1  # (90, 10) would lie at (150, 10)
+
+
+def test_corners_are_those_of_the_picture() -> None:
+    # On a canvas with a margin, a homography about the margin's corner is as good as one about the canvas's.
+    pair = make_pair([0.0] * 8)
+    margin = np.array([40, 20], np.float32)
+    moved = replace(
+        pair,
+        keypoints0=pair.keypoints0 + margin,
+        keypoints1=pair.keypoints1 + margin,
+        content0=(40, 20, 140, 100),
+        content1=(40, 20, 140, 100),
+    )
+    assert score_matches("m", [moved])[0].auc == pytest.approx((1, 1, 1), abs=1e-3)
+
+
+def test_homographies_need_four_matches() -> None:
+    points: FloatArray = np.array([[0, 0], [9, 0], [0, 9], [9, 9]], np.float32)
+    assert estimate_homography(points[:3], points[:3], 0) is None
+    found = estimate_homography(points, points + np.array([2, 3], np.float32), 0)
+    assert found is not None
+    assert (found @ [1, 1, 1]).tolist() == pytest.approx([3, 4, 1])
+    line = np.array([[x, x] for x in range(9)], np.float32)
+    flat = estimate_homography(line, line, 0)
+    assert flat is None or np.isfinite(flat).all()
+
+
+def test_run(folder: Path, tmp_path: Path) -> None:
+    class Whole:
+        """Matches images, not points."""
+
+    whole = replace(make_method("whole"), matcher=Whole())  # type: ignore[arg-type]
+    loaded = LoadedMethods([make_method(extractor=GridExtractor()), whole], {"x": "no"})
+    settings = RunSettings(tmp_path / "cache", limit=4, command="ucn evaluate")
+    report = run_matches(folder, loaded, settings)
+    assert [table.title[:9] for table in report.tables] == ["viewpoint", "illuminat", "all, 4 pa"]
+    assert report.skipped == {
+        "x": "no",
+        "whole": "it matches whole images, and has no descriptors of keypoints",
+    }
+    assert report.rows[-1]["mma_10"] > 0.8
+    assert "4 pairs of 10, evenly spread" in report.protocol[0]
+    assert report.plots[0].png.startswith(b"\x89PNG")
+
+
+def test_no_match_at_all(folder: Path, tmp_path: Path) -> None:
+    class Blind(BlankExtractor):
+        has_own_keypoints = True
+
+        def extract(self, image: ImageLike) -> Features:
+            return replace(super().extract(image), keypoints=torch.zeros(0, 2))
+
+    loaded = LoadedMethods([make_method("blind", Blind())])
+    with pytest.raises(DataError, match="no method found a match in the 1 pairs"):
+        run_matches(folder, loaded, RunSettings(tmp_path / "cache", limit=1))

@@ -1,0 +1,260 @@
+"""Tables, protocol and curves of runs that ask for points, from figures made by hand; and whole runs."""
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+from matplotlib.figure import Figure as Canvas
+
+from support.evaluation_cases import make_method, write_sequence
+from ucn.errors import DataError
+from ucn.evaluate.core import plots
+from ucn.evaluate.core.bundled import Motorcycle
+from ucn.evaluate.core.methods import LoadedMethods, Method
+from ucn.evaluate.core.plots import choose_style, draw_curves
+from ucn.evaluate.core.report import to_dict, write_latex, write_markdown
+from ucn.evaluate.points.benchmarks import Entry, find_benchmark
+from ucn.evaluate.points.predictions import PairPrediction, Predictions
+from ucn.evaluate.points.report import PointsRun, build_report, describe_protocol, tabulate
+from ucn.evaluate.points.run import RunSettings, run_benchmark
+from ucn.evaluate.points.scoring import Cost, Curve, Figure, Scores
+
+GROUPS = ("viewpoint", "all")
+
+
+def make_figure(method: str, use: bool, group: str, limit: float, share: float) -> Figure:
+    return Figure(method, use, group, "", 0.0, limit, share, 0.5, 0.25, 0.1, 0.9, 2.5, 1.5, 1.0, 3, 120)
+
+
+def make_scores(
+    names: tuple[str, ...], groups: tuple[str, ...] = GROUPS, limits: tuple[float, ...] = (3.0, 5.0, 10.0)
+) -> Scores:
+    figures = tuple(
+        make_figure(method, use, group, limit, limit / 100 + 0.5 * use + 0.1 * (group == "all"))
+        for method in names
+        for use in (True, False)
+        for group in groups
+        for limit in limits
+    )
+    curves = tuple(
+        Curve(method, use, group, (1.0, 2.0), (0.25, 0.5))
+        for method in names
+        for use in (True, False)
+        for group in groups
+    )
+    costs = tuple(Cost(name, math.nan if name == "bad" else 0.25, 0.1) for name in names)
+    return Scores(figures, curves, costs)
+
+
+def make_run(benchmark: str = "hpatches", methods: tuple[Method, ...] = ()) -> PointsRun:
+    methods = methods or (make_method("good"), make_method("bad"))
+    chosen = find_benchmark(benchmark)
+    points = np.zeros((40, 2), np.float32)
+    pair = PairPrediction(Entry(Motorcycle(), 0, "", "", ""), points, points, math.nan, (), ())
+    return PointsRun(
+        benchmark=chosen,
+        command="ucn evaluate hpatches --data DIR",
+        methods=methods,
+        skipped={"xfeat": "not here"},
+        scores=make_scores(tuple(method.name for method in methods), limits=chosen.limits),
+        predictions=Predictions((), (pair,) * 3, "0123456789abcdef" * 4),
+        pair_count=245,
+        point_count=120,
+        seed=4,
+        versions={"torch": "9"},
+        device="two hands",
+    )
+
+
+def test_tables() -> None:
+    refined, on_cells, averages = tabulate(make_run())
+    assert refined.header == (
+        "method",
+        *("viewpoint @3", "viewpoint @5", "viewpoint @10"),
+        *("all @3", "all @5", "all @10"),
+    )
+    assert refined.rows[0] == ("good", "53.0", "55.0", "60.0", "63.0", "65.0", "70.0")
+    assert on_cells.rows[1] == ("bad", "3.0", "5.0", "10.0", "13.0", "15.0", "20.0")
+    assert averages.rows[0][1] == "63.0 / 50.0 / 25.0 (10.0–90.0)"
+    assert averages.rows[0][-4:] == ("2.5", "1.5", "0.25", "0.10")
+    assert averages.rows[1][-2] == "–"  # no image was described
+
+
+def test_one_pair_has_no_interval() -> None:
+    run = make_run()
+    single = replace(
+        run,
+        scores=replace(run.scores, figures=tuple(replace(f, pairs=1) for f in run.scores.figures)),
+        predictions=replace(run.predictions, pairs=run.predictions.pairs[:1]),
+    )
+    averages = tabulate(single)[-1]
+    assert averages.rows[0][1] == "63.0 / 50.0 / 25.0"
+    for text in (averages.title, *describe_protocol(single)):
+        assert "interval" not in text
+
+
+def test_headline_chooses_the_average() -> None:
+    run = make_run()
+    by_pair = replace(run, benchmark=replace(run.benchmark, headline="pair"))
+    assert set(tabulate(by_pair)[0].rows[0][1:]) == {"50.0"}
+    assert "mean over pairs" in describe_protocol(by_pair)[-1]
+    by_class = replace(run, benchmark=replace(run.benchmark, headline="class"))
+    assert set(tabulate(by_class)[0].rows[0][1:]) == {"25.0"}
+    assert "mean over classes" in describe_protocol(by_class)[-1]
+
+
+def test_very_many_groups_show_one_limit() -> None:
+    run = make_run("pf-willow")
+    groups = tuple(f"class {number}" for number in range(9))
+    crowded = replace(run, scores=make_scores(("good", "bad"), groups, run.benchmark.limits))
+    table = tabulate(crowded)[0]
+    assert table.header == ("method", *groups)
+    assert table.title.startswith("PCK@α=0.15, ")
+    assert table.rows[0][1] == "50.1"
+    narrower = replace(crowded, benchmark=replace(run.benchmark, shown_limit=0.05))
+    assert tabulate(narrower)[0].title.startswith("PCK@α=0.05, ")
+
+
+def test_paper_column_and_cited_rows() -> None:
+    ours = replace(make_method("geometric"), key={"ucn": "ab"})
+    run = make_run("sintel", (ours, make_method("sift"), make_method("daisy")))
+    table = tabulate(run)[0]
+    assert table.header[-1] == "paper: Sintel @10"
+    last = {row[0]: row[-1] for row in table.rows}
+    assert last["geometric"] == "HN 91.5, HN-ST 90.7"
+    assert last["sift"] == "68.4"
+    assert last["daisy"] == "–"  # not in that table
+    assert last["DaisyFF (cited)"] == "87.3"
+    assert "SIFT (cited)" not in last
+    assert not any(name.startswith("UCN") for name in last)
+    assert all(len(row) == len(table.header) for row in table.rows)
+    report = build_report(run)
+    assert "Table 3, MPI-Sintel" in report.notes[0]
+    assert to_dict(report)["paper"][0]["figures"]["DSP"] == 85.3
+    assert build_report(make_run()).notes == ()
+
+
+def test_protocol_says_what_was_done() -> None:
+    text = "\n".join(describe_protocol(make_run()))
+    for words in (
+        "3 pairs of 245, evenly spread (--limit), 120 points",
+        "fit into 640 × 480",
+        "drawn at random by seed 4",
+        "sha256 0123456789abcdef)",
+        "no mutual check",
+        "at most T pixels",
+        "95% of 1,000 resamplings",
+    ):
+        assert words in text
+    assert "processes" not in text
+    whole = replace(make_run(), pair_count=3, jobs=4)
+    assert "--limit" not in "\n".join(describe_protocol(whole))
+    assert "4 processes shared" in "\n".join(describe_protocol(whole))
+    assert "α·L from the truth; L is the diagonal of image 1" in "\n".join(describe_protocol(make_run("cub")))
+
+
+def test_report_has_all_figures() -> None:
+    report = build_report(make_run())
+    assert len(report.rows) == 24
+    assert report.rows[0] == {"unit": "px", **report.rows[0]}
+    values = json.loads(json.dumps(to_dict(report), allow_nan=False))
+    assert values["figures"][0]["per_point"] == pytest.approx(0.53)
+    assert values["seconds"][1]["per_image"] is None
+    assert (values["headline"], values["pairs"], values["pairs_of_benchmark"]) == ("per_point", 3, 245)
+    for page in (write_markdown(report), write_latex(report)):
+        assert "nan" not in page.lower()
+
+
+def _width(scores: Scores) -> int:
+    plot = draw_curves(find_benchmark("hpatches"), scores)
+    with PIL.Image.open(io.BytesIO(plot.png)) as picture:
+        assert picture.format == "PNG"
+        return picture.width
+
+
+def test_picture_has_a_panel_for_each_group() -> None:
+    scores = make_scores(("good", "bad"))
+    one = tuple(curve for curve in scores.curves if curve.group == "all")
+    assert _width(replace(scores, curves=one)) < 0.7 * _width(scores)
+    plot = draw_curves(find_benchmark("hpatches"), scores)
+    assert b"<svg" in plot.svg
+    assert plot == draw_curves(find_benchmark("hpatches"), scores)
+
+
+def test_styles_are_all_different() -> None:
+    assert len({tuple(choose_style(number).items()) for number in range(30)}) == 30
+
+
+@pytest.mark.parametrize("count", [1, 2, 17, 40])
+@pytest.mark.parametrize("groups", [("all",), tuple("abcdefg")])
+def test_legend_covers_nothing(count: int, groups: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Canvas] = []
+    monkeypatch.setattr(plots, "save_plot", lambda canvas, caption: drawn.append(canvas))
+    names = tuple(f"trunk+sift-flow {number}" for number in range(count))
+    draw_curves(find_benchmark("hpatches"), make_scores(names, groups))
+    (canvas,) = drawn
+    canvas.draw_without_rendering()
+    (legend,) = canvas.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(names)
+    box = legend.get_window_extent()
+    assert canvas.bbox.x0 <= box.x0 < box.x1 <= canvas.bbox.x1
+    assert canvas.bbox.y0 <= box.y0
+    for panel in canvas.axes:
+        assert panel.get_legend() is None
+        whole = panel.get_tightbbox()
+        assert whole is not None
+        assert whole.y0 >= box.y1
+        assert panel.get_window_extent().height > 2 * canvas.dpi  # it is not squeezed
+
+
+def test_tables_and_picture_by_axis() -> None:
+    run = make_run()
+    figures = tuple(
+        replace(make_figure("good", True, f"scale {factor:g}×", 5.0, 1 / factor), axis="scale", value=factor)
+        for factor in (1.0, 2.0)
+    )
+    turned = replace(
+        run,
+        benchmark=find_benchmark("self"),
+        methods=(make_method("good"),),
+        scores=Scores(figures, (), run.scores.costs[:1]),
+    )
+    (table,) = tabulate(turned)
+    assert table.header == ("method", "1×", "2×")
+    assert table.rows == (("good", "100.0", "50.0"),)
+    assert table.title.startswith("PCK@5 by scale")
+    assert draw_curves(turned.benchmark, turned.scores).png.startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("i_one", "v_two"):
+        write_sequence(tmp_path / "data", name)
+    return tmp_path / "data"
+
+
+def test_run_from_data_to_report(folder: Path, tmp_path: Path) -> None:
+    loaded = LoadedMethods([make_method()], {"xfeat": "not here"})
+    settings = RunSettings(tmp_path / "cache", limit=2, command="ucn evaluate")
+    run = run_benchmark(find_benchmark("hpatches"), folder, loaded, settings)
+    assert (len(run.predictions.pairs), run.pair_count, run.point_count) == (2, 10, 2000)
+    refined = {f.group: f.per_point for f in run.scores.figures if f.use_refinement and f.limit == 10}
+    assert set(refined) == {"viewpoint", "illumination", "all"}
+    assert refined["all"] > 0.9  # ten times enlarged: 10 px here are one in the file
+    assert build_report(run).skipped == {"xfeat": "not here"}
+
+
+def test_nothing_to_measure(folder: Path, tmp_path: Path) -> None:
+    settings = RunSettings(tmp_path / "cache")
+    with pytest.raises(DataError, match="no method can be measured: xfeat: not here"):
+        run_benchmark(find_benchmark("hpatches"), folder, LoadedMethods([], {"xfeat": "not here"}), settings)
+    for path in (folder / "i_one").glob("H_1_*"):
+        path.write_text("1 0 500\n0 1 0\n0 0 1\n")  # beyond the image
+    blind = replace(find_benchmark("hpatches"), open=lambda f: find_benchmark("hpatches").open(f)[5:])
+    with pytest.raises(DataError, match="no correspondences in the 5 pairs asked"):
+        run_benchmark(blind, folder, LoadedMethods([make_method()]), settings)

@@ -1,0 +1,221 @@
+"""Stage 1: the right points of the right view, each image described once, nothing made twice."""
+
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from support.evaluation_cases import (
+    SHIFT_XY,
+    BlankExtractor,
+    ColourExtractor,
+    make_method,
+    write_ramp,
+    write_sequence,
+)
+from ucn.errors import DataError
+from ucn.evaluate.core.methods import Method
+from ucn.evaluate.core.preparation import AS_THEY_ARE
+from ucn.evaluate.points import predictions
+from ucn.evaluate.points.benchmarks import Benchmark, Entry, find_benchmark
+from ucn.evaluate.points.predictions import Predictions, draw_points, find_points, predict_pairs
+
+SMALL = replace(find_benchmark("hpatches"), preparation=AS_THEY_ARE, points=40)
+
+
+@pytest.fixture
+def entries(tmp_path: Path) -> list[Entry]:
+    for name in ("i_one", "v_two"):
+        write_sequence(tmp_path / "data", name)
+    return SMALL.open(tmp_path / "data")
+
+
+def run(
+    entries: list[Entry],
+    cache: Path,
+    methods: Sequence[Method] | None = None,
+    benchmark: Benchmark = SMALL,
+    chosen: Sequence[int] = (0, 1, 5),
+    seed: int = 0,
+    module: ModuleType = predictions,
+) -> Predictions:
+    methods = methods or [make_method()]
+    result = module.predict_pairs(benchmark, entries, list(chosen), methods, cache, seed=seed)
+    assert isinstance(result.pairs, tuple)
+    return result  # type: ignore[no-any-return]
+
+
+def check_shift(entries: list[Entry], cache: Path, module: ModuleType = predictions) -> None:
+    """Both variants find the shifted places, and truth is told in image 1."""
+    found = run(entries, cache, module=module)
+    assert [variant.use_refinement for variant in found.variants] == [True, False]
+    for pair in found.pairs:
+        assert pair.points1.shape == (40, 2)
+        assert (pair.points1 >= SHIFT_XY).all()
+        # Between cells to a fraction of a pixel, on cells to some half a cell along each axis.
+        # Beyond the outermost centres the outermost cell answers, so those are left out.
+        inner = ((pair.points1 >= (10, 6)) & (pair.points1 <= (61, 45))).all(axis=1)
+        assert inner.sum() > 20
+        refined, on_cells = (np.abs(points - pair.points1)[inner] for points in pair.found)
+        assert refined.max() < 0.3
+        assert 1 < on_cells.max() <= 3.1
+
+
+def test_both_variants_find_the_shift(entries: list[Entry], tmp_path: Path) -> None:
+    check_shift(entries, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"points1": shown.points1.numpy()', '"points1": shown.points0.numpy()'),
+        ("features[0], features[1], shown.points0", "features[1], features[0], shown.points0"),
+        ("features[0], features[1], shown.points0", "features[0], features[1], shown.points1"),
+        ("variant.use_refinement\n            )", "not variant.use_refinement\n            )"),
+    ],
+    ids=["truth of the other view", "views swapped", "points of the other view", "refinement swapped"],
+)
+def test_swapped_views_are_noticed(
+    entries: list[Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    source = inspect.getsource(predictions)
+    assert source.count(old) == 1, f"predictions.py no longer has one '{old}'"
+    broken = ModuleType("broken_predictions")
+    monkeypatch.setitem(sys.modules, broken.__name__, broken)  # dataclasses look their module up
+    exec(compile(source.replace(old, new), "predictions with a fault", "exec"), broken.__dict__)
+    with pytest.raises(AssertionError):
+        check_shift(entries, tmp_path / "cache", broken)
+
+
+def test_each_image_is_described_once(entries: list[Entry], tmp_path: Path) -> None:
+    extractor = ColourExtractor()
+    found = run(entries, tmp_path, [make_method(extractor=extractor)], chosen=range(10))
+    # Image 1 of both sequences is the same picture, and so are all the others.
+    assert extractor.calls == 2
+    described = [pair.seconds[0][1] + pair.seconds[1][1] for pair in found.pairs]
+    assert described == [2, *[0] * 9]
+
+
+def test_a_second_run_predicts_nothing(entries: list[Entry], tmp_path: Path) -> None:
+    first = run(entries, tmp_path)
+    extractor = ColourExtractor()
+    again = run(entries, tmp_path, [make_method(extractor=extractor)])
+    assert extractor.calls == 0
+    assert again.points_sha256 == first.points_sha256
+    for one, other in zip(first.pairs, again.pairs, strict=True):
+        assert np.array_equal(one.found[0], other.found[0])
+        assert np.array_equal(one.found[1], other.found[1])
+    run(entries, tmp_path, [make_method(extractor=extractor)], chosen=(0, 1, 2, 5))
+    assert extractor.calls == 2
+
+
+def test_an_interrupted_run_goes_on(entries: list[Entry], tmp_path: Path) -> None:
+    class Interrupt(ColourExtractor):
+        def extract(self, image: object) -> object:  # type: ignore[override]
+            if self.calls == 2:
+                raise KeyboardInterrupt
+            return super().extract(image)  # type: ignore[arg-type]
+
+    write_ramp(tmp_path / "data" / "v_two" / "6.png", (8, 5))  # a third picture
+    with pytest.raises(KeyboardInterrupt):
+        run(entries, tmp_path / "cache", [make_method(extractor=Interrupt())], chosen=range(10))
+    kept = list((tmp_path / "cache" / "hpatches").glob("colour-refined-*/*.npz"))
+    assert len(kept) == 1
+    extractor = ColourExtractor()
+    found = run(entries, tmp_path / "cache", [make_method(extractor=extractor)], chosen=range(10))
+    assert len(found.pairs) == 10
+    # The first four pairs were kept: what is left are the third picture and the two others.
+    assert extractor.calls == 3
+
+
+@pytest.mark.parametrize("what", ["seed", "points", "file", "method"])
+def test_what_a_prediction_depends_on_is_in_its_key(entries: list[Entry], tmp_path: Path, what: str) -> None:
+    run(entries, tmp_path / "cache")
+    extractor = ColourExtractor()
+    method, benchmark, seed = make_method(extractor=extractor), SMALL, 0
+    if what == "seed":
+        seed = 1
+    elif what == "points":
+        benchmark = replace(SMALL, points=41)
+    elif what == "method":
+        method = replace(method, key={"made up": "otherwise"})
+    else:
+        with (tmp_path / "data" / "i_one" / "H_1_2").open("a") as file:
+            file.write("\n")
+    run(entries, tmp_path / "cache", [method], benchmark, seed=seed)
+    assert extractor.calls == 2
+
+
+@pytest.mark.parametrize("is_lines", [False, True], ids=["csv", "json lines"])
+def test_edited_points_of_ones_own_are_asked_anew(tmp_path: Path, is_lines: bool) -> None:
+    folder = tmp_path / "data"
+    for name in "ab":
+        write_ramp(folder / f"{name}.png")
+    sides = {"pairs.csv": "image0,image1,points\na.png,b.png,p.csv\n", "p.csv": "x0,y0,x1,y1\n9,9,9,9\n"}
+    if is_lines:
+        line = {"image0": "a.png", "image1": "b.png", "points0": [[9, 9]], "points1": [[9, 9]]}
+        sides = {"pairs.jsonl": json.dumps(line)}
+    for name, text in sides.items():
+        (folder / name).write_text(text)
+    own = find_benchmark("own")
+    asked = [run(own.open(folder), tmp_path, benchmark=own, chosen=[0]).pairs[0].points1.tolist()]
+    *_, last = sides
+    (folder / last).write_text(sides[last].replace("9", "8"))  # as long as before
+    asked.append(run(own.open(folder), tmp_path, benchmark=own, chosen=[0]).pairs[0].points1.tolist())
+    assert asked == [[[9, 9]], [[8, 8]]]
+
+
+def test_predictions_of_other_weights_are_refused(entries: list[Entry], tmp_path: Path) -> None:
+    run(entries, tmp_path)
+    (folder,) = (tmp_path / "hpatches").glob("colour-refined-*")
+    key = json.loads((folder / "key.json").read_text())
+    assert key["method"] == {"made up": "colour"}
+    (folder / "key.json").write_text(json.dumps({**key, "method": {"ucn": "ab" * 32}}))
+    with pytest.raises(DataError, match=r'another key, .*"abab.* expected .*"made up"'):
+        run(entries, tmp_path)
+
+
+def test_points_depend_on_seed_and_name_alone() -> None:
+    rows = draw_points(1000, 20, 0, "v_wall/1-2")
+    assert rows.tolist() == draw_points(1000, 20, 0, "v_wall/1-2").tolist()
+    assert len(set(rows.tolist())) == 20
+    assert rows.tolist() != draw_points(1000, 20, 1, "v_wall/1-2").tolist()
+    assert rows.tolist() != draw_points(1000, 20, 0, "v_wall/1-3").tolist()
+    assert len(draw_points(7, 20, 0, "")) == 7
+    assert len(draw_points(0, 20, 0, "")) == 0
+
+
+def test_padding_cannot_match() -> None:
+    features = BlankExtractor().extract(torch.zeros(3, 40, 48))
+    points = torch.tensor([[20.0, 20.0]])
+    whole = find_points(features, features, points, (0, 0, 48, 40), use_refinement=False)
+    assert whole.tolist() == [[2, 2]]  # of equal cells the first
+    picture = find_points(features, features, points, (11, 15, 30, 40), use_refinement=False)
+    assert picture.tolist() == [[14, 18]]  # the first whose centre is on the picture
+    nothing = find_points(features, features, points, (11, 15, 13, 17), use_refinement=True)
+    assert np.isnan(nothing.numpy()).all()
+
+
+def test_all_points_are_asked_where_no_number_is_given(entries: list[Entry], tmp_path: Path) -> None:
+    found = run(entries, tmp_path, benchmark=replace(SMALL, points=None), chosen=[0])
+    assert len(found.pairs[0].points1) == (64 - SHIFT_XY[0]) * (48 - SHIFT_XY[1])
+
+
+def test_progress(entries: list[Entry], tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    predict_pairs(
+        SMALL,
+        entries,
+        [3, 4],
+        [make_method()],
+        tmp_path,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(1, 2), (2, 2)]

@@ -1,0 +1,151 @@
+"""A folder to a model: the whole way, on a scene whose cameras are known."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.batch_cases import make_method, read_diary, write_images
+from support.scene_cases import Scene, align_centres, make_scene
+from ucn.errors import ConfigError, DataError
+from ucn.folders.image_features import ExtractSettings
+from ucn.folders.reconstruction import PairingSettings, ReconstructSettings, choose_pairs, reconstruct_folder
+from ucn.formats.colmap import CameraSettings, MappingSettings, quiet
+from ucn.formats.colmap_sift import make_sift_model
+from ucn.formats.hloc import open_features
+from ucn.formats.pair_lists import read_pairs
+
+pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+EXTRACT = ExtractSettings(max_keypoints=400)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return make_scene(tmp_path_factory.mktemp("scene") / "images")
+
+
+def make_settings(scene: Scene, **changes: object) -> ReconstructSettings:
+    base = ReconstructSettings(EXTRACT, cameras=CameraSettings(intrinsics=scene.K))
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_model_has_the_true_cameras_and_adjustment_helps(scene: Scene, tmp_path: Path) -> None:
+    method = make_method(tmp_path / "diary")
+    out = tmp_path / "model"
+    out.mkdir()
+    stages: list[str] = []
+    plain = reconstruct_folder(scene.folder, out, method, make_settings(scene, use_adjustment=False))
+    adjusted = reconstruct_folder(
+        scene.folder, out, method, make_settings(scene), progress=lambda what, *_: stages.append(what)
+    )
+    assert len(read_diary(tmp_path / "diary")) == 5, "features were not used again"
+    assert list(dict.fromkeys(stages)) == ["verifying", "adjusting", "mapping"]
+    names = tuple(f"{number:03}.png" for number in range(5))
+    errors = []
+    for made in (plain, adjusted):
+        assert made.model.registered == names
+        errors.append(align_centres(np.stack([made.model.centre(name) for name in names]), scene.centres))
+    assert errors[1].max() < 0.02, "metres, in a scene of about 8"
+    assert adjusted.model.reprojection_error < 0.6 * plain.model.reprojection_error
+    assert adjusted.used <= adjusted.verified <= adjusted.matches
+    assert (plain.moved, plain.used) == (None, plain.matches)
+    assert adjusted.moved is not None
+    assert 0 < adjusted.moved < 3
+    assert sorted(path.name for path in out.iterdir()) == [
+        "database.db",
+        "features.h5",
+        "matches.h5",
+        "pairs.txt",
+        "sparse",
+    ]
+
+
+def test_same_run_gives_the_same_model(scene: Scene, tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        method = make_method(tmp_path / "diary")
+        made = reconstruct_folder(scene.folder, tmp_path / name, method, make_settings(scene))
+        found.append(np.stack([made.model.centre(image) for image in made.model.registered]))
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_cameras_are_found_too(scene: Scene, tmp_path: Path) -> None:
+    settings = make_settings(scene, cameras=CameraSettings(model="SIMPLE_PINHOLE"))
+    made = reconstruct_folder(scene.folder, tmp_path, make_method(tmp_path / "diary"), settings)
+    assert len(made.model.registered) == 5
+    camera = next(iter(made.model.reconstruction.cameras.values()))
+    assert camera.focal_length == pytest.approx(scene.K[0, 0], rel=0.02)  # the guess is 9 % off
+
+
+def test_sift_of_colmap(scene: Scene, tmp_path: Path) -> None:
+    names = [f"{number:03}.png" for number in range(5)]
+    with quiet():
+        model = make_sift_model(
+            tmp_path, scene.folder, names, CameraSettings(intrinsics=scene.K), MappingSettings()
+        )
+    found = np.stack([model.centre(name) for name in names])
+    assert align_centres(found, scene.centres).max() < 0.05
+
+
+def test_other_settings_do_not_take_old_features(scene: Scene, tmp_path: Path) -> None:
+    method = make_method(tmp_path / "diary")
+    out = tmp_path / "model"
+    out.mkdir()
+    make = partial(reconstruct_folder, scene.folder, out, method)
+    make(make_settings(scene, use_adjustment=False))
+    other = make_settings(scene, extract=replace(EXTRACT, max_keypoints=300), use_adjustment=False)
+    with pytest.raises(DataError, match=r"features\.h5 was made of other images or with other settings"):
+        make(other)
+    make(other, overwrite=True)
+    with open_features(out / "features.h5") as file:
+        assert max(len(file.read(name)) for name in file.names) <= 300
+
+
+def test_images_that_have_nothing_in_common(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", 3, (64, 80))
+    out = tmp_path / "model"
+    out.mkdir()
+    settings = ReconstructSettings(EXTRACT, PairingSettings("sequential", overlap=1))
+    with pytest.raises(DataError, match="no model"):
+        reconstruct_folder(tmp_path / "images", out, make_method(tmp_path / "diary"), settings)
+    assert not (out / "sparse").exists()
+    with open_features(out / "features.h5") as file:
+        assert len(read_pairs(out / "pairs.txt", file.names)) == 2
+        assert len(choose_pairs(file, PairingSettings())) == 3
+        assert len(choose_pairs(file, PairingSettings("retrieval", neighbours=1))) in (2, 3)
+
+
+def test_spaces_in_names_and_a_list_of_pairs(scene: Scene, tmp_path: Path) -> None:
+    folder = tmp_path / "my images"
+    folder.mkdir()
+    for path in scene.folder.iterdir():
+        (folder / f"my {path.name}").write_bytes(path.read_bytes())
+    method = make_method(tmp_path / "diary")
+    settings = make_settings(scene, use_adjustment=False)
+    made = reconstruct_folder(folder, tmp_path, method, settings)
+    assert made.model.registered[0] == "my 000.png"
+    assert not (tmp_path / "pairs.txt").exists()
+
+    out = tmp_path / "listed"
+    out.mkdir()
+    (out / "list.txt").write_text("000.png 001.png\n001.png 002.png\n002.png 000.png\n")
+    listed = replace(settings, pairing=PairingSettings(path=out / "list.txt"))
+    made = reconstruct_folder(scene.folder, out, method, listed)
+    assert made.pairs == 3
+    assert made.model.registered == ("000.png", "001.png", "002.png")
+
+
+def test_one_image_is_not_enough(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", 1)
+    out = tmp_path / "model"
+    out.mkdir()
+    with pytest.raises(DataError, match="needs two images at least, got 1"):
+        reconstruct_folder(tmp_path / "images", out, make_method(tmp_path / "diary"))
+
+
+def test_unknown_pairing() -> None:
+    with pytest.raises(ConfigError, match=r"no pairing 'x' \(there are exhaustive, sequential, retrieval\)"):
+        PairingSettings("x")

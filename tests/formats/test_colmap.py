@@ -1,0 +1,188 @@
+"""COLMAP's database and model: the half pixel, ids, cameras, and a scene whose cameras are known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from support.scene_cases import HW, Scene, align_centres, make_scene
+from ucn.errors import ConfigError, DataError
+from ucn.formats.colmap import (
+    CameraSettings,
+    DatabaseImage,
+    MappingSettings,
+    build_cameras,
+    find_obstacle,
+    load_pycolmap,
+    map_incrementally,
+    quiet,
+    to_colmap,
+    verify_matches,
+    write_database,
+)
+from ucn.types import FloatArray
+
+pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+Values = NDArray[np.float64]
+K = np.array([[100.0, 0, 39.5], [0, 110, 29.5], [0, 0, 1]])
+
+
+def make_image(
+    name: str, points: object = ((0.0, 0.0), (3.0, 4.5)), hw: tuple[int, int] = (60, 80)
+) -> DatabaseImage:
+    return DatabaseImage(name, np.asarray(points, np.float32).reshape(-1, 2), hw)
+
+
+def test_half_a_pixel_is_added_to_keypoints() -> None:
+    np.testing.assert_array_equal(to_colmap(np.array([[0, 0], [3, 4.5]], np.float32)), [[0.5, 0.5], [3.5, 5]])
+
+
+def test_half_a_pixel_is_in_the_database_and_in_the_camera(tmp_path: Path) -> None:
+    images = [make_image("a.jpg"), make_image("s/b.jpg", [])]
+    cameras = build_cameras(images, tmp_path, CameraSettings(intrinsics=K))
+    write_database(tmp_path / "d.db", images, cameras, {}, {})
+    database = pycolmap.Database.open(tmp_path / "d.db")
+    try:
+        np.testing.assert_array_equal(database.read_keypoints(1)[:, :2], [[0.5, 0.5], [3.5, 5]])
+        assert len(database.read_keypoints(2)) == 0
+        assert [image.name for image in database.read_all_images()] == ["a.jpg", "s/b.jpg"]
+        camera = database.read_all_cameras()[0]
+    finally:
+        database.close()
+    assert camera.model_name == "PINHOLE"
+    np.testing.assert_allclose(camera.params, [100, 110, 40, 30])
+    assert (camera.width, camera.height) == (80, 60)
+    assert camera.has_prior_focal_length
+
+
+def test_nobody_else_adds_it() -> None:
+    source = Path(__file__).parents[2] / "src" / "ucn"
+    users = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if "to_corner_origin(" in path.read_text(encoding="utf-8")
+    }
+    assert users == {"geometry/coords.py", "formats/colmap.py"}
+
+
+def test_cameras_are_shared_by_size(tmp_path: Path) -> None:
+    images = [make_image("a.jpg"), make_image("b.jpg", hw=(80, 60)), make_image("c.jpg")]
+    cameras = build_cameras(images, tmp_path, CameraSettings())
+    assert cameras[0] is cameras[2]
+    assert cameras[0] is not cameras[1]
+    assert cameras[1].focal_length == pytest.approx(1.2 * 80)  # no file, so COLMAP's guess
+    np.testing.assert_allclose([cameras[1].principal_point_x, cameras[1].principal_point_y], [30, 40])
+    assert not cameras[0].has_prior_focal_length
+    write_database(tmp_path / "d.db", images, cameras, {}, {})
+    database = pycolmap.Database.open(tmp_path / "d.db")
+    try:
+        assert database.num_cameras() == 2
+        assert [image.camera_id for image in database.read_all_images()] == [1, 2, 1]
+    finally:
+        database.close()
+    own = build_cameras(images, tmp_path, CameraSettings(is_shared=False, model="OPENCV"))
+    assert len({id(camera) for camera in own}) == 3
+    assert own[0].model_name == "OPENCV"
+
+
+def test_unknown_model_of_camera() -> None:
+    with pytest.raises(ConfigError, match=r"no camera model 'FISH' \(there are SIMPLE_PINHOLE"):
+        CameraSettings(model="FISH")
+
+
+def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_obstacle() == ""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'ucn\[reconstruct\]'"):
+        load_pycolmap()
+
+
+def see(space: Values, R: Values, centre: Values, scene_K: Values) -> FloatArray:
+    """Where a camera sees points: the reference, written out."""
+    homogeneous = (space - centre) @ R.T @ scene_K.T
+    return np.asarray(homogeneous[:, :2] / homogeneous[:, 2:], np.float32)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return make_scene(tmp_path / "images")
+
+
+def see_walls(scene: Scene) -> list[DatabaseImage]:
+    """Exact projections of 150 points on the walls of a scene."""
+    walls = np.random.default_rng(0).uniform(0.2, 3, (150, 2))
+    zero = np.zeros(50)
+    space = np.concatenate(
+        [
+            np.stack([walls[:50, 0], -walls[:50, 1], zero], axis=1),
+            np.stack([zero, -walls[50:100, 1], -walls[50:100, 0]], axis=1),
+            np.stack([walls[100:, 0], zero, -walls[100:, 1]], axis=1),
+        ]
+    )
+    return [
+        DatabaseImage(f"{row:03}.png", see(space, R, centre, scene.K), HW)
+        for row, (R, centre) in enumerate(zip(scene.rotations, scene.centres, strict=True))
+    ]
+
+
+ROWS = np.stack([np.arange(150)] * 2, axis=1)
+
+
+def test_wrong_matches_are_not_verified(tmp_path: Path, scene: Scene) -> None:
+    images = see_walls(scene)
+    wrong = ROWS.copy()
+    wrong[::10, 1] = np.roll(wrong[::10, 1], 1)
+    cameras = build_cameras(images, scene.folder, CameraSettings(intrinsics=scene.K))
+    seen: list[tuple[int, int]] = []
+    settings = MappingSettings(max_error=1.0)
+    found = verify_matches(
+        images, cameras, {(0, 1): wrong}, settings, lambda done, total: seen.append((done, total))
+    )
+    inliers = np.asarray(found[0, 1].inlier_matches)
+    assert (inliers[:, 0] == inliers[:, 1]).sum() == 135
+    assert len(inliers) <= 140
+    assert seen == [(1, 1)]
+    again = verify_matches(images, cameras, {(0, 1): wrong}, settings)
+    np.testing.assert_array_equal(inliers, again[0, 1].inlier_matches)
+
+
+def test_exact_points_give_exact_cameras(tmp_path: Path, scene: Scene) -> None:
+    images = see_walls(scene)
+    matches = {(i, j): ROWS for i in range(5) for j in range(i + 1, 5)}
+    cameras = build_cameras(images, scene.folder, CameraSettings(intrinsics=scene.K))
+    settings = MappingSettings()
+    with quiet():
+        geometries = verify_matches(images, cameras, matches, settings)
+        write_database(tmp_path / "d.db", images, cameras, geometries, matches)
+        model, again = (
+            map_incrementally(tmp_path / "d.db", scene.folder, tmp_path / name, settings, True)
+            for name in ("one", "two")
+        )
+    assert model.registered == tuple(image.name for image in images)
+    assert model.points == 150
+    assert model.reprojection_error < 1e-3
+    assert model.track_length == 5
+    assert (tmp_path / "one" / "0" / "points3D.bin").is_file()
+    assert not list(tmp_path.glob(".*.part"))
+    points, colours, rotations, centres = model.arrays()
+    np.testing.assert_array_equal(centres, again.arrays()[3])
+    assert points.shape == colours.shape == (150, 3)
+    assert align_centres(centres, scene.centres).max() < 1e-3
+    turns = [each[3] @ each[0].T for each in (rotations, scene.rotations)]
+    np.testing.assert_allclose(turns[0], turns[1], atol=1e-4)
+
+
+def test_no_model(tmp_path: Path) -> None:
+    images = [make_image("a.jpg"), make_image("b.jpg")]
+    cameras = build_cameras(images, tmp_path, CameraSettings())
+    write_database(tmp_path / "d.db", images, cameras, {}, {})
+    with quiet(), pytest.raises(DataError, match="no model: no two images"):
+        map_incrementally(tmp_path / "d.db", tmp_path, tmp_path / "m", MappingSettings())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.db"]
+
+
+def test_options_of_colmap(tmp_path: Path) -> None:
+    settings = MappingSettings(options={"mapper.no_such_thing": 1})
+    with pytest.raises(ConfigError, match=r"no option 'mapper\.no_such_thing'"):
+        map_incrementally(tmp_path / "d.db", tmp_path, tmp_path / "m", settings)

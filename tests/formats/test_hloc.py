@@ -1,0 +1,170 @@
+"""hloc's files: layout, round trips, damaged and hostile ones."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from ucn.errors import DataError, OutputError
+from ucn.formats.hloc import (
+    ImageFeatures,
+    PairMatches,
+    check_pair_names,
+    merge_features,
+    names_to_pair,
+    open_features,
+    read_matches,
+    write_features,
+    write_matches,
+)
+
+
+def make_features(count: int = 3, seed: int = 0, with_global: bool = True) -> ImageFeatures:
+    rng = np.random.default_rng(seed)
+    descriptors = rng.normal(size=(count, 8)).astype(np.float32)
+    descriptors /= np.maximum(np.linalg.norm(descriptors, axis=1, keepdims=True), 1e-9)
+    return ImageFeatures(
+        rng.uniform(0, 30, (count, 2)).astype(np.float32),
+        descriptors,
+        rng.uniform(0.1, 1, count).astype(np.float32),
+        (40, 30),
+        np.eye(8, dtype=np.float32)[0] if with_global else None,
+    )
+
+
+def test_layout_is_that_of_hloc(tmp_path: Path) -> None:
+    features = make_features()
+    write_features(tmp_path / "f.h5", {"left/a.jpg": features}, {"note": 1})
+    with h5py.File(tmp_path / "f.h5") as file:
+        group = file["left/a.jpg"]
+        assert group["keypoints"].shape == (3, 2)
+        assert group["keypoints"].dtype == np.float32
+        assert group["descriptors"].shape == (8, 3)
+        assert group["scores"].shape == (3,)
+        assert group["image_size"][:].tolist() == [30, 40]  # width, height
+        assert group["global_descriptor"].shape == (8,)
+        assert group["keypoints"].attrs["uncertainty"] == 1
+        # hloc lists names as the parents of data sets.
+        found: set[str] = set()
+        file.visititems(
+            lambda _, item: found.add(item.parent.name.strip("/")) if isinstance(item, h5py.Dataset) else None
+        )
+        assert found == {"left/a.jpg"}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_round_trip(tmp_path: Path, count: int) -> None:
+    features = make_features(count, with_global=count != 1)
+    write_features(tmp_path / "f.h5", {"a.jpg": features}, {"note": [1, 2]})
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.names == ("a.jpg",)
+        assert file.meta == {"note": [1, 2]}
+        back = file.read("a.jpg")
+        if count == 1:
+            with pytest.raises(DataError, match="no global_descriptor"):
+                file.read_global("a.jpg")
+        else:
+            assert file.read_global("a.jpg")[0] == 1
+    np.testing.assert_array_equal(back.keypoints, features.keypoints)
+    np.testing.assert_allclose(back.descriptors, features.descriptors, atol=5e-4)
+    np.testing.assert_allclose(back.scores, features.scores, atol=5e-4)
+    assert (back.image_hw, len(back)) == ((40, 30), count)
+
+
+def test_merge_gives_the_bytes_of_one_file(tmp_path: Path) -> None:
+    items = {f"{name}.jpg": make_features(seed=row) for row, name in enumerate("abcd")}
+    write_features(tmp_path / "0.h5", dict(list(items.items())[:3]))
+    write_features(tmp_path / "1.h5", dict(list(items.items())[3:]))
+    for name in ("m.h5", "n.h5"):
+        assert merge_features(tmp_path / name, [tmp_path / "0.h5", tmp_path / "1.h5"], {"x": 1}) == 4
+    assert (tmp_path / "m.h5").read_bytes() == (tmp_path / "n.h5").read_bytes()
+    with open_features(tmp_path / "m.h5") as file:
+        assert file.names == ("a.jpg", "b.jpg", "c.jpg", "d.jpg")
+        np.testing.assert_array_equal(file.read("d.jpg").keypoints, items["d.jpg"].keypoints)
+    with pytest.raises(OutputError, match="exists already"):
+        merge_features(tmp_path / "m.h5", [])
+
+
+def test_matches_round_trip_and_are_found_the_other_way_round(tmp_path: Path) -> None:
+    rows = np.array([[0, 2], [3, 1]], np.int64)
+    found = PairMatches(rows, np.array([0.5, 0.75], np.float32))
+    nothing = PairMatches(rows[:0], found.scores[:0])
+    entries = [(("s/a.jpg", "b.jpg"), 4, found), (("b.jpg", "c.jpg"), 0, nothing)]
+    assert write_matches(tmp_path / "m.h5", entries) == 2
+    with h5py.File(tmp_path / "m.h5") as file:
+        assert file["s-a.jpg/b.jpg/matches0"][:].tolist() == [2, -1, -1, 1]
+        assert file["s-a.jpg/b.jpg/matching_scores0"][:].tolist() == [0.5, 0, 0, 0.75]
+    pairs = [("s/a.jpg", "b.jpg"), ("b.jpg", "s/a.jpg"), ("b.jpg", "c.jpg")]
+    one, turned, empty = read_matches(tmp_path / "m.h5", pairs)
+    assert one.rows.tolist() == rows.tolist()
+    assert turned.rows.tolist() == [[2, 0], [1, 3]]
+    assert turned.scores.tolist() == [0.5, 0.75]
+    assert empty.rows.shape == (0, 2)
+    with pytest.raises(DataError, match="no matches of x and y"):
+        list(read_matches(tmp_path / "m.h5", [("x", "y")]))
+
+
+def test_names_that_hloc_cannot_tell_apart() -> None:
+    assert names_to_pair("a/b.jpg", "c.jpg") == "a-b.jpg/c.jpg"
+    with pytest.raises(DataError, match="have one name"):
+        check_pair_names(["a/b.jpg", "a-b.jpg"])
+    check_pair_names(["a/b.jpg", "a_b.jpg"])
+
+
+class TestDamaged:
+    def damage(self, path: Path, key: str, value: object) -> None:
+        write_features(path, {"a.jpg": make_features()})
+        with h5py.File(path, "a") as file:
+            del file[f"a.jpg/{key}"]
+            if value is not None:
+                file[f"a.jpg/{key}"] = value
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("descriptors", None),
+            ("descriptors", np.zeros((8, 2))),
+            ("keypoints", np.zeros((3, 3))),
+            ("keypoints", np.zeros(3)),
+            ("keypoints", np.full((3, 2), np.nan)),
+            ("keypoints", np.zeros((3, 2), "S3")),
+            ("scores", np.zeros(2)),
+            ("image_size", np.zeros(3)),
+        ],
+    )
+    def test_is_refused(self, tmp_path: Path, key: str, value: object) -> None:
+        self.damage(tmp_path / "f.h5", key, value)
+        with pytest.raises(DataError, match=r"f\.h5.*ucn extract"), open_features(tmp_path / "f.h5") as file:
+            file.read("a.jpg")
+
+    def test_size_is_checked_before_reading(self, tmp_path: Path) -> None:
+        write_features(tmp_path / "f.h5", {"a.jpg": make_features()})
+        with h5py.File(tmp_path / "f.h5", "a") as file:
+            del file["a.jpg/keypoints"]
+            file["a.jpg"].create_dataset("keypoints", (10**9, 2), "f4", chunks=(1024, 2))  # takes no room
+        with pytest.raises(DataError, match="limits are"), open_features(tmp_path / "f.h5") as file:
+            file.read("a.jpg")
+
+    @pytest.mark.parametrize("link", [h5py.ExternalLink("/etc/passwd", "/x"), h5py.SoftLink("/a.jpg")])
+    def test_links_are_not_followed(self, tmp_path: Path, link: object) -> None:
+        write_features(tmp_path / "f.h5", {"a.jpg": make_features()})
+        with h5py.File(tmp_path / "f.h5", "a") as file:
+            file["b.jpg"] = link
+        with pytest.raises(DataError, match="is a link"), open_features(tmp_path / "f.h5"):
+            pass
+
+    @pytest.mark.parametrize("content", [b"", b"no h5 file", b"\x89HDF\r\n\x1a\n" + bytes(60)])
+    def test_something_else(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "f.h5").write_bytes(content)
+        with pytest.raises(DataError, match="damaged or no"), open_features(tmp_path / "f.h5"):
+            pass
+
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="no file of features"), open_features(tmp_path / "f.h5"):
+            pass
+
+    def test_unknown_image(self, tmp_path: Path) -> None:
+        write_features(tmp_path / "f.h5", {"a.jpg": make_features()})
+        with pytest.raises(DataError, match="no image"), open_features(tmp_path / "f.h5") as file:
+            file.read("b.jpg")

@@ -1,0 +1,72 @@
+"""How much of a GPU's shared memory the programs of losses take."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.gpu_compile import compile_for_gpu
+from ucn.losses import correspondences as pairs
+
+pytest.importorskip("triton")
+
+from ucn.losses.triton import distillation as triton_distillation
+from ucn.losses.triton import infonce as triton_infonce
+from ucn.losses.triton import tiles as triton_tiles
+
+# What a program may have, in bytes, by compute capability: of an H200, an A100 and an RTX 4090.
+ROOM = {90: 232_448, 80: 166_912, 89: 101_376}
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("capability", "lengths", "stages"),
+    [
+        (90, (64, 128), 3),
+        (90, (128, 128), 2),
+        (90, (256, 64), 1),
+        (90, (64, 256), 1),
+        (90, (256, 256), 0),
+        (90, (128,), 3),
+        (90, (256,), 2),
+        (80, (128,), 3),
+        (80, (64, 128), 2),
+        (80, (128, 128), 1),
+        (89, (128,), 2),
+        (89, (64, 128), 0),
+    ],
+)
+def test_stages_follow_from_the_room(
+    capability: int, lengths: tuple[int, ...], stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_tiles, "find_room", lambda _: ROOM[capability])
+    assert triton_tiles.choose_stages(CPU, *lengths) == stages
+    monkeypatch.setattr(pairs, "use_fused", lambda *_: True)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    given = [torch.zeros(shape) for length in lengths for shape in ((1, 2, length), (1, length, 3))]
+    assert pairs.can_fuse(*given) == (stages > 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ROOM)
+@pytest.mark.parametrize("lengths", [(64, 128), (128, 128), (256, 64), (128,), (256,)])
+def test_programs_fit(
+    capability: int, lengths: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_tiles, "find_room", lambda _: ROOM[capability])
+    stages = triton_tiles.choose_stages(CPU, *lengths)
+    if stages == 0:
+        return  # plain torch does it
+    padded = [triton_tiles.pad_dimension(length) for length in lengths]
+    constants = {"D": lengths[0], "D_PAD": padded[0], "QUERIES": 64, "CELLS": 64}
+    programs = [triton_infonce._sum_rivals, triton_infonce._send_to_queries, triton_infonce._send_to_cells]
+    if len(lengths) == 2:
+        constants |= {"TEACHER_D": lengths[1], "TEACHER_D_PAD": padded[1]}
+        module = triton_distillation
+        programs = [module._sum_divergences, module._send_to_queries, module._send_to_cells]
+    for program in programs:
+        numbers = [place for place in program.arg_names if place in ("N", "M") or "stride" in place]
+        types = dict.fromkeys(program.arg_names, "*fp32") | dict.fromkeys(numbers, "i32")
+        types |= {"radius_squared": "fp32"}
+        used = compile_for_gpu(program, types, constants, tmp_path, 4, stages, capability)
+        assert used <= ROOM[capability]

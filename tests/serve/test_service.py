@@ -1,0 +1,182 @@
+"""Images are encoded once, answers are those of `Matcher`, and memory and waiting are bounded."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+
+from support.serve_cases import make_image
+from ucn.config import ModelConfig
+from ucn.data.io import MAX_PIXELS
+from ucn.errors import PointsError, WeightsError
+from ucn.matching.matcher import Matcher
+from ucn.nn import build_model
+from ucn.serve.limits import Limits
+from ucn.serve.pictures import HeldImage, hold_image
+from ucn.serve.samples import PAIRS, Samples
+from ucn.serve.service import Engine
+from ucn.serve.uploads import FullError, UnknownError
+from ucn.types import FeatureMap, Features
+from ucn.weights import list_weights, save_weights
+
+
+@pytest.fixture(scope="module")
+def own_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "mine.safetensors"
+    save_weights(path, build_model(ModelConfig(), torch.Generator().manual_seed(0)))
+    return path
+
+
+@pytest.fixture
+def own(own_weights: Path) -> Iterator[Engine]:
+    """An engine with untrained weights, called mine, and room for features of 8 MiB."""
+    engine = Engine(Limits(memory_bytes=16 * 2**20, max_waiting=2), own_weights=own_weights, device="cpu")
+    yield engine
+    engine.close()
+
+
+def _hold(seed: int, width: int = 64, height: int = 48) -> HeldImage:
+    return hold_image(f"image-{seed}", make_image(width, height, seed), MAX_PIXELS)
+
+
+def test_answers_are_those_of_the_matcher(own: Engine, own_weights: Path) -> None:
+    first, second, points = _hold(0), _hold(1), [(10.0, 12.5), (40.25, 30.0)]
+    matcher = Matcher.from_pretrained(own_weights, device="cpu")
+    expected = matcher.match(first.read(), second.read(), points=points)
+    for _ in range(2):  # made, then remembered
+        found = own.look_up(first, second, "mine", points)
+        np.testing.assert_allclose(found.points1, expected.points1, atol=1e-4)
+        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+        assert found.pair_score == pytest.approx(expected.pair_score)
+    mutual = own.match(first, second, "mine")
+    expected = matcher.match(first.read(), second.read())
+    np.testing.assert_allclose(mutual.points1, expected.points1, atol=1e-4)
+    assert own.match(first, second, "mine") is mutual
+
+
+def test_similarities_are_cosines_and_peak_at_the_match(own: Engine) -> None:
+    image = _hold(0)
+    found = own.compare(image, image, "mine", (22.0, 18.0))
+    row, column = np.unravel_index(found.similarities.argmax(), found.similarities.shape)
+    x, y = (found.first_cell[i] + found.cell_step[i] * (column, row)[i] for i in range(2))
+    assert (x, y) == (22.0, 18.0)
+    assert found.similarities.max() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_each_image_is_encoded_once(own: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"extract": 0, "guide": 0}
+    for name in counts:
+        original = getattr(Matcher, name)
+
+        def count(*arguments: Any, name: str = name, original: Any = original) -> Any:
+            counts[name] += 1
+            return original(*arguments)
+
+        monkeypatch.setattr(Matcher, name, count)
+    first, second = _hold(0), _hold(1)
+    threads = [Thread(target=own.look_up, args=(first, second, "mine", [(5.0, 5.0)])) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    own.compare(first, second, "mine", (9.0, 9.0))
+    own.match(first, second, "mine")
+    assert counts == {"extract": 2, "guide": 1}
+    own.look_up(second, first, "mine", [(5.0, 5.0)])
+    assert counts == {"extract": 2, "guide": 2}
+    own.forget(first.name)
+    own.look_up(first, second, "mine", [(5.0, 5.0)])
+    assert counts == {"extract": 3, "guide": 3}
+
+
+def test_features_beyond_the_budget_make_room(own: Engine) -> None:
+    empty = torch.zeros(0, 2)
+    features = Features(
+        FeatureMap(torch.zeros(1, 96, 96, 96), 4, 2.0, (384, 384)), (384, 384), empty
+    )  # 3.4 MiB
+    matcher: Any = SimpleNamespace(extract=lambda image: features)
+    images = [_hold(seed) for seed in range(4)]
+    for image in images:
+        own._encode(matcher, image, "mine")
+        assert own.held_bytes <= 8 * 2**20  # half of the memory
+    assert own.held_bytes > 6 * 2**20
+    for image in images:
+        own.forget(image.name)
+    assert own.held_bytes == 0
+
+
+def test_too_many_questions(own: Engine) -> None:
+    is_free, started = Event(), Event()
+
+    def occupy() -> None:
+        started.set()
+        is_free.wait(60)
+
+    threads = [Thread(target=own._run, args=(own._slow, occupy)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert started.wait(60)
+    deadline = time.monotonic() + 60
+    while own._waiting._value and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(FullError, match="2 questions wait already"):
+        own.match(_hold(0), _hold(1), "mine")
+    is_free.set()
+    for thread in threads:
+        thread.join()
+    own.match(_hold(0), _hold(1), "mine")
+
+
+def test_weights_of_the_user_are_offered_beside_the_shipped_ones(own: Engine) -> None:
+    infos = own.list_weights()
+    assert [info.name for info in infos] == [*(info.name for info in list_weights()), "mine"]
+    assert infos[-1].description == "Weights of your own."
+
+
+def test_own_weights_do_not_hide_shipped_ones_of_their_name(own_weights: Path, tmp_path: Path) -> None:
+    shutil.copy(own_weights, tmp_path / "geometric.safetensors")
+    engine = Engine(Limits(), own_weights=tmp_path / "geometric.safetensors", device="cpu")
+    assert engine.default_weights == "geometric (own)"
+    shipped, *_, own = engine.list_weights()
+    assert (shipped.name, own.name) == ("geometric", "geometric (own)")
+    assert shipped.sha256 != own.sha256
+    engine.close()
+
+
+def test_errors(own: Engine) -> None:
+    image = _hold(0)
+    with pytest.raises(UnknownError, match="no such weights; there are geometric"):
+        own.match(image, image, "nonsense")
+    with pytest.raises(PointsError, match=r"point \(64, 3\) lies outside the image"):
+        own.look_up(image, image, "mine", [(64.0, 3.0)])
+    missing = Engine(Limits(), own_weights=Path("missing.safetensors"))
+    with pytest.raises(WeightsError, match="missing"):
+        missing.list_weights()
+    missing.close()
+
+
+def test_no_points_is_a_question_about_the_pair(own: Engine) -> None:
+    found = own.look_up(_hold(0), _hold(1), "mine", [])
+    assert len(found) == 0
+    assert 0 <= found.pair_score <= 1
+
+
+def test_every_sample_can_be_read() -> None:
+    samples = Samples()
+    assert samples.find("sample-nothing") is None
+    for pair in PAIRS:
+        first, second = samples.find(pair.image0), samples.find(pair.image1)
+        assert first is not None
+        assert second is not None
+        assert samples.find(pair.image0) is first
+        assert first.shown != second.shown
+        assert min(*first.image_hw, *second.image_hw) >= 200
