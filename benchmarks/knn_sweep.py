@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ucn.bench.knn import draw_outside
+from ucn.bench.knn import draw_exclusion
 from ucn.bench.machine import describe_machine
 from ucn.bench.samples import draw_unit
 from ucn.bench.timing import time_graphs
-from ucn.knn import Outside
+from ucn.knn import ExclusionRadius
 
 if TYPE_CHECKING:
     from ucn.knn.triton.search import FusedNeighbours, Tuning
@@ -99,7 +99,7 @@ def sweep(N: int, M: int, D: int) -> list[dict[str, Any]]:
             row = _measure({**base, **changes}, verdict, sets, product)
             report += [] if row is None else [row]
         if report:
-            best = min(report, key=lambda row: float(row["plain"] + row["outside"]))["changes"]
+            best = min(report, key=lambda row: float(row["plain"] + row["exclusion"]))["changes"]
     print(f"quickest, plain and outside together: {_make_tuning(D, **best)}", flush=True)
     return report
 
@@ -107,18 +107,18 @@ def sweep(N: int, M: int, D: int) -> list[dict[str, Any]]:
 def check(N: int, M: int, D: int, changes: Changes) -> dict[str, float]:
     """The shares of queries for which a way finds the row of float64, and the largest error of a distance."""
     queries, database = _draw(N, M, D, 0)
-    for outside in (None, _draw_outside(N, M)):  # compiled for `_time_launches`
-        _search(queries, database, outside, {**changes, "use_chain": False})
+    for exclusion in (None, _draw_outside(N, M)):  # compiled for `_time_launches`
+        _search(queries, database, exclusion, {**changes, "use_chain": False})
     part = slice(0, N, max(1, N // _CHECKED))
     exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
     distances = exactly(queries[0, part].double(), database[0].double())
     result = {}
-    for name, outside in (("plain", None), ("outside", _draw_outside(N, M))):
-        if outside is not None:
-            gaps = exactly(outside.centres[0, part].double(), outside.positions[0].double())
-            distances.masked_fill_(gaps <= outside.radius, torch.inf)
+    for name, exclusion in (("plain", None), ("exclusion", _draw_outside(N, M))):
+        if exclusion is not None:
+            gaps = exactly(exclusion.centres[0, part].double(), exclusion.positions[0].double())
+            distances.masked_fill_(gaps <= exclusion.radius, torch.inf)
         nearest, rows = distances.min(dim=1)
-        found = _search(queries, database, outside, changes)
+        found = _search(queries, database, exclusion, changes)
         result[name] = float((found.indices[0, part, 0] == rows).double().mean())
         result[f"{name} error"] = float((found.distances[0, part, 0].double() - nearest).abs().max())
     return result
@@ -152,7 +152,9 @@ def _judge(process: subprocess.Popen[str], end: float) -> str:
     if process.returncode != 0:
         return f"exit code {process.returncode}: {lines[-1][:160]}"
     found = json.loads(out.strip().splitlines()[-1])
-    is_exact = all(found[name] >= 0.9999 and found[f"{name} error"] <= 1e-6 for name in ("plain", "outside"))
+    is_exact = all(
+        found[name] >= 0.9999 and found[f"{name} error"] <= 1e-6 for name in ("plain", "exclusion")
+    )
     return "" if is_exact else f"wrong: {found}"
 
 
@@ -161,12 +163,12 @@ def _measure(
 ) -> dict[str, Any] | None:
     """Times of one way, printed as a line; None where it cannot be used."""
     (_, N, D), M = sets[0][0].shape, sets[0][1].shape[1]
-    outside = _draw_outside(N, M)
+    exclusion = _draw_outside(N, M)
     if not verdict:
         try:
             plain = time_graphs([partial(_search, q, b, None, changes) for q, b in sets])
-            masked = time_graphs([partial(_search, q, b, outside, changes) for q, b in sets])
-            launches = [_time_launches(*sets[0], places, changes) for places in (None, outside)]
+            masked = time_graphs([partial(_search, q, b, exclusion, changes) for q, b in sets])
+            launches = [_time_launches(*sets[0], places, changes) for places in (None, exclusion)]
         except Exception as error:  # Triton raises its own kinds where shared memory does not suffice
             verdict = f"{type(error).__name__}: {str(error)[:160]}"
     if verdict:
@@ -184,21 +186,21 @@ def _measure(
         "changes": changes,
         "tuning": asdict(_make_tuning(D, **changes)),
         "plain": plain,
-        "outside": masked,
+        "exclusion": masked,
         "product": product,
         "launches": launches,
     }
 
 
 def _time_launches(
-    queries: Tensor, database: Tensor, outside: Outside | None, changes: Changes
+    queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None, changes: Changes
 ) -> dict[str, float]:
     """Milliseconds of each launch, one after the other, with inputs in the cache."""
     changes = {**changes, "use_chain": False}
-    _search(queries, database, outside, changes)
+    _search(queries, database, exclusion, changes)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(20):
-            _search(queries, database, outside, changes)
+            _search(queries, database, exclusion, changes)
         torch.cuda.synchronize()
     return {
         event.key: event.self_device_time_total / event.count / 1e3
@@ -207,10 +209,12 @@ def _time_launches(
     }
 
 
-def _search(queries: Tensor, database: Tensor, outside: Outside | None, changes: Changes) -> FusedNeighbours:
+def _search(
+    queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None, changes: Changes
+) -> FusedNeighbours:
     from ucn.knn.triton.search import search_fused
 
-    return search_fused(queries, database, 1, outside, _make_tuning(queries.shape[2], **changes))
+    return search_fused(queries, database, 1, exclusion, _make_tuning(queries.shape[2], **changes))
 
 
 @cache
@@ -226,9 +230,9 @@ def _draw(N: int, M: int, D: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _draw_outside(N: int, M: int) -> Outside:
-    outside = draw_outside(N, M, 0, DEVICE)
-    return Outside(outside.centres[None], outside.positions[None], outside.radius)
+def _draw_outside(N: int, M: int) -> ExclusionRadius:
+    exclusion = draw_exclusion(N, M, 0, DEVICE)
+    return ExclusionRadius(exclusion.centres[None], exclusion.positions[None], exclusion.radius)
 
 
 def _multiply(queries: Tensor, database: Tensor) -> Any:

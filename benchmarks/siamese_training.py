@@ -52,8 +52,8 @@ class Plan:
     seconds: float
     batch: int
     points: int
-    trunk_rate: float
-    head_rate: float
+    trunk_learning_rate: float
+    head_learning_rate: float
     weight_decay: float
     radius: float
     jitter: float
@@ -148,7 +148,7 @@ def train(
     losses: list[Tensor] = []
     clock, due = Clock(device), plan.report
     while clock.seconds < plan.seconds:
-        set_rates(optimiser, clock.steps, clock.seconds / plan.seconds)
+        set_learning_rates(optimiser, clock.steps, clock.seconds / plan.seconds)
         batch = make_pairs(training, plan.batch, synthetic, generator)
         losses.append(take_step(model, batch, optimiser, plan, generator))
         clock.tick()
@@ -203,7 +203,7 @@ def build_optimiser(model: SiameseNetwork, plan: Plan) -> AdamW:
     rest = [parameter for parameter in model.parameters() if id(parameter) not in known]
     groups = [
         {"params": chosen, "lr": rate, "peak": rate, "weight_decay": decay}
-        for part, rate in ((trunk, plan.trunk_rate), (rest, plan.head_rate))
+        for part, rate in ((trunk, plan.trunk_learning_rate), (rest, plan.head_learning_rate))
         for chosen, decay in (
             ([parameter for parameter in part if parameter.ndim > 1], plan.weight_decay),
             ([parameter for parameter in part if parameter.ndim <= 1], 0.0),
@@ -212,7 +212,7 @@ def build_optimiser(model: SiameseNetwork, plan: Plan) -> AdamW:
     return AdamW(groups)
 
 
-def set_rates(optimiser: AdamW, steps: int, progress: float) -> None:
+def set_learning_rates(optimiser: AdamW, steps: int, progress: float) -> None:
     """A linear rise, then a cosine over the run."""
     falling = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     for group in optimiser.param_groups:

@@ -44,7 +44,7 @@ from ucn.evaluate.points.benchmarks import Benchmark, find_benchmark
 from ucn.evaluate.points.predictions import find_points
 from ucn.nn import CorrespondenceNetwork
 from ucn.nn.transformer import ConvolutionalSpatialTransformer
-from ucn.train.optim import build_optimiser, rate_factor, update_average
+from ucn.train.optim import build_optimiser, learning_rate_factor, update_average
 from ucn.train.recipe import read_recipe
 from ucn.train.sources.kinds import PartSource
 from ucn.train.start import start_model
@@ -266,7 +266,7 @@ def train_for(
         for _ in range(SYNCHRONISE_EVERY):
             share = min(1.0, (spent + time.perf_counter() - begun) / seconds)
             for group in optimiser.param_groups:
-                group["lr"] = group["peak"] * rate_factor(config, int(share * config.steps))
+                group["lr"] = group["peak"] * learning_rate_factor(config, int(share * config.steps))
             loss, batch = take_step(model, config, optimiser, source, generator)
             update_average(kept, model, config.average_decay, len(losses) + 1)
             losses.append(loss)

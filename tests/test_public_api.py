@@ -44,10 +44,11 @@ SIGNATURES = {
     " mask1: 'MaskLike | None' = None, progress: 'Report | None' = None) -> 'Matches'",
     "Matcher.match_features": "(self, features0: 'Features', features1: 'Features', *,"
     " points: 'ArrayLike | Tensor | None' = None, mask0: 'MaskLike | None' = None,"
-    " mask1: 'MaskLike | None' = None, guide: 'PairGuide | None' = None, progress: 'Report | None' = None)"
+    " mask1: 'MaskLike | None' = None, context: 'PairContext | None' = None,"
+    " progress: 'Report | None' = None)"
     " -> 'Matches'",
     "Matcher.encode": "(self, images: 'Tensor') -> 'FeatureMap'",
-    "Matcher.guide": "(self, features0: 'Features', features1: 'Features') -> 'PairGuide'",
+    "Matcher.pair_context": "(self, features0: 'Features', features1: 'Features') -> 'PairContext'",
     "Matcher.similarities": "(self, features0: 'Features', features1: 'Features', point: 'ArrayLike')"
     " -> 'SimilarityMap'",
     "Matcher.flow": "(self, image0: 'ImageLike', image1: 'ImageLike', *, progress: 'Report | None' = None)"
@@ -57,7 +58,7 @@ SIGNATURES = {
     " -> 'CorrespondenceNetwork'",
     "list_weights": "() -> 'tuple[WeightsInfo, ...]'",
     "load_weights": "(name_or_path: 'str | Path') -> 'LoadedWeights'",
-    "nearest": "(queries: 'Tensor', database: 'Tensor', k: 'int' = 1, *, outside: 'Outside | None' = None,"
+    "nearest": "(queries: 'Tensor', database: 'Tensor', k: 'int' = 1, *, exclusion: 'ExclusionRadius | None' = None,"
     " memory_bytes: 'int' = 268435456) -> 'Neighbours'",
     "open_data": "(name: 'str', folder: 'str | Path', split: 'str | None' = None,"
     " options: 'Mapping[str, Option] | None' = None) -> 'PairData'",
@@ -104,7 +105,7 @@ FIELDS = {
         "use_mutual",
         "mutual_tolerance",
         "ratio",
-        "elsewhere_radius",
+        "second_best_radius",
         "min_score",
         "use_refinement",
         "use_alignment",

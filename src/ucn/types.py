@@ -110,8 +110,8 @@ class Matches:
 
 
 @dataclass(frozen=True)
-class PairGuide:
-    """What `Matcher.guide` found out about a pair, so that single points of it are answered at once.
+class PairContext:
+    """What `Matcher.pair_context` found out about a pair, so that single points of it are answered at once.
 
     Attributes:
         matches: corners of image 0 with matches that hold, and the score of the pair.

@@ -6,21 +6,21 @@ from torch import Tensor
 
 from support.bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
 from ucn.bench import knn
-from ucn.bench.knn import compare_with_float64, draw_outside
+from ucn.bench.knn import compare_with_float64, draw_exclusion
 from ucn.bench.samples import draw_unit
-from ucn.knn import Neighbours, Outside, nearest
+from ucn.knn import ExclusionRadius, Neighbours, nearest
 
 
 def test_the_search_equals_float64() -> None:
     queries, database = draw_unit(37, 16, seed=0, device=CPU), draw_unit(301, 16, seed=1, device=CPU)
-    for outside in (None, draw_outside(37, 301, 0, CPU)):
-        equal, error = compare_with_float64(queries, database, outside)
+    for exclusion in (None, draw_exclusion(37, 301, 0, CPU)):
+        equal, error = compare_with_float64(queries, database, exclusion)
         assert equal == 1.0
         assert error < 1e-6
 
 
 def test_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(queries: Any, database: Any, outside: Any = None) -> Neighbours:
+    def wrong(queries: Any, database: Any, exclusion: Any = None) -> Neighbours:
         return Neighbours(torch.zeros(len(queries), 1), torch.zeros(len(queries), 1, dtype=torch.int64))
 
     monkeypatch.setattr(knn, "nearest", wrong)
@@ -36,7 +36,7 @@ def test_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_everything_excluded_is_no_row() -> None:
     rows = torch.eye(3)
     places = torch.zeros(3, 2)
-    equal, _ = compare_with_float64(rows, rows, Outside(places, places, 1.0))
+    equal, _ = compare_with_float64(rows, rows, ExclusionRadius(places, places, 1.0))
     assert equal == 1.0
 
 
@@ -60,11 +60,11 @@ def test_cpu(has_faiss: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cuda_tables_come_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_timings(knn, monkeypatch)
     monkeypatch.setattr(knn, "use_fused", lambda *_: True)
-    searched: list[tuple[Tensor, Tensor, Outside]] = []
+    searched: list[tuple[Tensor, Tensor, ExclusionRadius]] = []
 
-    def search(queries: Tensor, database: Tensor, outside: Outside | None) -> Any:
-        if outside is not None:
-            searched.append((queries, database, outside))
+    def search(queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None) -> Any:
+        if exclusion is not None:
+            searched.append((queries, database, exclusion))
         return Neighbours(*knn._search_plain(queries, database))
 
     monkeypatch.setattr(knn, "_search_fused", search)

@@ -22,7 +22,7 @@ from ucn.formats import onnx as onnx_export
 from ucn.formats.onnx import export_onnx
 from ucn.formats.onnx_graphs import PairGraph, match_all_cells
 from ucn.formats.onnx_parity import MIN_SAME_MATCHES, SIZES_HW, Parity, _judge, open_session
-from ucn.matching.cells import match_and_check
+from ucn.matching.cells import match_points
 from ucn.matching.keypoints import strongest_corners
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
@@ -155,8 +155,8 @@ class TestGraphs:
         with torch.no_grad():
             maps = model.encode(image0), model.encode(image1)
             found = match_all_cells(*maps, points)
-            expected = match_and_check(*maps, points, elsewhere_radius=16.0)
-        for name in ("points1", "similarities", "rivals", "misses"):
+            expected = match_points(*maps, points, second_best_radius=16.0)
+        for name in ("points1", "similarities", "second_best", "round_trip_errors"):
             torch.testing.assert_close(getattr(found, name), getattr(expected, name), atol=1e-4, rtol=1e-4)
 
     def test_rows_beyond_the_corners_are_no_matches(self) -> None:

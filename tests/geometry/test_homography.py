@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ucn.geometry.homography import MIN_INLIERS, _find_obstacle, estimate_homography, measure_misses
+from ucn.geometry.homography import MIN_INLIERS, _find_obstacle, estimate_homography, transfer_errors
 
 Array = NDArray[np.float64]
 H = np.array([[0.9, -0.2, 30.0], [0.15, 1.1, -12.0], [2e-4, -1e-4, 1.0]])
@@ -125,9 +125,9 @@ class TestNotFound:
 def test_misses_by_hand() -> None:
     shift = np.array([[1.0, 0, 3], [0, 1, 4], [0, 0, 1]])
     points = np.array([[0.0, 0.0], [1.0, 1.0]])
-    np.testing.assert_allclose(measure_misses(shift, points, points), [5, 5])
+    np.testing.assert_allclose(transfer_errors(shift, points, points), [5, 5])
     behind = np.array([[1.0, 0, 0], [0, 1, 0], [-1, 0, 0.5]])
-    assert measure_misses(behind, points, points)[1] == np.inf
+    assert transfer_errors(behind, points, points)[1] == np.inf
 
 
 @pytest.mark.parametrize(

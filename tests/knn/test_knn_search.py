@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ucn.knn import Outside, mutual_nearest, nearest
+from ucn.knn import ExclusionRadius, mutual_nearest, nearest
 
 
 def brute_force(
@@ -125,9 +125,9 @@ def test_tiny_budget_gives_the_same_answer(dtype: torch.dtype, memory_bytes: int
     database = torch.cat([database, database[:20]])  # exact ties in other blocks
     centres = torch.rand(12, 2, generator=torch.Generator().manual_seed(2)) * 20
     positions = torch.rand(60, 2, generator=torch.Generator().manual_seed(3)) * 20
-    for outside in (None, Outside(centres, positions, 8.0)):
-        small = nearest(queries, database, 3, outside=outside, memory_bytes=memory_bytes)
-        large = nearest(queries, database, 3, outside=outside)
+    for exclusion in (None, ExclusionRadius(centres, positions, 8.0)):
+        small = nearest(queries, database, 3, exclusion=exclusion, memory_bytes=memory_bytes)
+        large = nearest(queries, database, 3, exclusion=exclusion)
         assert torch.equal(small.indices, large.indices)
         assert torch.equal(small.distances, large.distances)
 
@@ -153,10 +153,10 @@ def test_batched_equals_unbatched(B: int, memory_bytes: int) -> None:
     centres = torch.rand(B, 7, 2, generator=generator) * 10
     positions = torch.rand(B, 9, 2, generator=generator) * 10
     together = nearest(
-        queries, database, 2, outside=Outside(centres, positions, 3.0), memory_bytes=memory_bytes
+        queries, database, 2, exclusion=ExclusionRadius(centres, positions, 3.0), memory_bytes=memory_bytes
     )
     for b in range(B):
-        alone = nearest(queries[b], database[b], 2, outside=Outside(centres[b], positions[b], 3.0))
+        alone = nearest(queries[b], database[b], 2, exclusion=ExclusionRadius(centres[b], positions[b], 3.0))
         assert torch.equal(together.indices[b], alone.indices)
         assert torch.equal(together.distances[b], alone.distances)
 
@@ -166,10 +166,10 @@ def test_outside_by_hand() -> None:
     database = torch.tensor([[0.1], [0.2], [0.3]])
     positions = torch.tensor([[0.0, 0.0], [16.0, 0.0], [0.0, 17.0]])
     centres = torch.tensor([[0.0, 0.0], [16.0, 1.0], [0.0, 8.0]])
-    found = nearest(queries, database, 1, outside=Outside(centres, positions, 16.0))
+    found = nearest(queries, database, 1, exclusion=ExclusionRadius(centres, positions, 16.0))
     # 16 px itself is too near; from (16, 1) the first row lies 16.03 px away; (0, 8) excludes rows 0 and 2.
     assert found.indices.tolist() == [[2], [0], [1]]
-    everything = nearest(queries, database, 1, outside=Outside(centres, positions, 100.0))
+    everything = nearest(queries, database, 1, exclusion=ExclusionRadius(centres, positions, 100.0))
     assert everything.indices.tolist() == [[-1]] * 3
     assert torch.isinf(everything.distances).all()
 
@@ -183,7 +183,7 @@ def test_outside_equals_brute_force(k: int) -> None:
     positions = torch.rand(200, 2, generator=generator) * 50
     excluded = (torch.cdist(centres.double(), positions.double()) <= 20).numpy()
     _, indices = brute_force(queries, database, k, excluded)
-    found = nearest(queries, database, k, outside=Outside(centres, positions, 20.0))
+    found = nearest(queries, database, k, exclusion=ExclusionRadius(centres, positions, 20.0))
     np.testing.assert_array_equal(found.indices.numpy(), indices)
 
 
@@ -288,22 +288,22 @@ class LargestStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", ["distinct", "blank", "outside"])
+@pytest.mark.parametrize("kind", ["distinct", "blank", "exclusion"])
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 def test_no_tensor_exceeds_the_budget(dtype: torch.dtype, kind: str, precision: str) -> None:
     budget = 200_000
     queries, database = random_sets(800, 3000, 32, dtype)
-    outside = None
+    exclusion = None
     if kind == "blank":
         database = database[:1].repeat(3000, 1)
         queries = queries[:100]
-    if kind == "outside":
+    if kind == "exclusion":
         generator = torch.Generator().manual_seed(0)
-        outside = Outside(
+        exclusion = ExclusionRadius(
             torch.rand(800, 2, generator=generator), torch.rand(3000, 2, generator=generator), 0.3
         )
     with matmul_precision(precision), LargestStorage(queries, database) as seen:
-        nearest(queries, database, 2, outside=outside, memory_bytes=budget)
+        nearest(queries, database, 2, exclusion=exclusion, memory_bytes=budget)
     assert 0 < seen.largest <= budget
 
 
@@ -339,9 +339,9 @@ def test_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "to", to)
     queries, database = random_sets(20, 50, 8)
     places = torch.arange(100.0).reshape(50, 2)
-    expected = nearest(queries, database, 2, outside=Outside(places[:20], places, 9.0))
+    expected = nearest(queries, database, 2, exclusion=ExclusionRadius(places[:20], places, 9.0))
     q, b, p = (x.as_subclass(OnMps) for x in (queries, database, places))
-    found = nearest(q, b, 2, outside=Outside(p[:20], p, 9.0))
+    found = nearest(q, b, 2, exclusion=ExclusionRadius(p[:20], p, 9.0))
     assert isinstance(found.distances, OnMps)
     assert isinstance(found.indices, OnMps)
     assert torch.equal(found.distances.cpu(), expected.distances)
@@ -421,10 +421,10 @@ def test_values_that_are_not_finite_are_refused(bad: float) -> None:
 def test_outside_errors() -> None:
     some, places = torch.eye(3), torch.zeros(3, 2)
     with pytest.raises(ValueError, match=r"outside.centres must be \(3, 2\), got \(2, 2\)"):
-        nearest(some, some, outside=Outside(places[:2], places, 1.0))
+        nearest(some, some, exclusion=ExclusionRadius(places[:2], places, 1.0))
     with pytest.raises(ValueError, match=r"outside.positions must be \(3, 2\), got \(1, 2\)"):
-        nearest(some, some, outside=Outside(places, places[:1], 1.0))
+        nearest(some, some, exclusion=ExclusionRadius(places, places[:1], 1.0))
     with pytest.raises(ValueError, match=r"outside.radius must be at least 0, got -1"):
-        nearest(some, some, outside=Outside(places, places, -1.0))
+        nearest(some, some, exclusion=ExclusionRadius(places, places, -1.0))
     with pytest.raises(ValueError, match="outside must hold floats"):
-        nearest(some, some, outside=Outside(places.long(), places, 1.0))
+        nearest(some, some, exclusion=ExclusionRadius(places.long(), places, 1.0))

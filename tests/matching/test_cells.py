@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ucn.geometry.coords import cell_centres, pixel_grid
 from ucn.geometry.sampling import sample_descriptors
-from ucn.matching.cells import match_and_check, match_cells, similarity_map, spread_over_pixels
+from ucn.matching.cells import match_cells, match_points, similarity_map, spread_over_pixels
 from ucn.types import FeatureMap
 
 
@@ -76,13 +76,13 @@ def test_maps_of_different_sizes_and_one_cell() -> None:
 
 def test_no_points_and_no_allowed_cells() -> None:
     map0 = _smooth_map(8, 8)
-    empty = match_and_check(map0, map0, torch.zeros(0, 2), elsewhere_radius=8.0)
-    assert empty.points1.shape == (0, 2) and empty.misses.shape == (0,)
+    empty = match_points(map0, map0, torch.zeros(0, 2), second_best_radius=8.0)
+    assert empty.points1.shape == (0, 2) and empty.round_trip_errors.shape == (0,)
     nowhere = torch.zeros(64, dtype=torch.bool)
-    found = match_and_check(map0, map0, torch.ones(3, 2), elsewhere_radius=8.0, is_allowed1=nowhere)
+    found = match_points(map0, map0, torch.ones(3, 2), second_best_radius=8.0, is_allowed1=nowhere)
     assert found.points1.isnan().all()
     assert found.similarities.tolist() == [-1, -1, -1]
-    assert found.misses.isinf().all()
+    assert found.round_trip_errors.isinf().all()
 
 
 def test_only_allowed_cells_match() -> None:
@@ -108,29 +108,29 @@ def test_rival_is_the_best_similarity_outside_the_radius_in_image_1() -> None:
     map0 = _one_hot_map([0, 1, 2, 3, 4, 5])
     map1 = _one_hot_map([5, 0, 0, 2, 6, 0])  # cell 0 of image 0 appears at cells 1, 2 and 5 of image 1
     point = torch.tensor([[2.0, 2.0]])
-    near = match_and_check(map0, map1, point, elsewhere_radius=4.0, use_refinement=False)
+    near = match_points(map0, map1, point, second_best_radius=4.0, use_refinement=False)
     assert near.points1.tolist() == [[6.0, 2.0]]
-    assert near.rivals.item() == pytest.approx(1.0)  # the one at cell 5
-    far = match_and_check(map0, map1, point, elsewhere_radius=16.0, use_refinement=False)
-    assert far.rivals.item() == pytest.approx(-1.0)  # nothing is farther than 16 px from cell 1
-    some = match_and_check(map0, map1, point, elsewhere_radius=12.0, use_refinement=False)
-    assert some.rivals.item() == pytest.approx(1.0)
+    assert near.second_best.item() == pytest.approx(1.0)  # the one at cell 5
+    far = match_points(map0, map1, point, second_best_radius=16.0, use_refinement=False)
+    assert far.second_best.item() == pytest.approx(-1.0)  # nothing is farther than 16 px from cell 1
+    some = match_points(map0, map1, point, second_best_radius=12.0, use_refinement=False)
+    assert some.second_best.item() == pytest.approx(1.0)
 
 
 def test_way_back_is_measured_in_image_0() -> None:
     map0 = _one_hot_map([0, 1, 1, 3, 4, 1])
     map1 = _one_hot_map([4, 0, 1])
     points = cell_centres(map0)[[0, 1, 5]]
-    found = match_and_check(map0, map1, points, elsewhere_radius=0.0, use_refinement=False)
+    found = match_points(map0, map1, points, second_best_radius=0.0, use_refinement=False)
     # Cell 2 of image 1 goes back to the first of its equals, cell 1: 0 px from query 1, 16 px from query 5.
-    assert found.misses.tolist() == [0.0, 0.0, 16.0]
+    assert found.round_trip_errors.tolist() == [0.0, 0.0, 16.0]
 
 
 def test_small_budget_gives_the_same_matches() -> None:
     map0, map1 = _smooth_map(25, 25), _smooth_map(25, 25, (0.4, 0.2))
     points0 = _inner_points(50)
-    large = match_and_check(map0, map1, points0, elsewhere_radius=16.0)
-    small = match_and_check(map0, map1, points0, elsewhere_radius=16.0, memory_bytes=2**16)
+    large = match_points(map0, map1, points0, second_best_radius=16.0)
+    small = match_points(map0, map1, points0, second_best_radius=16.0, memory_bytes=2**16)
     for name in vars(large):
         torch.testing.assert_close(getattr(small, name), getattr(large, name), atol=1e-4, rtol=1e-4)
 

@@ -390,23 +390,23 @@ def test_a_guide_changes_no_answer(image: Tensor) -> None:
     for settings in ({"min_score": 0.0}, {"min_score": 0.0, "use_alignment": False}):
         matcher = _matcher(**settings)
         features0, features1 = matcher.extract(image), matcher.extract(_shift(image, 1.3))
-        guide = matcher.guide(features0, features1)
-        assert guide.is_same_surface == matcher.config.use_alignment
+        context = matcher.pair_context(features0, features1)
+        assert context.is_same_surface == matcher.config.use_alignment
         plain = matcher.match_features(features0, features1, points=points)
-        guided = matcher.match_features(features0, features1, points=points, guide=guide)
+        guided = matcher.match_features(features0, features1, points=points, context=context)
         np.testing.assert_allclose(guided.points1, plain.points1, atol=1e-5)
         np.testing.assert_array_equal(guided.scores, plain.scores)
-        assert guided.pair_score == plain.pair_score == guide.matches.pair_score
-        assert len(matcher.match_features(features0, features1, points=[], guide=guide)) == 0
+        assert guided.pair_score == plain.pair_score == context.matches.pair_score
+        assert len(matcher.match_features(features0, features1, points=[], context=context)) == 0
 
 
 def test_a_guide_of_images_without_corners() -> None:
     matcher, grey = _matcher(), torch.full((3, 64, 64), 0.5)
     features = matcher.extract(grey)
-    guide = matcher.guide(features, features)
-    assert len(guide.matches) == 0
-    assert not guide.is_same_surface
-    assert len(matcher.match_features(features, features, points=[[3, 4]], guide=guide)) == 1
+    context = matcher.pair_context(features, features)
+    assert len(context.matches) == 0
+    assert not context.is_same_surface
+    assert len(matcher.match_features(features, features, points=[[3, 4]], context=context)) == 1
 
 
 def test_similarities_say_where_their_cells_lie_in_the_given_image(image: Tensor) -> None:

@@ -13,8 +13,8 @@ NAN = math.nan
 FOUND = CheckedMatches(
     points1=torch.tensor([[1.0, 2.0], [3.0, 4.0], [NAN, NAN]]),
     similarities=torch.tensor([0.9, 0.5, -1.0]),
-    rivals=torch.tensor([0.4, 0.6, -1.0]),
-    misses=torch.tensor([0.0, 8.0, math.inf]),
+    second_best=torch.tensor([0.4, 0.6, -1.0]),
+    round_trip_errors=torch.tensor([0.0, 8.0, math.inf]),
 )
 CALIBRATION = Calibration(
     match_bias=-1.0,

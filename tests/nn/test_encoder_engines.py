@@ -101,9 +101,9 @@ def test_engine_for_figures_computes_in_float32(device: str, engine: str) -> Non
 def test_programs_are_made_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_ready in (False, True):
         monkeypatch.setattr(acceleration, "_is_ready", is_ready)
-        assert acceleration.has_programs() is is_ready
+        assert acceleration.has_kernels() is is_ready
         with acceleration.without_fused():
-            assert not acceleration.has_programs()
+            assert not acceleration.has_kernels()
 
 
 class PretendedGraph:

@@ -73,7 +73,7 @@ def test_similarities_are_cosines_and_peak_at_the_match(own: Engine) -> None:
 
 
 def test_each_image_is_encoded_once(own: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {"extract": 0, "guide": 0}
+    counts = {"extract": 0, "pair_context": 0}
     for name in counts:
         original = getattr(Matcher, name)
 
@@ -90,12 +90,12 @@ def test_each_image_is_encoded_once(own: Engine, monkeypatch: pytest.MonkeyPatch
         thread.join()
     own.compare(first, second, "mine", (9.0, 9.0))
     own.match(first, second, "mine")
-    assert counts == {"extract": 2, "guide": 1}
+    assert counts == {"extract": 2, "pair_context": 1}
     own.look_up(second, first, "mine", [(5.0, 5.0)])
-    assert counts == {"extract": 2, "guide": 2}
+    assert counts == {"extract": 2, "pair_context": 2}
     own.forget(first.name)
     own.look_up(first, second, "mine", [(5.0, 5.0)])
-    assert counts == {"extract": 3, "guide": 3}
+    assert counts == {"extract": 3, "pair_context": 3}
 
 
 def test_features_beyond_the_budget_make_room(own: Engine) -> None:

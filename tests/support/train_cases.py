@@ -22,8 +22,8 @@ def make_config(**changes: object) -> TrainConfig:
         "steps": 2,
         "batch": 2,
         "warmup_steps": 0,
-        "head_rate": 1e-3,
-        "trunk_rate": 1e-3,
+        "head_learning_rate": 1e-3,
+        "trunk_learning_rate": 1e-3,
         "model": MODEL,
         "synthetic": {"side": 64, "points": 50},
     }

@@ -124,7 +124,7 @@ def test_steps_follow_the_rates(photos: Path, monkeypatch: pytest.MonkeyPatch) -
     step = FakeStep([1.0] * 4)
     monkeypatch.setattr(loop, "training_step", step)
     monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration())
-    train_on(photos, make_config(steps=4, warmup_steps=2, trunk_rate=0.5, head_rate=2.0))
+    train_on(photos, make_config(steps=4, warmup_steps=2, trunk_learning_rate=0.5, head_learning_rate=2.0))
     assert [rate for rates in step.rates for rate in rates] == [0.25, 1, 0.5, 2, 0.5, 2, 0.25, 1]
 
 
@@ -150,7 +150,7 @@ def test_a_run_does_not_touch_the_global_generator(photos: Path) -> None:
 
 
 def test_the_trunk_has_its_own_rate(photos: Path) -> None:
-    config = make_config(trunk_rate=0.0, average_decay=0.0)
+    config = make_config(trunk_learning_rate=0.0, average_decay=0.0)
     weights, _ = run(config, photos)
     start = build_model(MODEL, torch.Generator().manual_seed(config.seed))
     for name, parameter in start.named_parameters():
@@ -344,7 +344,7 @@ def test_pictures_are_asked_for_after_each_validation(photos: Path) -> None:
 
 def test_the_report_has_rates_speed_and_gradient(photos: Path) -> None:
     reports: list[Progress] = []
-    train_on(photos, make_config(steps=2, trunk_rate=0.25, head_rate=0.5), reports.append)
+    train_on(photos, make_config(steps=2, trunk_learning_rate=0.25, head_learning_rate=0.5), reports.append)
     (progress,) = reports
     assert progress.rates == pytest.approx({"trunk": 0.125, "head": 0.25})
     assert progress.gradient_norm > 0 and progress.memory_bytes is None

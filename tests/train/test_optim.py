@@ -11,7 +11,13 @@ from torch.optim import SGD, AdamW, Optimizer
 from support.train_cases import make_config
 from ucn.config import ModelConfig
 from ucn.nn import CorrespondenceNetwork, build_model
-from ucn.train.optim import build_optimiser, rate_factor, read_rates, set_rates, update_average
+from ucn.train.optim import (
+    build_optimiser,
+    learning_rate_factor,
+    read_learning_rates,
+    set_learning_rates,
+    update_average,
+)
 
 MODEL = ModelConfig(dim=8, head_norm="channel")
 
@@ -29,44 +35,49 @@ def moves(before: CorrespondenceNetwork, after: CorrespondenceNetwork) -> dict[s
 
 def test_rates_rise_and_fall_along_a_cosine() -> None:
     config = make_config(steps=10, warmup_steps=4)
-    factors = [rate_factor(config, done) for done in range(12)]
+    factors = [learning_rate_factor(config, done) for done in range(12)]
     # From step 4 on, 6 steps of half a cosine: 1, 0.933, 0.75, 0.5, 0.25, 0.067, 0.
     expected = [0.25, 0.5, 0.75, 1, 1, 0.9330127, 0.75, 0.5, 0.25, 0.0669873, 0, 0]
     assert factors == pytest.approx(expected, abs=1e-6)
 
 
 def test_rates_without_warmup_and_with_nothing_else() -> None:
-    assert rate_factor(make_config(steps=4, warmup_steps=0), 0) == 1
-    assert rate_factor(make_config(steps=4, warmup_steps=0), 2) == pytest.approx(0.5)
+    assert learning_rate_factor(make_config(steps=4, warmup_steps=0), 0) == 1
+    assert learning_rate_factor(make_config(steps=4, warmup_steps=0), 2) == pytest.approx(0.5)
     config = make_config(steps=4, warmup_steps=4)
-    assert [rate_factor(config, done) for done in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+    assert [learning_rate_factor(config, done) for done in range(5)] == [0.25, 0.5, 0.75, 1, 1]
 
 
 def test_rates_fall_at_milestones() -> None:
     config = make_config(
-        steps=8, warmup_steps=2, schedule="step", milestones=[3, 6], milestone_factor=0.5, head_rate=2.0
+        steps=8,
+        warmup_steps=2,
+        schedule="step",
+        milestones=[3, 6],
+        milestone_factor=0.5,
+        head_learning_rate=2.0,
     )
-    factors = [rate_factor(config, done) for done in range(8)]
+    factors = [learning_rate_factor(config, done) for done in range(8)]
     assert factors == [0.5, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]  # the first 3 steps and the first 6 have more
     longer = make_config(**config.to_dict() | {"steps": 80})
-    assert [rate_factor(longer, done) for done in range(8)] == factors
+    assert [learning_rate_factor(longer, done) for done in range(8)] == factors
 
 
 def test_constant_rates_stay_after_their_rise() -> None:
     config = make_config(steps=4, warmup_steps=2, schedule="constant")
-    assert [rate_factor(config, done) for done in range(4)] == [0.5, 1, 1, 1]
+    assert [learning_rate_factor(config, done) for done in range(4)] == [0.5, 1, 1, 1]
 
 
 def test_trunk_and_head_have_their_own_rates() -> None:
     model = build_model(MODEL)
-    config = make_config(steps=4, warmup_steps=4, trunk_rate=0.25, head_rate=0.5)
+    config = make_config(steps=4, warmup_steps=4, trunk_learning_rate=0.25, head_learning_rate=0.5)
     optimiser = build_optimiser(model, config)
     assert isinstance(optimiser, AdamW)
-    assert read_rates(optimiser) == {"trunk": 0.25, "head": 0.5}
-    set_rates(optimiser, config, 2)
-    assert read_rates(optimiser) == {"trunk": 0.125, "head": 0.25}
-    set_rates(optimiser, config, 1)  # not what came before but the step decides
-    assert read_rates(optimiser) == {"trunk": 0.0625, "head": 0.125}
+    assert read_learning_rates(optimiser) == {"trunk": 0.25, "head": 0.5}
+    set_learning_rates(optimiser, config, 2)
+    assert read_learning_rates(optimiser) == {"trunk": 0.125, "head": 0.25}
+    set_learning_rates(optimiser, config, 1)  # not what came before but the step decides
+    assert read_learning_rates(optimiser) == {"trunk": 0.0625, "head": 0.125}
     trunk, head = optimiser.param_groups
     assert {id(p) for p in trunk["params"]} == {id(p) for p in model.trunk.parameters()}
     grouped = [id(p) for p in (*trunk["params"], *head["params"])]
@@ -75,7 +86,7 @@ def test_trunk_and_head_have_their_own_rates() -> None:
 
 def test_localisers_in_the_trunk_learn_at_the_rate_of_the_head() -> None:
     model = build_model(ModelConfig(dim=None, head_norm="none", transformer="in_branch"))
-    optimiser = build_optimiser(model, make_config(trunk_rate=0.25, head_rate=0.5))
+    optimiser = build_optimiser(model, make_config(trunk_learning_rate=0.25, head_learning_rate=0.5))
     trunk, head = optimiser.param_groups
     assert (trunk["peak"], head["peak"]) == (0.25, 0.5)
     localisers = {id(p) for name, p in model.named_parameters() if ".localiser." in name}
@@ -89,7 +100,7 @@ def test_weight_decay_spares_vectors_where_told(name: str) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(2.0)
-    rates = {"trunk_rate": 0.25, "head_rate": 0.25, "weight_decay": 0.5, "optimiser": name}
+    rates = {"trunk_learning_rate": 0.25, "head_learning_rate": 0.25, "weight_decay": 0.5, "optimiser": name}
     for use_vector_decay in (True, False):
         changed = copy.deepcopy(model)
         config = make_config(**rates, use_vector_decay=use_vector_decay)
@@ -109,8 +120,8 @@ def test_momentum_by_hand(use_nesterov: bool, expected: list[float]) -> None:
         momentum=0.5,
         use_nesterov=use_nesterov,
         weight_decay=0.0,
-        trunk_rate=1.0,
-        head_rate=1.0,
+        trunk_learning_rate=1.0,
+        head_learning_rate=1.0,
     )
     optimiser = build_optimiser(model, config)
     assert isinstance(optimiser, SGD)

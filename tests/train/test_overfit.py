@@ -17,7 +17,7 @@ def test_one_batch_is_learnt_by_heart(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos", [(90, 120), (100, 80)], grain=8)
     config = make_config(
         steps=25,
-        head_rate=3e-3,
+        head_learning_rate=3e-3,
         average_decay=0.9,
         loss={"radius": 4, "temperature": 0.05},
         synthetic={"side": 64, "points": 100, "max_scale": 1.2, "upright_share": 1.0, "photometric": 0.5},

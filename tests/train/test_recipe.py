@@ -72,8 +72,8 @@ def test_a_later_override_wins_and_may_hold_an_equals_sign(write: Write) -> None
 )
 def test_numbers_as_people_write_them(write: Write, text: str, value: float) -> None:
     # YAML 1.1 takes 1e-3 for text.
-    assert read_recipe(write(f"name: a\nsteps: 1\nhead_rate: {text}\n")).head_rate == value
-    assert read_recipe(write("name: a\nsteps: 1\n"), [f"head_rate={text}"]).head_rate == value
+    assert read_recipe(write(f"name: a\nsteps: 1\nhead_rate: {text}\n")).head_learning_rate == value
+    assert read_recipe(write("name: a\nsteps: 1\n"), [f"head_rate={text}"]).head_learning_rate == value
 
 
 def test_words_that_begin_like_numbers_stay_words(write: Write) -> None:

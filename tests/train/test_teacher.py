@@ -109,7 +109,7 @@ def test_descriptors_cost_where_asked_for(teacher_path: Path) -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_how_much_the_truth_counts(teacher_path: Path, weight: float) -> None:
-    taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2, "truth_weight": weight}
+    taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2, "ground_truth_weight": weight}
     config, batch = make_run(teacher_path, teacher=taught), make_batch()
     results = []
     for is_taught in (True, False):
@@ -203,9 +203,12 @@ def test_the_file_is_noted_and_another_one_refused(teacher_path: Path) -> None:
         ({}, "teacher lacks the key 'weights'"),
         ({"weights": " "}, "teacher.weights must not be empty"),
         ({"weights": "geometric", "weight": -1}, r"teacher.weight must be in \[0, 1000\]"),
-        ({"weights": "geometric", "truth_weight": -1}, r"teacher.truth_weight must be in \[0, 1000\]"),
         (
-            {"weights": "geometric", "weight": 0, "truth_weight": 0},
+            {"weights": "geometric", "ground_truth_weight": -1},
+            r"teacher.ground_truth_weight must be in \[0, 1000\]",
+        ),
+        (
+            {"weights": "geometric", "weight": 0, "ground_truth_weight": 0},
             "teacher.weight, descriptor_weight or truth_weight must be above 0",
         ),
         (

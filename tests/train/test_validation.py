@@ -13,7 +13,7 @@ from ucn.nn import build_model
 from ucn.train import validation
 from ucn.train.sources import batches as sources
 from ucn.train.sources.batches import Source, open_sources
-from ucn.train.validation import match_errors, match_points, validate
+from ucn.train.validation import match_batch_points, match_errors, validate
 from ucn.types import PairBatch
 
 
@@ -71,7 +71,7 @@ def test_errors_are_pixels_or_shares_of_a_length(photos: Path) -> None:
     (pair, _) = batch
     pixels = match_errors(model, pair)
     assert len(pixels) == int(pair.is_valid.sum())
-    points = match_points(model, pair, pair.points0[0])
+    points = match_batch_points(model, pair, pair.points0[0])
     assert torch.equal((points - pair.points1[0]).norm(dim=-1)[pair.is_valid[0]], pixels)
     shares = match_errors(model, replace(pair, pck_length=torch.tensor([20.0])))
     assert torch.allclose(shares, pixels / 20)

@@ -16,7 +16,7 @@ from ucn.bench.samples import draw_unit, read_real_rows
 from ucn.bench.settings import Settings
 from ucn.bench.timing import Work, measure_memory, time_eager, time_graphs_in_turns, time_in_turns
 from ucn.errors import UcnError
-from ucn.knn import Outside, nearest
+from ucn.knn import ExclusionRadius, nearest
 from ucn.knn.reference import search_exactly
 from ucn.losses.mining import drop_near_cells
 from ucn.runtime.kernels import use_fused
@@ -52,28 +52,28 @@ def measure(settings: Settings) -> Part:
 
 
 def compare_with_float64(
-    queries: Tensor, database: Tensor, outside: Outside | None = None
+    queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None = None
 ) -> tuple[float, float]:
     """How often `nearest` names the row of brute force in float64, and how far off its distances are.
 
     Args:
         queries: (N, D).
         database: (M, D).
-        outside: centres (N, 2), positions (M, 2); what may not match.
+        exclusion: centres (N, 2), positions (M, 2); what may not match.
 
     Returns:
         The share of queries, and the largest difference of a distance.
     """
-    found = nearest(queries, database, outside=outside)
+    found = nearest(queries, database, exclusion=exclusion)
     # The quicker way, by products, would put places at exactly the radius on either side of it.
     exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
     equal, largest = 0, 0.0
     for start in range(0, len(queries), 512):
         part = slice(start, start + 512)
         distances = exactly(queries[part].double(), database.double())
-        if outside is not None:
-            gaps = exactly(outside.centres[part].double(), outside.positions.double())
-            distances.masked_fill_(gaps <= outside.radius, torch.inf)
+        if exclusion is not None:
+            gaps = exactly(exclusion.centres[part].double(), exclusion.positions.double())
+            distances.masked_fill_(gaps <= exclusion.radius, torch.inf)
         best, rows = distances.min(dim=1)
         rows = rows.masked_fill(best == torch.inf, -1)
         equal += int((found.indices[part, 0] == rows).sum())
@@ -82,12 +82,12 @@ def compare_with_float64(
     return equal / max(1, len(queries)), largest
 
 
-def draw_outside(N: int, M: int, seed: int, device: torch.device) -> Outside:
+def draw_exclusion(N: int, M: int, seed: int, device: torch.device) -> ExclusionRadius:
     """Queries whose true place is random in an image, and cells 4 pixels apart."""
     generator = torch.Generator(device=device).manual_seed(seed)
     centres = torch.rand((N, 2), generator=generator, device=device) * 640
     cells = torch.arange(M, device=device)
-    return Outside(centres, torch.stack([cells % 160, cells // 160], dim=-1) * 4.0 + 2.0, _RADIUS)
+    return ExclusionRadius(centres, torch.stack([cells % 160, cells // 160], dim=-1) * 4.0 + 2.0, _RADIUS)
 
 
 def _measure_cuda(settings: Settings) -> Part:
@@ -102,13 +102,13 @@ def _measure_cuda(settings: Settings) -> Part:
         for i in range(_SETS)
     ]
     queries, database = sets[0]
-    outside = draw_outside(N, M, settings.seed, device)
+    exclusion = draw_exclusion(N, M, settings.seed, device)
     if not use_fused(queries, database):
         raise UcnError(
             "the fused search does not run on this device (docs/performance.md says what it needs); name the "
             "other parts, such as `ucn bench encode pairs`, or measure the processor with --device cpu"
         )
-    times = _time_random(sets, outside)
+    times = _time_random(sets, exclusion)
     fused = times[_FUSED]
     memory: dict[str, Cell] = {
         _FUSED: measure_memory(partial(_search_fused, queries, database, None), device),
@@ -118,7 +118,7 @@ def _measure_cuda(settings: Settings) -> Part:
     }
     exact: dict[str, tuple[Cell, Cell]] = {
         _FUSED: compare_with_float64(queries, database),
-        _OUTSIDE: compare_with_float64(queries, database, outside),
+        _OUTSIDE: compare_with_float64(queries, database, exclusion),
     }
     rows: list[tuple[Cell, ...]] = [
         (name, "random", ms, ms / fused, memory.get(name), *exact.get(name, (None, None)))
@@ -146,12 +146,12 @@ def _measure_cuda(settings: Settings) -> Part:
     return Part((Table(title, _COLUMNS, tuple(rows), notes),), tuple(asked))
 
 
-def _time_random(sets: list[tuple[Tensor, ...]], outside: Outside) -> dict[str, float]:
+def _time_random(sets: list[tuple[Tensor, ...]], exclusion: ExclusionRadius) -> dict[str, float]:
     halves = [(q.bfloat16(), b.bfloat16()) for q, b in sets]
     captured: dict[str, list[Work]] = {
         _FUSED: [partial(_search_fused, q, b, None) for q, b in sets],
-        _OUTSIDE: [partial(_search_fused, q, b, outside) for q, b in sets],
-        _DROPPED: [partial(_search_and_drop, q, b, outside) for q, b in sets],
+        _OUTSIDE: [partial(_search_fused, q, b, exclusion) for q, b in sets],
+        _DROPPED: [partial(_search_and_drop, q, b, exclusion) for q, b in sets],
         _CDIST: [partial(_cdist_min, q, b) for q, b in sets[:4]],
         "float32 product, max": [partial(_product_max, q, b) for q, b in sets[:4]],
         _HALF: [partial(_product_max, q, b) for q, b in halves],
@@ -170,18 +170,18 @@ def _measure_real(settings: Settings, N: int) -> list[tuple[Cell, ...]]:
     chosen = torch.randint(len(first), (N,), generator=generator, device=settings.device)
     queries, features = first[chosen], f"real, {len(second):,} rows"
     # Around its own match, so that what resembles a query most is left out, as in training and checking.
-    outside = Outside(places[nearest(queries, second).indices[:, 0]], places, _RADIUS)
+    exclusion = ExclusionRadius(places[nearest(queries, second).indices[:, 0]], places, _RADIUS)
     works: dict[str, Work] = {
         _FUSED: partial(_search_fused, queries, second, None),
-        _OUTSIDE: partial(_search_fused, queries, second, outside),
-        _DROPPED: partial(_search_and_drop, queries, second, outside),
+        _OUTSIDE: partial(_search_fused, queries, second, exclusion),
+        _DROPPED: partial(_search_and_drop, queries, second, exclusion),
         _CDIST: partial(_cdist_min, queries, second),
         _HALF: partial(_product_max, queries.bfloat16(), second.bfloat16()),
     }
     times = time_graphs_in_turns({name: [work] for name, work in works.items()})
     exact: dict[str, tuple[Cell, Cell]] = {
         _FUSED: compare_with_float64(queries, second),
-        _OUTSIDE: compare_with_float64(queries, second, outside),
+        _OUTSIDE: compare_with_float64(queries, second, exclusion),
     }
     return [
         (name, features, ms, ms / times[_FUSED], None, *exact.get(name, (None, None)))
@@ -189,17 +189,17 @@ def _measure_real(settings: Settings, N: int) -> list[tuple[Cell, ...]]:
     ]
 
 
-def _search_fused(queries: Tensor, database: Tensor, outside: Outside | None) -> Any:
+def _search_fused(queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None) -> Any:
     from ucn.knn.triton.search import search_fused
 
-    if outside is not None:
-        outside = Outside(outside.centres[None], outside.positions[None], outside.radius)
-    return search_fused(queries[None], database[None], 1, outside)
+    if exclusion is not None:
+        exclusion = ExclusionRadius(exclusion.centres[None], exclusion.positions[None], exclusion.radius)
+    return search_fused(queries[None], database[None], 1, exclusion)
 
 
-def _search_and_drop(queries: Tensor, database: Tensor, outside: Outside) -> Tensor:
+def _search_and_drop(queries: Tensor, database: Tensor, exclusion: ExclusionRadius) -> Tensor:
     found = _search_fused(queries, database, None).indices
-    return drop_near_cells(found, outside.positions, outside.centres[None], outside.radius)
+    return drop_near_cells(found, exclusion.positions, exclusion.centres[None], exclusion.radius)
 
 
 def _search_plain(queries: Tensor, database: Tensor) -> Any:
@@ -219,13 +219,13 @@ def _measure_cpu(settings: Settings) -> Part:
     settings.report("nearest neighbours: random unit features")
     queries = draw_unit(N, D, seed=settings.seed, device=settings.device)
     database = draw_unit(M, D, seed=settings.seed + 1, device=settings.device)
-    outside = draw_outside(N, M, settings.seed, settings.device)
-    rows, targets = _compare_on_cpu(queries, database, outside, "random", settings)
+    exclusion = draw_exclusion(N, M, settings.seed, settings.device)
+    rows, targets = _compare_on_cpu(queries, database, exclusion, "random", settings)
     settings.report("nearest neighbours: real descriptors")
     first, second, positions = read_real_rows(settings.weights, settings.image_hw, settings.device)
     generator = torch.Generator().manual_seed(settings.seed)
     real = first[torch.randint(len(first), (N,), generator=generator)]
-    near_match = Outside(positions[nearest(real, second).indices[:, 0]], positions, _RADIUS)
+    near_match = ExclusionRadius(positions[nearest(real, second).indices[:, 0]], positions, _RADIUS)
     more, _ = _compare_on_cpu(real, second, near_match, f"real, {len(second):,} rows", settings)
     notes = [
         "Medians of rounds in which all ways take turns. All threads that each library takes by itself.",
@@ -238,12 +238,12 @@ def _measure_cpu(settings: Settings) -> Part:
 
 
 def _compare_on_cpu(
-    queries: Tensor, database: Tensor, outside: Outside, features: str, settings: Settings
+    queries: Tensor, database: Tensor, exclusion: ExclusionRadius, features: str, settings: Settings
 ) -> tuple[list[tuple[Cell, ...]], list[Target]]:
     ours, masked = "ucn, nearest()", "ucn, nearest(), outside 16 px"
     works: dict[str, Work] = {
         ours: partial(nearest, queries, database),
-        masked: partial(nearest, queries, database, outside=outside),
+        masked: partial(nearest, queries, database, exclusion=exclusion),
     }
     q, b = queries.numpy(), database.numpy()
     if _has_faiss():
@@ -253,7 +253,7 @@ def _compare_on_cpu(
     times = time_in_turns(works, settings.effort)
     equal = {
         ours: compare_with_float64(queries, database),
-        masked: compare_with_float64(queries, database, outside),
+        masked: compare_with_float64(queries, database, exclusion),
     }
     rows: list[tuple[Cell, ...]] = [
         (

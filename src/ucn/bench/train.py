@@ -22,7 +22,7 @@ from ucn.errors import WeightsError
 from ucn.evaluate.core.bundled import find_self_images
 from ucn.nn import build_model
 from ucn.train.cuda_graphs import use_graphs
-from ucn.train.optim import build_optimiser, set_rates, update_average
+from ucn.train.optim import build_optimiser, set_learning_rates, update_average
 from ucn.train.sources.batches import PHOTOGRAPHS
 from ucn.train.sources.photographs import Photographs, PhotoSource
 from ucn.train.step import training_step
@@ -164,7 +164,7 @@ def make_stepper(config: TrainConfig, bank: ImageBank, settings: Settings, is_co
 
     def advance() -> None:
         batch = draw()
-        set_rates(optimiser, config, 1)
+        set_learning_rates(optimiser, config, 1)
         with _fast_products(device):
             training_step(
                 model,

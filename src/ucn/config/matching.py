@@ -59,7 +59,7 @@ class MatchConfig(Config):
     """How far, in pixels of the encoded image, the way back may miss the start."""
     ratio: float = 1.0
     """Largest distance ratio of the best match to the best one elsewhere, in (0, 1]; 1 switches it off."""
-    elsewhere_radius: float = 16.0
+    second_best_radius: float = 16.0
     """Pixels round a match within which other candidates count as the same match."""
     min_score: float = 0.5
     """Matches with a smaller score, in [0, 1], are dropped; 0.5 keeps those likelier right than wrong."""
@@ -86,7 +86,7 @@ class MatchConfig(Config):
         require(self.grid_step >= 1, "grid_step must be at least 1", self.grid_step)
         require(self.mutual_tolerance > 0, "mutual_tolerance must be above 0", self.mutual_tolerance)
         require(0 < self.ratio <= 1, "ratio must be in (0, 1]", self.ratio)
-        radius = self.elsewhere_radius
+        radius = self.second_best_radius
         require(radius >= 0, "elsewhere_radius must be at least 0", radius)
         require(0 <= self.min_score <= 1, "min_score must be in [0, 1]", self.min_score)
         require(self.memory_bytes >= 2**20, "memory_bytes must be at least 1 MiB", self.memory_bytes)

@@ -72,7 +72,7 @@ class TeacherConfig(Config):
     descriptor_weight: float = 0.0
     """Of differences from the teacher's descriptors of all cells, which are turned to the network's first, in
     [0, 1000]."""
-    truth_weight: float = 1.0
+    ground_truth_weight: float = 1.0
     """Of the loss against the truth, in [0, 1000]; with 0 a network learns from its teacher alone."""
 
     def __post_init__(self) -> None:
@@ -81,10 +81,10 @@ class TeacherConfig(Config):
         require(self.weights.strip() != "", "weights must not be empty", self.weights)
         require(0 <= self.weight <= 1000, "weight must be in [0, 1000]", self.weight)
         require(0 < self.temperature <= 10, "temperature must be in (0, 10]", self.temperature)
-        for name in ("descriptor_weight", "truth_weight"):
+        for name in ("descriptor_weight", "ground_truth_weight"):
             value = getattr(self, name)
             require(0 <= value <= 1000, f"{name} must be in [0, 1000]", value)
-        weights = (self.weight, self.descriptor_weight, self.truth_weight)
+        weights = (self.weight, self.descriptor_weight, self.ground_truth_weight)
         require(any(weights), "weight, descriptor_weight or truth_weight must be above 0", weights)
 
 
@@ -185,9 +185,9 @@ class TrainConfig(Config):
     weights, at least 32: about the size of what they learn from, where scale matters."""
     optimiser: Literal["adamw", "sgd"] = "adamw"
     """AdamW, or stochastic gradient descent with momentum."""
-    head_rate: float = 1e-3
+    head_learning_rate: float = 1e-3
     """Peak learning rate of all that is not the trunk, at least 0."""
-    trunk_rate: float = 1e-4
+    trunk_learning_rate: float = 1e-4
     """Peak learning rate of the trunk, at least 0; 0 leaves the trunk as it is."""
     weight_decay: float = 1e-4
     """The optimiser's weight decay, at least 0."""
@@ -245,7 +245,7 @@ class TrainConfig(Config):
         require(0 <= self.seed < 2**63, "seed must be in [0, 2^63)", self.seed)
         require(32 <= self.max_side <= 1_000_000, "max_side must be 32..1000000", self.max_side)
         require(self.batch >= 1, "batch must be at least 1", self.batch)
-        for name in ("head_rate", "trunk_rate", "weight_decay", "warmup_steps"):
+        for name in ("head_learning_rate", "trunk_learning_rate", "weight_decay", "warmup_steps"):
             value = getattr(self, name)
             require(value >= 0, f"{name} must be at least 0", value)
         require(self.clip_norm > 0, "clip_norm must be above 0", self.clip_norm)

@@ -66,7 +66,7 @@ class _Measured:
     first: Rows
     second: Rows
     linear: Values
-    misses: Values
+    residuals: Values
     is_aligned: BoolArray
 
 
@@ -115,9 +115,9 @@ def _adjust_once(
         places = keypoints[image0][rows[:, 0]], keypoints[image1][rows[:, 1]]
         found = _measure(*places, grey(image0), grey(image1))
         if found is not None:
-            linear, misses, is_aligned = found
+            linear, residuals, is_aligned = found
             first, second = offsets[image0] + rows[:, 0], offsets[image1] + rows[:, 1]
-            measured[image0, image1] = _Measured(first, second, linear, misses, is_aligned)
+            measured[image0, image1] = _Measured(first, second, linear, residuals, is_aligned)
         if progress is not None:
             progress(number * len(matches) + done, ALIGNMENTS * len(matches))
     moves = np.zeros((int(offsets[-1]), 2))
@@ -142,8 +142,8 @@ def _measure(
     is_aligned = found.is_aligned | (found.correlations >= _SURE)
     if is_aligned.float().mean() < _MIN_SHARE:
         return None
-    misses = (found.points1 - places1).double().numpy()
-    return linear.double().numpy(), misses, is_aligned.numpy()
+    residuals = (found.points1 - places1).double().numpy()
+    return linear.double().numpy(), residuals, is_aligned.numpy()
 
 
 def _join(items: Sequence[_Measured]) -> _Measured:
@@ -151,7 +151,7 @@ def _join(items: Sequence[_Measured]) -> _Measured:
     return _Measured(
         *(
             np.concatenate([getattr(item, name)[item.is_aligned] for item in items])
-            for name in ("first", "second", "linear", "misses", "is_aligned")
+            for name in ("first", "second", "linear", "residuals", "is_aligned")
         )
     )
 
@@ -159,7 +159,7 @@ def _join(items: Sequence[_Measured]) -> _Measured:
 def _contradict(measured: _Measured, moves: Values) -> Values:
     """Pixels (M,) by which matches still miss after the keypoints were moved."""
     along = np.einsum("mij,mj->mi", measured.linear, moves[measured.first])
-    return np.asarray(np.linalg.norm(moves[measured.second] - along - measured.misses, axis=1))
+    return np.asarray(np.linalg.norm(moves[measured.second] - along - measured.residuals, axis=1))
 
 
 def _solve(measured: _Measured, count: int) -> Values:
@@ -168,7 +168,7 @@ def _solve(measured: _Measured, count: int) -> Values:
     weights = np.ones(len(measured.first))
     for _ in range(_ROUNDS):
         system = _build_rows(measured, weights, count)
-        right = system.T @ (measured.misses * weights[:, None]).ravel()
+        right = system.T @ (measured.residuals * weights[:, None]).ravel()
         normal = system.T @ system + _SPRING * scipy.sparse.eye_array(2 * count, format="csr")
         solution, _info = scipy.sparse.linalg.cg(normal, right, x0=moves.ravel(), rtol=1e-6, maxiter=300)
         moves = solution.reshape(-1, 2)

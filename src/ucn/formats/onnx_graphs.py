@@ -20,7 +20,7 @@ _SETTINGS = MatchConfig()
 class PairGraph(nn.Module):
     """Two images to the k strongest corners of image 0 and where they lie in image 1.
 
-    It matches as `match_and_check` does, with the same sub-cell places and the same scores. Two things are
+    It matches as `match_points` does, with the same sub-cell places and the same scores. Two things are
     other than in `Matcher`, since a graph has fixed shapes: corners are found by convolutions, and always k
     rows come back, those beyond the corners that there are with a score of 0. Matches are not aligned by
     pixels.
@@ -49,7 +49,7 @@ class PairGraph(nn.Module):
         points0, is_corner = corners[0], strengths[0] > 0
         found = match_all_cells(map0, map1, points0)
         scores = torch.where(is_corner, score_matches(found, self.calibration), 0.0)
-        is_mutual = is_corner & (found.misses <= _SETTINGS.mutual_tolerance)
+        is_mutual = is_corner & (found.round_trip_errors <= _SETTINGS.mutual_tolerance)
         return points0, found.points1, scores, is_mutual
 
     def _encode(self, image: Tensor) -> FeatureMap:
@@ -58,7 +58,7 @@ class PairGraph(nn.Module):
 
 
 def match_all_cells(map0: FeatureMap, map1: FeatureMap, points0: Tensor) -> CheckedMatches:
-    """What `match_and_check` finds, by whole matrix products: a graph cannot search in bounded memory.
+    """What `match_points` finds, by whole matrix products: a graph cannot search in bounded memory.
 
     Args:
         map0: descriptors of image 0 (batch of 1).
@@ -70,9 +70,9 @@ def match_all_cells(map0: FeatureMap, map1: FeatureMap, points0: Tensor) -> Chec
     there = refine_matches(map0, map1, points0, similarity.argmax(dim=1))
     (x, y), (cell_x, cell_y) = there.points1.unbind(1), cell_centres(map1).unbind(1)
     away = (cell_x - x[:, None]).square() + (cell_y - y[:, None]).square()
-    rivals = similarity.masked_fill(away <= _SETTINGS.elsewhere_radius**2, -1.0).amax(dim=1)
+    second_best = similarity.masked_fill(away <= _SETTINGS.second_best_radius**2, -1.0).amax(dim=1)
     descriptors1 = sample_descriptors(map1, there.points1[None])[0]
     cells0 = (descriptors1 @ map0.features[0].flatten(1)).argmax(dim=1)
     back = refine_matches(map1, map0, there.points1, cells0)
-    misses = (back.points1 - points0).norm(dim=-1)
-    return CheckedMatches(there.points1, there.similarities, rivals.clamp(-1, 1), misses)
+    round_trip_errors = (back.points1 - points0).norm(dim=-1)
+    return CheckedMatches(there.points1, there.similarities, second_best.clamp(-1, 1), round_trip_errors)

@@ -15,7 +15,7 @@ from ucn.config import MatchConfig
 from ucn.data.example import example_pair
 from ucn.data.io import read_image
 from ucn.errors import OutputError
-from ucn.matching.cells import match_and_check
+from ucn.matching.cells import match_points
 from ucn.matching.keypoints import strongest_corners
 from ucn.matching.scoring import score_matches
 from ucn.types import FloatArray
@@ -63,7 +63,7 @@ def check_network(content: bytes, loaded: LoadedWeights, _k: int = 0) -> Iterato
 
 
 def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity]:
-    """Compares matches of the example pair with those of `match_and_check`; raises `OutputError`."""
+    """Compares matches of the example pair with those of `match_points`; raises `OutputError`."""
     session, settings = open_session(content), MatchConfig()
     for size_hw in SIZES_HW:
         image0, image1 = _read_pair(size_hw)
@@ -72,7 +72,7 @@ def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity
             points, strengths = strongest_corners(image0, k)
             corners = points[strengths > 0]
             map0, map1 = loaded.model.encode(image0), loaded.model.encode(image1)
-            matches = match_and_check(map0, map1, corners, elsewhere_radius=settings.elsewhere_radius)
+            matches = match_points(map0, map1, corners, second_best_radius=settings.second_best_radius)
             scores = score_matches(matches, loaded.calibration).numpy()
         points0, points1, found_scores, is_mutual = _run(session, image0, image1)
         _check_shape(points0, (k, 2))
@@ -80,7 +80,7 @@ def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity
         rows = np.array([found.get(tuple(point), -1) for point in corners.tolist()], np.int64)
         misses = np.linalg.norm(points1[rows] - matches.points1.numpy(), axis=1)
         differences = np.abs(found_scores[rows] - scores)
-        beyond = matches.misses.numpy() - settings.mutual_tolerance
+        beyond = matches.round_trip_errors.numpy() - settings.mutual_tolerance
         is_told = (is_mutual[rows] == (beyond <= 0)) | (np.abs(beyond) <= _SAME_PIXELS)
         is_same = (rows >= 0) & (misses <= _SAME_PIXELS) & (differences <= _SAME_SCORE) & is_told
         largest = float(differences[is_same].max(initial=0))

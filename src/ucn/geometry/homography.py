@@ -86,7 +86,7 @@ def estimate_homography(
     if H is None:
         return _fail(len(pixels0), "no homography fits the matches")
     is_inlier = np.zeros(len(pixels0), np.bool_)
-    is_inlier[rows] = measure_misses(H, pixels0[rows], pixels1[rows]) <= threshold
+    is_inlier[rows] = transfer_errors(H, pixels0[rows], pixels1[rows]) <= threshold
     if is_inlier.sum() < min_inliers:
         return _fail(len(pixels0), f"{is_inlier.sum()} matches agree; at least {min_inliers} are needed")
     if _measure_width(pixels1[is_inlier]) < threshold:
@@ -96,7 +96,7 @@ def estimate_homography(
     return _fail(len(pixels0), reason) if reason else HomographyEstimate(H, is_inlier)
 
 
-def measure_misses(H_0to1: Array, points0: Array, points1: Array) -> Array:
+def transfer_errors(H_0to1: Array, points0: Array, points1: Array) -> Array:
     """Distances (N,) of points of image 1 from where a homography puts their partners; infinite behind it."""
     moved = np.column_stack([points0, np.ones(len(points0))]) @ H_0to1.T
     is_ahead = moved[:, 2] > 0

@@ -12,7 +12,7 @@ _THREADS = 4
 _THREAD_POINTS = 500  # each thread is started anew, which takes as long as looking up a hundred points
 
 
-def find_near_places(points: Tensor, known: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def nearest_points(points: Tensor, known: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The known places nearest to points, in any order where they are equally near.
 
     Args:
@@ -38,7 +38,7 @@ def find_near_places(points: Tensor, known: Tensor, count: int) -> tuple[Tensor,
 
 
 def _compare_all(points: Tensor, known: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """As `find_near_places`, a few points at a time."""
+    """As `nearest_points`, a few points at a time."""
     points, known = points.double(), known.double()
     distances = points.new_empty(len(points), count)
     rows = torch.empty(len(points), count, dtype=torch.int64, device=known.device)

@@ -205,8 +205,8 @@ def _find_obstacle(rays0: Array, rays1: Array, limit: float) -> str:
         return f"{len(rays0)} matches agree; at least {MIN_MATCHES} are needed"
     turned = rays0 @ _fit_rotation(rays0, rays1, limit).T
     ahead = np.where(turned[:, 2:] > 0, turned[:, 2:], np.nan)
-    misses = np.linalg.norm(turned[:, :2] / ahead - rays1[:, :2], axis=1)
-    if np.mean(misses <= limit) >= _ROTATION_SHARE:
+    residuals = np.linalg.norm(turned[:, :2] / ahead - rays1[:, :2], axis=1)
+    if np.mean(residuals <= limit) >= _ROTATION_SHARE:
         return "a rotation alone explains the matches, so the direction of the translation is unknown"
     return ""
 
@@ -220,8 +220,8 @@ def _fit_rotation(rays0: Array, rays1: Array, limit: float) -> Array:
         # Kabsch 1976.
         left, _, right = np.linalg.svd((weights[:, None] * units1).T @ units0)
         R = left @ np.diag([1.0, 1.0, np.sign(np.linalg.det(left @ right))]) @ right
-        misses = np.linalg.norm(units1 - units0 @ R.T, axis=1)
-        weights = 1 / (1 + np.square(misses / limit))
+        residuals = np.linalg.norm(units1 - units0 @ R.T, axis=1)
+        weights = 1 / (1 + np.square(residuals / limit))
     return R
 
 

@@ -1,6 +1,6 @@
 """Exact nearest neighbours in bounded memory."""
 
-from ucn.knn.exclusion import Outside
+from ucn.knn.exclusion import ExclusionRadius
 from ucn.knn.search import Neighbours, mutual_nearest, nearest
 
-__all__ = ["Neighbours", "Outside", "mutual_nearest", "nearest"]
+__all__ = ["ExclusionRadius", "Neighbours", "mutual_nearest", "nearest"]

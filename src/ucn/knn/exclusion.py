@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Outside:
+class ExclusionRadius:
     """Keeps only candidates whose place lies more than `radius` from a place of the query's own.
 
     Attributes:

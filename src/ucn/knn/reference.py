@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.knn.cpu.binned import rank_in_bins
-from ucn.knn.exclusion import Outside, squared_distances, squared_distances_bytes
+from ucn.knn.exclusion import ExclusionRadius, squared_distances, squared_distances_bytes
 from ucn.knn.reranking import measure_distances, rerank
 from ucn.knn.rounding import TIE_TOLERANCE, bound_rounding, factor_roundoff
 
@@ -34,49 +34,53 @@ _ReadBlocks = Callable[[], Iterable[tuple[int, Tensor]]]
 
 
 def search_exactly(
-    queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
+    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
 ) -> tuple[Tensor, Tensor]:
     """Distances and indices (B, N, k) for queries (B, N, D) and database (B, M, D), all checked before."""
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-        indices = _find(queries, database, k, outside, memory_bytes)
+        indices = _find(queries, database, k, exclusion, memory_bytes)
         dtype = torch.promote_types(queries.dtype, torch.float32)
         distances = measure_distances(queries, database, indices, memory_bytes, dtype)
         # Ties within the tolerance stand in the order of their indices; their distances must not decrease.
         return distances.cummax(dim=-1).values, indices
 
 
-def _find(queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int) -> Tensor:
+def _find(
+    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
+) -> Tensor:
     B, N, D = queries.shape
     if B * N * database.shape[1] == 0:
         return torch.full((B, N, k), -1, dtype=torch.int64, device=queries.device)
     dtype = torch.promote_types(queries.dtype, torch.float32)
-    answer = rank_in_bins(queries, database, k, outside, memory_bytes)
+    answer = rank_in_bins(queries, database, k, exclusion, memory_bytes)
     if answer is None:
-        answer = _rank_by_products(queries, database, k, outside, memory_bytes, dtype)
+        answer = _rank_by_products(queries, database, k, exclusion, memory_bytes, dtype)
     indices, is_settled = answer
     for item in (~is_settled).any(dim=1).nonzero()[:, 0].tolist():
         unsettled = (~is_settled[item]).nonzero()[:, 0]
         for part in _slices(len(unsettled), max(1, memory_bytes // (32 * D))):
             rows = unsettled[part]
             near = None
-            if outside is not None:
+            if exclusion is not None:
                 near = replace(
-                    outside, centres=outside.centres[item, rows], positions=outside.positions[item]
+                    exclusion, centres=exclusion.centres[item, rows], positions=exclusion.positions[item]
                 )
             indices[item, rows] = _settle(queries[item, rows], database[item], k, near, memory_bytes)
     return indices
 
 
-def _settle(queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int) -> Tensor:
+def _settle(
+    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
+) -> Tensor:
     """Indices (R, k) of queries (R, D) that the first product could not tell apart."""
-    if outside is None:  # blank images ask the same question many times
+    if exclusion is None:  # blank images ask the same question many times
         queries, same = torch.unique(queries, dim=0, return_inverse=True)
     else:
         same = torch.arange(len(queries), device=queries.device)
     if queries.dtype != torch.float64:
         batched = None
-        if outside is not None:
-            batched = replace(outside, centres=outside.centres[None], positions=outside.positions[None])
+        if exclusion is not None:
+            batched = replace(exclusion, centres=exclusion.centres[None], positions=exclusion.positions[None])
         found, is_settled = _rank_by_products(
             queries[None], database[None], k, batched, memory_bytes, torch.float64
         )
@@ -85,9 +89,9 @@ def _settle(queries: Tensor, database: Tensor, k: int, outside: Outside | None, 
         indices = torch.full((len(queries), k), -1, dtype=torch.int64, device=queries.device)
         rest = torch.arange(len(queries), device=queries.device)
     if len(rest):
-        if outside is not None:
-            outside = replace(outside, centres=outside.centres[rest])
-        indices[rest] = _rank_by_differences(queries[rest], database, k, outside, memory_bytes)
+        if exclusion is not None:
+            exclusion = replace(exclusion, centres=exclusion.centres[rest])
+        indices[rest] = _rank_by_differences(queries[rest], database, k, exclusion, memory_bytes)
     return indices[same]
 
 
@@ -95,7 +99,7 @@ def _rank_by_products(
     queries: Tensor,
     database: Tensor,
     k: int,
-    outside: Outside | None,
+    exclusion: ExclusionRadius | None,
     memory_bytes: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
@@ -107,7 +111,7 @@ def _rank_by_products(
     indices = torch.full((B, N, count), -1, dtype=torch.int64, device=queries.device)
     query_norms = queries.new_zeros((B, N), dtype=torch.float64)
     largest_norm = queries.new_zeros((B, 1), dtype=torch.float64)
-    item_step, row_step, column_step = _plan(queries, database, outside, memory_bytes, dtype.itemsize)
+    item_step, row_step, column_step = _plan(queries, database, exclusion, memory_bytes, dtype.itemsize)
     for items in _slices(B, item_step):
         for columns in _slices(M, column_step):
             block = database[items, columns].to(dtype)  # (G, m, D)
@@ -118,8 +122,8 @@ def _rank_by_products(
                 chunk = queries[items, rows].to(dtype)  # (G, n, D)
                 query_norms[items, rows] = torch.linalg.vector_norm(chunk.double(), dim=-1)
                 scores = torch.baddbmm(penalty, chunk, block.mT)  # (G, n, m)
-                if outside is not None:
-                    scores.masked_fill_(_is_excluded(outside, items, rows, columns), -torch.inf)
+                if exclusion is not None:
+                    scores.masked_fill_(_is_excluded(exclusion, items, rows, columns), -torch.inf)
                 values, places = _take_largest(scores, min(count, scores.shape[-1]))
                 del scores  # before the next block is made
                 places += columns.start
@@ -150,7 +154,7 @@ def _measure_norms(rows: Tensor) -> Tensor:
 
 
 def _plan(
-    queries: Tensor, database: Tensor, outside: Outside | None, memory_bytes: int, itemsize: int
+    queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None, memory_bytes: int, itemsize: int
 ) -> tuple[int, int, int]:
     """How many batch items, queries and database rows to compare at a time.
 
@@ -159,8 +163,8 @@ def _plan(
     """
     (B, N, D), M = queries.shape, database.shape[1]
     pair_bytes = itemsize
-    if outside is not None:
-        pair_bytes += squared_distances_bytes(outside.centres, outside.positions)
+    if exclusion is not None:
+        pair_bytes += squared_distances_bytes(exclusion.centres, exclusion.positions)
     pairs = memory_bytes // 2
     if queries.device.type == "cpu":
         pairs = min(pairs, _CPU_BLOCK_BYTES)
@@ -181,9 +185,9 @@ def _slices(length: int, step: int) -> Iterator[slice]:
         yield slice(start, min(start + step, length))
 
 
-def _is_excluded(outside: Outside, items: slice, rows: slice, columns: slice) -> Tensor:
-    distances = squared_distances(outside.centres[items, rows], outside.positions[items, columns])
-    return distances <= outside.radius**2
+def _is_excluded(exclusion: ExclusionRadius, items: slice, rows: slice, columns: slice) -> Tensor:
+    distances = squared_distances(exclusion.centres[items, rows], exclusion.positions[items, columns])
+    return distances <= exclusion.radius**2
 
 
 def _take_largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -204,13 +208,13 @@ def _merge(best: Tensor, indices: Tensor, values: Tensor, places: Tensor) -> tup
 
 
 def _rank_by_differences(
-    queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
+    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
 ) -> Tensor:
     """Indices (R, k) of queries (R, D), lowest first among equally near rows."""
     (N, D), M = queries.shape, len(database)
     pair_bytes = 8 + 2
-    if outside is not None:
-        pair_bytes += squared_distances_bytes(outside.centres, outside.positions)
+    if exclusion is not None:
+        pair_bytes += squared_distances_bytes(exclusion.centres, exclusion.positions)
     pairs, copied_rows = memory_bytes // 2 // pair_bytes, memory_bytes // 4 // (8 * D)
     column_step = max(1, min(M, pairs, copied_rows))
     row_step = max(1, min(N, pairs // column_step, copied_rows))
@@ -219,9 +223,9 @@ def _rank_by_differences(
         for columns in _slices(M, column_step):
             chunk, block = queries[rows].double(), database[columns].double()
             distances = torch.cdist(chunk, block, compute_mode="donot_use_mm_for_euclid_dist")
-            if outside is not None:
-                places = squared_distances(outside.centres[rows], outside.positions[columns])
-                distances.masked_fill_(places <= outside.radius**2, torch.inf)
+            if exclusion is not None:
+                places = squared_distances(exclusion.centres[rows], exclusion.positions[columns])
+                distances.masked_fill_(places <= exclusion.radius**2, torch.inf)
                 del places
             yield columns.start, distances
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ucn.knn.exclusion import Outside
+from ucn.knn.exclusion import ExclusionRadius
 from ucn.knn.reference import search_exactly
 from ucn.runtime.kernels import use_fused
 
@@ -36,7 +36,7 @@ def nearest(
     database: Tensor,
     k: int = 1,
     *,
-    outside: Outside | None = None,
+    exclusion: ExclusionRadius | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> Neighbours:
     """Finds the k rows of the database nearest to each query.
@@ -50,7 +50,7 @@ def nearest(
         queries: (N, D) or (B, N, D), of any float type; N may be 0.
         database: (M, D) or (B, M, D), of the same float type; M may be 0.
         k: how many neighbours, at least 1; it may exceed M.
-        outside: leaves out candidates too near a place given for each query.
+        exclusion: leaves out candidates too near a place given for each query.
         memory_bytes: budget of the temporaries, at least 1; a few queries at a time are compared so that
             the N x M distances are never all held. The smallest step, one query against one row, is taken
             even where it does not fit.
@@ -62,9 +62,11 @@ def nearest(
         ValueError: shapes, float types or devices do not fit, or a value is not finite.
     """
     if queries.device.type == database.device.type == "mps":  # it has no float64, so search on the CPU
-        if outside is not None:
-            outside = replace(outside, centres=outside.centres.cpu(), positions=outside.positions.cpu())
-        found = nearest(queries.cpu(), database.cpu(), k, outside=outside, memory_bytes=memory_bytes)
+        if exclusion is not None:
+            exclusion = replace(
+                exclusion, centres=exclusion.centres.cpu(), positions=exclusion.positions.cpu()
+            )
+        found = nearest(queries.cpu(), database.cpu(), k, exclusion=exclusion, memory_bytes=memory_bytes)
         return Neighbours(found.distances.to(queries.device), found.indices.to(queries.device))
     _check_descriptors(queries, database)
     if k < 1:
@@ -72,32 +74,34 @@ def nearest(
     if memory_bytes < 1:
         raise ValueError(f"memory_bytes must be at least 1, got {memory_bytes}")
     is_batched = queries.ndim == 3
-    if outside is not None:
-        outside = _check_outside(outside, queries, database)
+    if exclusion is not None:
+        exclusion = _check_exclusion(exclusion, queries, database)
     if not is_batched:
         queries, database = queries[None], database[None]
-        if outside is not None:
-            outside = replace(outside, centres=outside.centres[None], positions=outside.positions[None])
-    places = () if outside is None else (outside.centres, outside.positions)
+        if exclusion is not None:
+            exclusion = replace(
+                exclusion, centres=exclusion.centres[None], positions=exclusion.positions[None]
+            )
+    places = () if exclusion is None else (exclusion.centres, exclusion.positions)
     answer = None
     if use_fused(queries, *places):
-        answer = _search_fused(queries, database, k, outside, memory_bytes)
+        answer = _search_fused(queries, database, k, exclusion, memory_bytes)
     if answer is None:
         _check_values(queries, database)
-        answer = search_exactly(queries, database, k, outside, memory_bytes)
+        answer = search_exactly(queries, database, k, exclusion, memory_bytes)
     distances, indices = answer
     return Neighbours(distances, indices) if is_batched else Neighbours(distances[0], indices[0])
 
 
 def _search_fused(
-    queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
+    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
 ) -> tuple[Tensor, Tensor] | None:
     """Distances and indices (B, N, k) by the fused GPU search; None where it cannot answer."""
     from ucn.knn.triton.search import can_search, search_fused  # only where Triton is there
 
-    if not can_search(queries, database, k, outside, memory_bytes):
+    if not can_search(queries, database, k, exclusion, memory_bytes):
         return None
-    found = search_fused(queries.detach(), database.detach(), k, outside)
+    found = search_fused(queries.detach(), database.detach(), k, exclusion)
     # What is not finite shows here, without reading all values once more; so do those float16 cannot span.
     is_valid = found.extremes.amax().item() < torch.inf
     return (found.distances, found.indices) if is_valid else None
@@ -160,19 +164,19 @@ def _check_values(queries: Tensor, database: Tensor) -> None:
             raise ValueError(f"{name} must be finite and within ±{_LARGEST_VALUE:g}, got {extremes.tolist()}")
 
 
-def _check_outside(outside: Outside, queries: Tensor, database: Tensor) -> Outside:
+def _check_exclusion(exclusion: ExclusionRadius, queries: Tensor, database: Tensor) -> ExclusionRadius:
     """Checks the places, and gives the positions the batch axis of the database."""
-    centres, positions = outside.centres, outside.positions
+    centres, positions = exclusion.centres, exclusion.positions
     wanted = (*queries.shape[:-1], 2)
     if tuple(centres.shape) != wanted:
         raise ValueError(f"outside.centres must be {wanted}, got {tuple(centres.shape)}")
     wanted = (*database.shape[:-1], 2)
     if tuple(positions.shape) not in (wanted, wanted[-2:]):
         raise ValueError(f"outside.positions must be {wanted}, got {tuple(positions.shape)}")
-    if not outside.radius >= 0:
-        raise ValueError(f"outside.radius must be at least 0, got {outside.radius}")
+    if not exclusion.radius >= 0:
+        raise ValueError(f"outside.radius must be at least 0, got {exclusion.radius}")
     if not (centres.is_floating_point() and positions.is_floating_point()):
         raise ValueError(f"outside must hold floats, got {centres.dtype} and {positions.dtype}")
     # No larger than can be squared.
-    radius = min(float(outside.radius), _LARGEST_VALUE)
-    return replace(outside, positions=positions.expand(wanted), radius=radius)
+    radius = min(float(exclusion.radius), _LARGEST_VALUE)
+    return replace(exclusion, positions=positions.expand(wanted), radius=radius)

@@ -82,7 +82,7 @@ def _compare(
     way: OneWay, queries: Tensor, true_logits: Tensor, temperature: float, radius: float, memory_bytes: int
 ) -> Tensor:
     """The sum of one direction's losses over the valid points."""
-    rivals = _RivalLogSumExp.apply(  # type: ignore[no-untyped-call]
+    second_best = _NegativeLogSumExp.apply(  # type: ignore[no-untyped-call]
         queries / temperature,
         way.map_to.features.flatten(2),
         way.points_to,
@@ -91,11 +91,11 @@ def _compare(
         memory_bytes,
     )
     # log(1 + exp(x)); the threshold is where the two branches agree to the last digit of float64.
-    losses = F.softplus(rivals - true_logits, threshold=40.0)
+    losses = F.softplus(second_best - true_logits, threshold=40.0)
     return torch.where(way.is_valid, losses, 0.0).sum()
 
 
-class _RivalLogSumExp(torch.autograd.Function):
+class _NegativeLogSumExp(torch.autograd.Function):
     """Log of the sum of exp(query · cell) over the cells outside the radius; -inf where there are none.
 
     Keeps the (B, N) result for the backward pass, and there recomputes the similarities chunk by chunk.
@@ -119,9 +119,9 @@ class _RivalLogSumExp(torch.autograd.Function):
             positions.ndim == 2 and can_fuse(queries, cells),
         )
         if ctx.is_fused:
-            from ucn.losses.triton.infonce import sum_rivals
+            from ucn.losses.triton.infonce import sum_negatives
 
-            result = sum_rivals(queries, cells, centres, positions, radius)
+            result = sum_negatives(queries, cells, centres, positions, radius)
             ctx.save_for_backward(queries, cells, centres, positions, result)
             return result
         result = queries.new_empty(queries.shape[:2])

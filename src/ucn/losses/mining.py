@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ucn.geometry.coords import cell_centres
 from ucn.geometry.sampling import sample_descriptors
-from ucn.knn import Outside, nearest
+from ucn.knn import ExclusionRadius, nearest
 from ucn.knn.exclusion import squared_distances, squared_distances_bytes
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
 from ucn.losses.correspondences import OneWay, check_direction, prepare_pair, read_cells
@@ -211,8 +211,8 @@ def find_hardest_cells(
     way: OneWay, *, radius: float, count: int = 1, memory_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> Tensor:
     """Cells (B, N, K) nearest in feature space among those more than `radius` from the truth."""
-    outside = Outside(way.points_to, cell_centres(way.map_to), radius)
-    found = nearest(*_descriptors(way), k=count, outside=outside, memory_bytes=memory_bytes).indices
+    exclusion = ExclusionRadius(way.points_to, cell_centres(way.map_to), radius)
+    found = nearest(*_descriptors(way), k=count, exclusion=exclusion, memory_bytes=memory_bytes).indices
     return found.masked_fill(~way.is_valid[..., None], -1)
 
 

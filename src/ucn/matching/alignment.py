@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ucn.geometry.neighbours import find_near_places
+from ucn.geometry.neighbours import nearest_points
 from ucn.geometry.sampling import sample_patches
 from ucn.runtime.kernels import use_fused
 from ucn.runtime.threads import share
@@ -132,7 +132,7 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
     count = min(_NEIGHBOURS, len(known0))
     if count < _MIN_NEIGHBOURS or not len(points0):
         return identity.expand(len(points0), 2, 2).clone()
-    _, rows = find_near_places(points0, known0, count)
+    _, rows = nearest_points(points0, known0, count)
     if use_fused(rows, known0, known1) and known0.dtype == known1.dtype == points0.dtype == torch.float32:
         from ucn.matching.triton.alignment import fit_linear_parts_fused  # only where Triton is there
 
@@ -149,9 +149,9 @@ def estimate_linear_parts(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
         from1 = near1 - (weights * near1).sum(dim=1, keepdim=True) / total
         weighted = (weights * from0).mT
         linear: Tensor = torch.linalg.solve(weighted @ from0 + ridge, weighted @ from1 + ridge).mT
-        misses = (from1 - from0 @ linear.mT).norm(dim=-1, keepdim=True)
-        scale = misses.median(dim=1, keepdim=True).values.clamp_min(_LEAST_SCALE)
-        weights = (1 + (misses / scale).square()).pow(-2)
+        residuals = (from1 - from0 @ linear.mT).norm(dim=-1, keepdim=True)
+        scale = residuals.median(dim=1, keepdim=True).values.clamp_min(_LEAST_SCALE)
+        weights = (1 + (residuals / scale).square()).pow(-2)
     return linear.to(points0.dtype)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ucn.geometry.coords import cell_centres, pixel_grid, pixels_to_cells, resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors, sample_image
-from ucn.knn import Outside, nearest
+from ucn.knn import ExclusionRadius, nearest
 from ucn.runtime.kernels import use_fused
 from ucn.types import FeatureMap
 
@@ -40,14 +40,14 @@ class CheckedMatches:
     Attributes:
         points1: (N, 2) pixels of image 1; NaN where no cell was allowed.
         similarities: (N,) cosine similarity there.
-        rivals: (N,) the best similarity farther away than the given radius; -1 where nothing is that far.
-        misses: (N,) pixels of image 0 by which the match back from `points1` misses the query.
+        second_best: (N,) best similarity farther away than the exclusion radius; -1 where nothing is that far.
+        round_trip_errors: (N,) pixels of image 0 by which the match back from `points1` misses the query.
     """
 
     points1: Tensor
     similarities: Tensor
-    rivals: Tensor
-    misses: Tensor
+    second_best: Tensor
+    round_trip_errors: Tensor
 
 
 def match_cells(
@@ -97,12 +97,12 @@ def refine_matches(
     return _refine_in_chunks(descriptors0, map1, cells1, is_allowed1, memory_bytes)
 
 
-def match_and_check(
+def match_points(
     map0: FeatureMap,
     map1: FeatureMap,
     points0: Tensor,
     *,
-    elsewhere_radius: float,
+    second_best_radius: float,
     is_allowed0: Tensor | None = None,
     is_allowed1: Tensor | None = None,
     use_refinement: bool = True,
@@ -114,7 +114,7 @@ def match_and_check(
         map0: descriptors of image 0 (batch of 1).
         map1: descriptors of image 1 (batch of 1).
         points0: (N, 2) pixels of image 0.
-        elsewhere_radius: pixels; only cells farther than this from a match can be its rival.
+        second_best_radius: pixels; only cells farther than this from a match can be its rival.
         is_allowed0: (h * w,) bool, which cells of image 0 the way back may end on; None allows all.
         is_allowed1: (h * w,) bool, which cells of image 1 may match; None allows all.
         use_refinement: place matches between cells instead of on their centres.
@@ -124,16 +124,16 @@ def match_and_check(
     there = _match_descriptors(descriptors0, map1, is_allowed1, use_refinement, memory_bytes)
     starts1 = there.points1.nan_to_num(0.0)
     cells1, positions1 = _candidates(map1, is_allowed1)
-    outside = Outside(starts1, positions1, elsewhere_radius)
-    rivals = nearest(descriptors0, cells1, outside=outside, memory_bytes=memory_bytes)
+    exclusion = ExclusionRadius(starts1, positions1, second_best_radius)
+    second_best = nearest(descriptors0, cells1, exclusion=exclusion, memory_bytes=memory_bytes)
     descriptors1 = _read_descriptors(map1, starts1)
     back = _match_descriptors(descriptors1, map0, is_allowed0, use_refinement, memory_bytes)
-    misses = (back.points1 - points0).norm(dim=-1) + 0 * there.points1[:, 0]  # NaN stays NaN
+    round_trip_errors = (back.points1 - points0).norm(dim=-1) + 0 * there.points1[:, 0]  # NaN stays NaN
     return CheckedMatches(
         there.points1,
         there.similarities,
-        _similarity(rivals.distances[:, 0]),
-        misses.nan_to_num(torch.inf),
+        _similarity(second_best.distances[:, 0]),
+        round_trip_errors.nan_to_num(torch.inf),
     )
 
 

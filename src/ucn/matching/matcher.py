@@ -19,14 +19,14 @@ from ucn.errors import ImageReadError
 from ucn.geometry.coords import cell_centres, cells_to_pixels, pixels_to_cells, resize_points, resize_scale
 from ucn.geometry.sampling import read_nearest
 from ucn.matching.alignment import align_matches, show_same_surface
-from ucn.matching.cells import CheckedMatches, match_and_check, similarity_map, spread_over_pixels
+from ucn.matching.cells import CheckedMatches, match_points, similarity_map, spread_over_pixels
 from ucn.matching.keypoints import find_corners, grid_points, read_brightness
 from ucn.matching.scoring import score_matches, score_pair
 from ucn.nn import MIN_SIDE
 from ucn.nn.encoder import Engine, choose_encoder
 from ucn.nn.tiling import Encoder, encode_in_tiles, reduce_image
 from ucn.runtime.device import choose_device
-from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, PairGuide, SimilarityMap
+from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, PairContext, SimilarityMap
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
 
 _PAIR_CORNERS = 500  # as many as the pair score was calibrated on
@@ -150,7 +150,7 @@ class Matcher:
         points: ArrayLike | Tensor | None = None,
         mask0: MaskLike | None = None,
         mask1: MaskLike | None = None,
-        guide: PairGuide | None = None,
+        context: PairContext | None = None,
         progress: Report | None = None,
     ) -> Matches:
         """Matches what `extract` found in two images.
@@ -161,8 +161,8 @@ class Matcher:
             points: as in `match`, like all others.
             mask0: as in `match`.
             mask1: as in `match`.
-            guide: what `guide` found out about the two images, so that a few points of a pair that is asked
-                often are answered many times faster; without it the same is found out anew.
+            context: what `pair_context` found out about the two images, so that a few points of a pair that is
+                asked often are answered many times faster; without it the same is computed anew.
             progress: called at each stage.
         """
         use0 = None if mask0 is None else to_mask(mask0, features0.image_hw).to(self.device)
@@ -177,14 +177,14 @@ class Matcher:
         if points is None:
             matches = self._judge(features0, features1, points0, found)
             return self._align(self._keep_good(matches, found), None, features0, features1, use1)
-        guide = guide or self._guide(features0, features1, use0, use1)
-        matches = self._judge(features0, features1, points0, found, guide.matches.pair_score)
-        return self._align(matches, guide, features0, features1, use1)
+        context = context or self._make_pair_context(features0, features1, use0, use1)
+        matches = self._judge(features0, features1, points0, found, context.matches.pair_score)
+        return self._align(matches, context, features0, features1, use1)
 
     @torch.no_grad()
-    def guide(self, features0: Features, features1: Features) -> PairGuide:
+    def pair_context(self, features0: Features, features1: Features) -> PairContext:
         """Finds out what answers about single points of a pair rest on, to be given to `match_features`."""
-        return self._guide(features0, features1, None, None)
+        return self._make_pair_context(features0, features1, None, None)
 
     @torch.no_grad()
     def similarities(self, features0: Features, features1: Features, point: ArrayLike) -> SimilarityMap:
@@ -270,11 +270,11 @@ class Matcher:
         use0: Tensor | None,
         use1: Tensor | None,
     ) -> CheckedMatches:
-        return match_and_check(
+        return match_points(
             features0.map,
             features1.map,
             _encode_points(points0, features0),
-            elsewhere_radius=self.config.elsewhere_radius,
+            second_best_radius=self.config.second_best_radius,
             is_allowed0=_cells_in_mask(features0, use0),
             is_allowed1=_cells_in_mask(features1, use1),
             use_refinement=self.config.use_refinement,
@@ -291,7 +291,7 @@ class Matcher:
     ) -> Matches:
         """All matches in the caller's pixels, with their scores, and that of the pair unless it is known."""
         scores = score_matches(found, self._calibration)
-        is_mutual = found.misses <= self.config.mutual_tolerance
+        is_mutual = found.round_trip_errors <= self.config.mutual_tolerance
         if pair_score is None:
             encoded0 = _encode_points(points0, features0)
             pair_score = score_pair(scores, is_mutual, encoded0, found.points1, self._calibration)
@@ -305,24 +305,24 @@ class Matcher:
             image1_hw=features1.image_hw,
         )
 
-    def _guide(
+    def _make_pair_context(
         self, features0: Features, features1: Features, use0: Tensor | None, use1: Tensor | None
-    ) -> PairGuide:
+    ) -> PairContext:
         # A caller's points may lie anywhere; corners tell whether, and how, the images match.
         corners = self._choose_points(features0, use0)[:_PAIR_CORNERS]
         found = self._match_points(features0, features1, corners, use0, use1)
         guides = self._keep_good(self._judge(features0, features1, corners, found), found)
         grey0, grey1 = self._read_greys(features0, features1)
         if grey0 is None or grey1 is None:
-            return PairGuide(guides, False)
+            return PairContext(guides, False)
         points = _to_encoded(guides, features0, features1, grey0.device)
         is_same = show_same_surface(grey0, grey1, *points, max_shift=features1.map.stride)
-        return PairGuide(guides, is_same)
+        return PairContext(guides, is_same)
 
     def _align(
         self,
         matches: Matches,
-        guide: PairGuide | None,
+        context: PairContext | None,
         features0: Features,
         features1: Features,
         use1: Tensor | None,
@@ -336,8 +336,8 @@ class Matcher:
             grey0,
             grey1,
             *_to_encoded(matches, features0, features1, device),
-            None if guide is None else _to_encoded(guide.matches, features0, features1, device),
-            is_same_surface=None if guide is None else guide.is_same_surface,
+            None if context is None else _to_encoded(context.matches, features0, features1, device),
+            is_same_surface=None if context is None else context.is_same_surface,
             max_shift=features1.map.stride,
         )
         moved = _to_caller(found.points1, features1)
@@ -361,7 +361,9 @@ class Matcher:
         if self.config.use_mutual:
             keep &= matches.is_mutual
         if self.config.ratio < 1:
-            best, rival = (torch.sqrt((2 - 2 * s).clamp_min(0)) for s in (found.similarities, found.rivals))
+            best, rival = (
+                torch.sqrt((2 - 2 * s).clamp_min(0)) for s in (found.similarities, found.second_best)
+            )
             keep &= (best <= self.config.ratio * rival).cpu().numpy()
         order = np.flatnonzero(keep)
         return matches.select(order[np.argsort(-matches.scores[order], kind="stable")])

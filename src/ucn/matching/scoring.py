@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ucn.config import Calibration
-from ucn.geometry.neighbours import find_near_places
+from ucn.geometry.neighbours import nearest_points
 from ucn.knn import nearest
 from ucn.matching.cells import CheckedMatches
 
@@ -27,8 +27,8 @@ to find the neighbours of all takes a GPU time that grows with their square."""
 
 def score_features(found: CheckedMatches) -> Tensor:
     """What a match's score is computed from: (N, 3) similarity, lead over the rival, miss of the way back."""
-    lead = found.similarities - found.rivals
-    return torch.stack([found.similarities, lead, found.misses.clamp_max(16) / 16], dim=1)
+    lead = found.similarities - found.second_best
+    return torch.stack([found.similarities, lead, found.round_trip_errors.clamp_max(16) / 16], dim=1)
 
 
 def score_matches(found: CheckedMatches, calibration: Calibration) -> Tensor:
@@ -73,7 +73,7 @@ def _find_nearest(points: Tensor, count: int) -> Tensor:
     """The rows (N, count) of points nearest to each, itself among them; of equally near ones the first."""
     if points.device.type != "cpu":
         return nearest(points, points, count).indices
-    distances, rows = find_near_places(points, points, min(count + _SPARE_NEIGHBOURS, len(points)))
+    distances, rows = nearest_points(points, points, min(count + _SPARE_NEIGHBOURS, len(points)))
     by_row = rows.argsort(dim=1)
     by_distance = distances.gather(1, by_row).argsort(dim=1, stable=True)
     found = rows.gather(1, by_row.gather(1, by_distance))[:, :count]

@@ -21,7 +21,7 @@ from ucn.nn.cpu.network import BandedNetwork, can_band
 from ucn.nn.cuda.graphs import Captured, CapturePolicy, Captures
 from ucn.nn.folding import fold
 from ucn.nn.model import CorrespondenceNetwork, check_images
-from ucn.runtime.kernels import has_bfloat16_units, has_programs
+from ucn.runtime.kernels import has_bfloat16_units, has_kernels
 from ucn.types import FeatureMap
 
 Engine = Literal["auto", "fast", "plain"]
@@ -78,7 +78,7 @@ class FastEncoder:
         # To search for the quickest programs takes long and may end differently in the next process.
         self._use_search = policy is None
         if use_compiler is None:
-            use_compiler = is_cuda and has_programs()
+            use_compiler = is_cuda and has_kernels()
         if use_compiler:
             self._run = torch.compile(self.network, dynamic=False, mode=compile_mode)
         elif device.type == "cpu" and self.dtype == torch.float32:

@@ -51,7 +51,7 @@ def round_to_power(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def has_programs() -> bool:
+def has_kernels() -> bool:
     """Whether programs can be made for the CUDA device of this machine: by Triton, or by torch's compiler."""
     return _is_on and _check_ready()
 

@@ -15,14 +15,14 @@ from ucn.matching.matcher import Matcher
 from ucn.serve.limits import Limits
 from ucn.serve.pictures import HeldImage, hold_image
 from ucn.serve.uploads import FullError, UnknownError
-from ucn.types import Features, Matches, PairGuide, SimilarityMap
+from ucn.types import Features, Matches, PairContext, SimilarityMap
 from ucn.weights import WeightsInfo, list_weights
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 _Key = TypeVar("_Key", bound=tuple[str, ...])
 _Value = TypeVar("_Value")
-_KEPT_PAIRS = 64  # a guide and a list of matches take about 200 kB
+_KEPT_PAIRS = 64  # a context and a list of matches take about 200 kB
 
 
 class Engine:
@@ -53,7 +53,7 @@ class Engine:
             self._sources[self.default_weights] = own_weights
         self._matchers: dict[str, Matcher] = {}
         self._features: OrderedDict[tuple[str, str], Features] = OrderedDict()
-        self._guides: OrderedDict[tuple[str, str, str], PairGuide] = OrderedDict()
+        self._contexts: OrderedDict[tuple[str, str, str], PairContext] = OrderedDict()
         self._matches: OrderedDict[tuple[str, str, str], Matches] = OrderedDict()
         self._lock = threading.RLock()
         self._waiting = threading.BoundedSemaphore(limits.max_waiting)
@@ -97,8 +97,8 @@ class Engine:
             UnknownError: there are no such weights.
             FullError: too many questions wait.
         """
-        matcher, features0, features1, guide = self._prepare(image0, image1, weights)
-        answer = functools.partial(matcher.match_features, points=points, guide=guide)
+        matcher, features0, features1, context = self._prepare(image0, image1, weights)
+        answer = functools.partial(matcher.match_features, points=points, context=context)
         return self._run(self._quick, answer, features0, features1)
 
     def compare(
@@ -113,7 +113,7 @@ class Engine:
         with self._lock:
             for key in [key for key in self._features if key[0] == name]:
                 del self._features[key]
-            for kept in (self._guides, self._matches):
+            for kept in (self._contexts, self._matches):
                 for pair in [pair for pair in kept if name in pair[:2]]:
                     kept.pop(pair, None)
 
@@ -130,27 +130,27 @@ class Engine:
 
     def _prepare(
         self, image0: HeldImage, image1: HeldImage, weights: str
-    ) -> tuple[Matcher, Features, Features, PairGuide]:
+    ) -> tuple[Matcher, Features, Features, PairContext]:
         """What answers about a pair need: from memory, or made in the slow lane."""
         self._check_weights(weights)
         with self._lock:
             features = [self._recall(self._features, (image.name, weights)) for image in (image0, image1)]
-            guide = self._recall(self._guides, (image0.name, image1.name, weights))
-            if features[0] is not None and features[1] is not None and guide is not None:
-                return self._matchers[weights], features[0], features[1], guide
+            context = self._recall(self._contexts, (image0.name, image1.name, weights))
+            if features[0] is not None and features[1] is not None and context is not None:
+                return self._matchers[weights], features[0], features[1], context
         return self._run(self._slow, self._make, image0, image1, weights)
 
     def _make(
         self, image0: HeldImage, image1: HeldImage, weights: str
-    ) -> tuple[Matcher, Features, Features, PairGuide]:
+    ) -> tuple[Matcher, Features, Features, PairContext]:
         matcher = self._load(weights)
         features0, features1 = (self._encode(matcher, image, weights) for image in (image0, image1))
         key = (image0.name, image1.name, weights)
-        guide = self._recall(self._guides, key)
-        if guide is None:
-            guide = matcher.guide(features0, features1)
-            self._keep(self._guides, key, guide)
-        return matcher, features0, features1, guide
+        context = self._recall(self._contexts, key)
+        if context is None:
+            context = matcher.pair_context(features0, features1)
+            self._keep(self._contexts, key, context)
+        return matcher, features0, features1, context
 
     def _match_all(self, image0: HeldImage, image1: HeldImage, weights: str) -> Matches:
         matcher, features0, features1, _ = self._make(image0, image1, weights)

@@ -16,7 +16,7 @@ from ucn.config import Calibration, MatchConfig, SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.geometry.coords import is_inside
 from ucn.geometry.warp import homography_from_points, warp_points
-from ucn.matching.cells import CheckedMatches, match_and_check
+from ucn.matching.cells import CheckedMatches, match_points
 from ucn.matching.keypoints import detect_corners
 from ucn.matching.scoring import pair_support, score_features, score_matches
 from ucn.nn import CorrespondenceNetwork
@@ -84,7 +84,7 @@ def fit_match_curve(model: CorrespondenceNetwork, batches: Iterable[PairBatch]) 
     for pair in (pair for batch in batches for pair in batch if pair.is_valid.any()):
         points0, points1 = pair.points0[0][pair.is_valid[0]], pair.points1[0][pair.is_valid[0]]
         map0, map1 = model.encode(pair.image0), model.encode(pair.image1)
-        found = match_and_check(map0, map1, points0, elsewhere_radius=MatchConfig().elsewhere_radius)
+        found = match_points(map0, map1, points0, second_best_radius=MatchConfig().second_best_radius)
         limit = RIGHT_WITHIN if pair.pck_length is None else RIGHT_WITHIN_SHARE * pair.pck_length
         features.append(score_features(found))
         labels.append((found.points1 - points1).norm(dim=-1) <= limit)
@@ -114,11 +114,11 @@ def _match_corners(
     """Corners of image 0 of one pair, and their matches in image 1 of another."""
     corners = detect_corners(first.image0[0], _CORNERS).to(first.image0.device)
     map0, map1 = model.encode(first.image0), model.encode(second.image1)
-    return corners, match_and_check(map0, map1, corners, elsewhere_radius=MatchConfig().elsewhere_radius)
+    return corners, match_points(map0, map1, corners, second_best_radius=MatchConfig().second_best_radius)
 
 
 def _support(corners: Tensor, found: CheckedMatches, calibration: Calibration) -> float:
-    is_mutual = found.misses <= MatchConfig().mutual_tolerance
+    is_mutual = found.round_trip_errors <= MatchConfig().mutual_tolerance
     return pair_support(score_matches(found, calibration), is_mutual, corners, found.points1)
 
 

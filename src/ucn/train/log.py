@@ -17,7 +17,7 @@ from ucn.data.io import write_bytes_atomically
 from ucn.errors import OutputError, UcnError
 from ucn.nn import CorrespondenceNetwork
 from ucn.train.sources.batches import Source
-from ucn.train.validation import match_points
+from ucn.train.validation import match_batch_points
 from ucn.types import Matches, PairBatch
 from ucn.viz import draw_matches
 from ucn.viz.colours import Picture
@@ -193,7 +193,7 @@ def draw_pair(model: CorrespondenceNetwork, pair: PairBatch) -> Picture:
     """A picture (H, W, 3) of where a network finds the true points of image 0, coloured by the errors."""
     is_valid = pair.is_valid[0]
     points0, points1 = pair.points0[0][is_valid], pair.points1[0][is_valid]
-    found = match_points(model, pair, points0)
+    found = match_batch_points(model, pair, points0)
     errors = _to_array((found - points1).norm(dim=-1))
     size_hw = pair.image0.shape[-2], pair.image0.shape[-1]
     matches = Matches(

@@ -30,7 +30,7 @@ from ucn.train.checkpoint import (
 from ucn.train.cuda_graphs import use_graphs
 from ucn.train.distributed import ALONE, Team
 from ucn.train.log import Progress
-from ucn.train.optim import build_optimiser, read_rates, set_rates, update_average
+from ucn.train.optim import build_optimiser, read_learning_rates, set_learning_rates, update_average
 from ucn.train.signals import StoppedError
 from ucn.train.sources.batches import Mixture, PhotoSource, Source
 from ucn.train.start import start_model
@@ -182,7 +182,7 @@ class _Run:
         self.state = TrainingState(model, average, build_optimiser(model, config))
         if resume is not None:
             restore(self.state, resume)
-            set_rates(self.state.optimiser, config, resume.step)  # those that a report would give
+            set_learning_rates(self.state.optimiser, config, resume.step)  # those that a report would give
             self._saved = (resume.step, len(resume.validations))
             best = find_best(resume.validations)
             if best is not None:
@@ -218,7 +218,7 @@ class _Run:
         self._generator.manual_seed(mix_seed(self._seed, "step", step))
         with _reading():
             batch = self._mixture.draw(step, self._generator)
-        set_rates(state.optimiser, config, step)
+        set_learning_rates(state.optimiser, config, step)
         with _fast_products(self._device, config.precision == "bf16"):
             result = training_step(
                 state.model,
@@ -329,7 +329,7 @@ class _Run:
             pairs_per_second=window.pairs * self._team.size / seconds,
             correspondences_per_second=float(window.correspondences) / seconds,
             gradient_norm=_mean(state.gradient_norms),
-            rates=read_rates(state.optimiser),
+            rates=read_learning_rates(state.optimiser),
             memory_bytes=torch.cuda.max_memory_allocated(self._device) if is_gpu else None,
         )
 

@@ -40,7 +40,10 @@ def _parameter_groups(model: CorrespondenceNetwork, config: TrainConfig) -> list
     in_trunk = {id(parameter) for parameter in trunk}
     head = [parameter for parameter in model.parameters() if id(parameter) not in in_trunk]
     groups: list[dict[str, Any]] = []
-    for part, rate, parameters in (("trunk", config.trunk_rate, trunk), ("head", config.head_rate, head)):
+    for part, rate, parameters in (
+        ("trunk", config.trunk_learning_rate, trunk),
+        ("head", config.head_learning_rate, head),
+    ):
         for chosen, decay in _divide_by_decay(parameters, config):
             if chosen:
                 groups.append(
@@ -57,19 +60,19 @@ def _divide_by_decay(parameters: list[Parameter], config: TrainConfig) -> list[t
     return [(kernels, config.weight_decay), (vectors, 0.0)]
 
 
-def set_rates(optimiser: Optimizer, config: TrainConfig, step: int) -> None:
+def set_learning_rates(optimiser: Optimizer, config: TrainConfig, step: int) -> None:
     """Gives the optimiser of `build_optimiser` the rates of a step, counted from 1."""
-    factor = rate_factor(config, step - 1)
+    factor = learning_rate_factor(config, step - 1)
     for group in optimiser.param_groups:
         group["lr"] = group["peak"] * factor
 
 
-def read_rates(optimiser: Optimizer) -> dict[str, float]:
+def read_learning_rates(optimiser: Optimizer) -> dict[str, float]:
     """The present rates of 'trunk' and 'head'."""
     return {group["part"]: group["lr"] for group in optimiser.param_groups}
 
 
-def rate_factor(config: TrainConfig, done: int) -> float:
+def learning_rate_factor(config: TrainConfig, done: int) -> float:
     """Share of the peak rates after so many steps: a linear rise, then the configured schedule.
 
     The cosine reaches 0 after the last step. A milestone m counts from the step after m on.

@@ -62,7 +62,7 @@ class Teacher:
     weight: float
     temperature: float
     descriptor_weight: float = 0.0
-    truth_weight: float = 1.0
+    ground_truth_weight: float = 1.0
 
 
 def training_step(
@@ -94,8 +94,8 @@ def training_step(
         value = compute_loss(map0, map1, batch, loss, generator)
     else:
         value = compare_with_teacher(map0, map1, batch, teacher, precision)
-        if teacher.truth_weight:
-            value = value + teacher.truth_weight * compute_loss(map0, map1, batch, loss, generator)
+        if teacher.ground_truth_weight:
+            value = value + teacher.ground_truth_weight * compute_loss(map0, map1, batch, loss, generator)
     optimiser.zero_grad(set_to_none=True)
     value.backward()  # type: ignore[no-untyped-call]
     mean_loss, correspondences = team.average(model, value.detach(), batch.is_valid.sum())

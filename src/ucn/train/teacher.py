@@ -43,7 +43,12 @@ def start_teacher(
     # torch's annotations do not know memory_format.
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.eval().requires_grad_(False)
-    weighing = (settings.weight, settings.temperature, settings.descriptor_weight, settings.truth_weight)
+    weighing = (
+        settings.weight,
+        settings.temperature,
+        settings.descriptor_weight,
+        settings.ground_truth_weight,
+    )
     if config.precision == "bf16" and has_bfloat16_units(device):
         # In the same precision as the student, but as one CUDA graph for each size of batch.
         fast = FastEncoder(model, use_compiler=config.use_compile)

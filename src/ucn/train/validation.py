@@ -64,12 +64,12 @@ def _measure(model: CorrespondenceNetwork, source: Source, precision: Precision)
 def match_errors(model: CorrespondenceNetwork, pair: PairBatch, precision: Precision = "bf16") -> Tensor:
     """How far matches are from the truth: in pixels, or as a share of the pair's length where it has one."""
     points0, points1 = pair.points0[0][pair.is_valid[0]], pair.points1[0][pair.is_valid[0]]
-    errors: Tensor = (match_points(model, pair, points0, precision) - points1).norm(dim=-1)
+    errors: Tensor = (match_batch_points(model, pair, points0, precision) - points1).norm(dim=-1)
     return errors if pair.pck_length is None else errors / pair.pck_length
 
 
 @torch.no_grad()
-def match_points(
+def match_batch_points(
     model: CorrespondenceNetwork, pair: PairBatch, points0: Tensor, precision: Precision = "bf16"
 ) -> Tensor:
     """Where points (N, 2) of image 0 of a batch of one pair are found in image 1, (N, 2)."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.knn import Outside, nearest
+from ucn.knn import ExclusionRadius, nearest
 from ucn.knn.cpu import binned as binned_search
 from ucn.knn.cpu.binned import (
     _count_bytes,
@@ -56,10 +56,12 @@ def _search_slowly(queries: Tensor, database: Tensor, k: int, excluded: Tensor |
     return order[:, :k].masked_fill(sorted_distances[:, :k] == torch.inf, -1)
 
 
-def _rank(queries: Tensor, database: Tensor, k: int, outside: Outside | None = None) -> tuple[Tensor, Tensor]:
-    batched = outside
-    if outside is not None:
-        batched = Outside(outside.centres[None], outside.positions[None], outside.radius)
+def _rank(
+    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None = None
+) -> tuple[Tensor, Tensor]:
+    batched = exclusion
+    if exclusion is not None:
+        batched = ExclusionRadius(exclusion.centres[None], exclusion.positions[None], exclusion.radius)
     answer = rank_in_bins(queries[None], database[None], k, batched, _BUDGET)
     assert answer is not None
     return answer[0][0], answer[1][0]
@@ -142,10 +144,10 @@ def test_surroundings_are_left_out(k: int, radius: float) -> None:
     queries, database = _draw(40, 1300)
     generator = torch.Generator().manual_seed(2)
     centres, positions = torch.rand(40, 2, generator=generator), torch.rand(1300, 2, generator=generator)
-    outside = Outside(centres, positions, radius)
+    exclusion = ExclusionRadius(centres, positions, radius)
     squared = (centres[:, None] - positions).square().sum(dim=-1)
     expected = _search_slowly(queries, database, k, squared <= radius**2)
-    assert torch.equal(nearest(queries, database, k, outside=outside).indices, expected)
+    assert torch.equal(nearest(queries, database, k, exclusion=exclusion).indices, expected)
 
 
 @pytest.mark.usefixtures("threads")
@@ -171,7 +173,7 @@ def test_surroundings_in_a_feature_map(radius: float, order: str, size: float) -
     centres[3, 0] = torch.nan
     squared = (centres[:, None] - positions).square().sum(dim=-1)
     expected = _search_slowly(database[own], database, 1, squared <= radius**2)
-    found = nearest(database[own], database, outside=Outside(centres, positions, radius)).indices
+    found = nearest(database[own], database, exclusion=ExclusionRadius(centres, positions, radius)).indices
     assert torch.equal(found, expected)
     assert (found[:, 0] != own).any()
     assert found[0, 0] == own[0]
@@ -184,7 +186,9 @@ def test_a_radius_beyond_all_squares_leaves_out_all_that_lie_anywhere(radius: fl
     positions[500:] = 1e25
     positions[1990:] = torch.nan
     expected = 1990 + _search_slowly(queries, database[1990:], 1)
-    found = nearest(queries, database, outside=Outside(torch.zeros(70, 2), positions, radius)).indices
+    found = nearest(
+        queries, database, exclusion=ExclusionRadius(torch.zeros(70, 2), positions, radius)
+    ).indices
     assert torch.equal(found, expected)
 
 
@@ -202,7 +206,7 @@ def test_rows_far_from_all_queries_are_not_measured(monkeypatch: pytest.MonkeyPa
         return measure(some, places)
 
     monkeypatch.setattr(binned_search, "squared_distances", count)
-    nearest(queries, database, outside=Outside(centres, positions, 8.0))
+    nearest(queries, database, exclusion=ExclusionRadius(centres, positions, 8.0))
     assert 0 < sum(measured) <= 64 * 5 * 40
 
 
@@ -210,7 +214,7 @@ def test_fewer_rows_than_neighbours_are_left() -> None:
     queries, database = _draw(4, 1300)
     positions = torch.zeros(1300, 2)
     positions[7], positions[1100] = torch.tensor([5.0, 0.0]), torch.tensor([0.0, 5.0])
-    found = nearest(queries, database, 3, outside=Outside(torch.zeros(4, 2), positions, 1.0))
+    found = nearest(queries, database, 3, exclusion=ExclusionRadius(torch.zeros(4, 2), positions, 1.0))
     assert (found.indices[:, 2] == -1).all()
     assert torch.equal(found.indices[:, :2].sort(dim=1).values, torch.tensor([[7, 1100]]).expand(4, 2))
 

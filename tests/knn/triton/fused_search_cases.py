@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.knn import Outside, nearest
+from ucn.knn import ExclusionRadius, nearest
 from ucn.knn.triton.search import (
     FusedNeighbours,
     Tuning,
@@ -68,17 +68,17 @@ def check(
     queries: Tensor,
     database: Tensor,
     k: int,
-    outside: Outside | None = None,
+    exclusion: ExclusionRadius | None = None,
     tunings: Sequence[Tuning] = TUNINGS,
 ) -> FusedNeighbours:
     """Searches sets (N, D) and (M, D) in several ways, and compares with brute force."""
     batched = None
     excluded = None
-    if outside is not None:
-        batched = Outside(outside.centres[None], outside.positions[None], outside.radius)
+    if exclusion is not None:
+        batched = ExclusionRadius(exclusion.centres[None], exclusion.positions[None], exclusion.radius)
         exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
-        gaps = exactly(outside.centres.double(), outside.positions.double())
-        excluded = (gaps <= outside.radius).cpu().numpy()
+        gaps = exactly(exclusion.centres.double(), exclusion.positions.double())
+        excluded = (gaps <= exclusion.radius).cpu().numpy()
     distances, indices = brute_force(queries, database, k, excluded)
     for tuning in tunings:
         found = search_fused(queries[None], database[None], k, batched, tuning)
@@ -183,11 +183,11 @@ def test_ties_within_the_tolerance_stand_by_index() -> None:
 
 def test_outside() -> None:
     places = torch.rand(4 + 150, 2, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 40
-    outside = Outside(places[:4], places[4:], 15.0)
-    check(draw_unit(4, 12), draw_unit(150, 12, seed=1), 3, outside)
+    exclusion = ExclusionRadius(places[:4], places[4:], 15.0)
+    check(draw_unit(4, 12), draw_unit(150, 12, seed=1), 3, exclusion)
     # The query's own row and its surroundings are the nearest by far, and do not count.
     database = draw_unit(150, 12, seed=1)
-    check(database[:3], database, 1, Outside(places[4:7], places[4:], 15.0))
+    check(database[:3], database, 1, ExclusionRadius(places[4:7], places[4:], 15.0))
 
 
 @pytest.mark.parametrize("N", [1, 1024, 1025, 4097])
@@ -237,9 +237,9 @@ def test_outside_in_a_feature_map(tuning: Tuning) -> None:
             torch.where(is_near, cells, -1).argmax(dim=1),
             torch.where(is_near, cells, 256).argmin(dim=1),
         ):
-            check(database[cell], database, 1, Outside(own, positions, radius), tunings=[tuning])
+            check(database[cell], database, 1, ExclusionRadius(own, positions, radius), tunings=[tuning])
     some = slice(7, 8)
-    check(database[some], database, 2, Outside(centres[some], positions, 8.0), tunings=[tuning])
+    check(database[some], database, 2, ExclusionRadius(centres[some], positions, 8.0), tunings=[tuning])
 
 
 @pytest.mark.parametrize("N", [600] if DEVICE == "cpu" else [600, 9000])
@@ -248,8 +248,8 @@ def test_outside_with_many_queries_of_equal_height(N: int) -> None:
     positions = torch.stack([torch.arange(40) % 5, torch.arange(40) // 5], dim=-1).to(DEVICE) * 4.0
     generator = torch.Generator().manual_seed(7)
     centres = torch.randint(-8, 9, (N, 2), generator=generator).to(DEVICE) * 2.0
-    outside = Outside(centres, positions, 12.0)
-    check(draw_unit(N, 4), draw_unit(40, 4, seed=1), 1, outside, tunings=[SMALL])
+    exclusion = ExclusionRadius(centres, positions, 12.0)
+    check(draw_unit(N, 4), draw_unit(40, 4, seed=1), 1, exclusion, tunings=[SMALL])
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -260,7 +260,7 @@ def test_outside_with_heights_that_sorting_does_not_tell_apart(tuning: Tuning, s
     positions = torch.stack([torch.zeros_like(heights), heights], dim=-1)
     database = draw_unit(128, 12, seed=1)
     order = torch.randperm(128, generator=torch.Generator().manual_seed(3)).to(DEVICE)
-    check(database[order], database, 1, Outside(positions[order], positions, 0.0), tunings=[tuning])
+    check(database[order], database, 1, ExclusionRadius(positions[order], positions, 0.0), tunings=[tuning])
 
 
 @pytest.mark.parametrize("height", [3.2e38, -3.2e38, 3.402e38, -3.402e38])
@@ -268,7 +268,7 @@ def test_outside_of_places_as_far_off_as_can_be(height: float) -> None:
     positions = torch.tensor([[0.0, height]], device=DEVICE).repeat(40, 1)
     positions[:, 0] = torch.arange(40) * 4.0
     database = draw_unit(40, 8, seed=1)
-    check(database[:5], database, 1, Outside(positions[:5], positions, 6.0), tunings=[SMALL])
+    check(database[:5], database, 1, ExclusionRadius(positions[:5], positions, 6.0), tunings=[SMALL])
 
 
 def test_outside_by_hand() -> None:
@@ -276,23 +276,25 @@ def test_outside_by_hand() -> None:
     positions = torch.tensor([[0.0, 0.0], [16.0, 0.0], [0.0, 17.0]], device=DEVICE)
     centres = torch.tensor([[0.0, 0.0], [16.0, 1.0], [0.0, 8.0]], device=DEVICE)
     queries = torch.zeros(3, 1, device=DEVICE)
-    found = check(queries, database, 1, Outside(centres, positions, 16.0))
+    found = check(queries, database, 1, ExclusionRadius(centres, positions, 16.0))
     assert found.indices[0].tolist() == [[2], [0], [1]]
     for radius in (100, 1e30):
-        found = check(queries, database, 2, Outside(centres, positions, radius))
+        found = check(queries, database, 2, ExclusionRadius(centres, positions, radius))
         assert found.indices[0].tolist() == [[-1, -1]] * 3
 
 
 def test_items_of_a_batch_are_searched_apart() -> None:
     queries, database = draw_unit(2, 2, 16), draw_unit(2, 40, 16, seed=1)
     centres, positions = draw(2, 2, 2) * 9, draw(40, 2, seed=1) * 9
-    together = search_fused(queries, database, 2, Outside(centres, positions.expand(2, 40, 2), 6.0), SMALL)
+    together = search_fused(
+        queries, database, 2, ExclusionRadius(centres, positions.expand(2, 40, 2), 6.0), SMALL
+    )
     for b in range(2):
         alone = search_fused(
             queries[b : b + 1],
             database[b : b + 1],
             2,
-            Outside(centres[b : b + 1], positions[None], 6.0),
+            ExclusionRadius(centres[b : b + 1], positions[None], 6.0),
             SMALL,
         )
         assert torch.equal(together.indices[b], alone.indices[0])
@@ -312,9 +314,9 @@ def test_values_that_cannot_be_searched_show(bad: float) -> None:
 def test_the_door_takes_the_fused_search(monkeypatch: pytest.MonkeyPatch) -> None:
     queries, database = draw_unit(2, 16), draw_unit(40, 16, seed=1)
     places = torch.rand(40, 2, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 40
-    outside = Outside(places[:2], places, 9.0)
+    exclusion = ExclusionRadius(places[:2], places, 9.0)
     monkeypatch.setattr("ucn.knn.search.use_fused", lambda *tensors: False)
-    expected = [nearest(queries, database, 3), nearest(queries, database, outside=outside)]
+    expected = [nearest(queries, database, 3), nearest(queries, database, exclusion=exclusion)]
     monkeypatch.setattr("ucn.knn.search.use_fused", lambda *tensors: True)
     huge = nearest(queries * 1e30, database * 1e30, 3)  # by torch: too large for float32 products
     assert torch.equal(huge.indices, expected[0].indices)
@@ -327,7 +329,7 @@ def test_the_door_takes_the_fused_search(monkeypatch: pytest.MonkeyPatch) -> Non
         raise AssertionError("the torch search was called")
 
     monkeypatch.setattr("ucn.knn.search.search_exactly", refuse)
-    found = [nearest(queries, database, 3), nearest(queries, database, outside=outside)]
+    found = [nearest(queries, database, 3), nearest(queries, database, exclusion=exclusion)]
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours.indices, theirs.indices)
         torch.testing.assert_close(ours.distances, theirs.distances, rtol=1e-6, atol=0)
@@ -336,8 +338,8 @@ def test_the_door_takes_the_fused_search(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_left_to_the_torch_search() -> None:
     some = torch.zeros(1, 10, 16)
     wide = torch.zeros(1, 10, 513)
-    places = Outside(torch.zeros(1, 10, 2), torch.zeros(1, 10, 2), 1.0)
-    double = Outside(torch.zeros(1, 10, 2).double(), torch.zeros(1, 10, 2), 1.0)
+    places = ExclusionRadius(torch.zeros(1, 10, 2), torch.zeros(1, 10, 2), 1.0)
+    double = ExclusionRadius(torch.zeros(1, 10, 2).double(), torch.zeros(1, 10, 2), 1.0)
     assert can_search(some, some, 8, places, 2**20)
     assert not can_search(some, some, 9, None, 2**20)
     assert not can_search(wide, wide, 1, None, 2**20)
@@ -357,20 +359,22 @@ def test_splits_cover_the_database_and_fill_the_device() -> None:
     assert choose_tuning(torch.device("cpu"), 128) == Tuning()
 
 
-def check_nearest(queries: Tensor, database: Tensor, outside: Outside | None, found: FusedNeighbours) -> None:
+def check_nearest(
+    queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None, found: FusedNeighbours
+) -> None:
     """Compares with float64, for sets too large for brute force row by row."""
     exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
     distances = exactly(queries.double(), database.double())
-    if outside is not None:
-        gaps = exactly(outside.centres.double(), outside.positions.double())
-        distances.masked_fill_(gaps <= outside.radius, torch.inf)
+    if exclusion is not None:
+        gaps = exactly(exclusion.centres.double(), exclusion.positions.double())
+        distances.masked_fill_(gaps <= exclusion.radius, torch.inf)
     assert torch.equal(found.indices, distances.argmin(dim=2, keepdim=True))
     torch.testing.assert_close(
         found.distances.double(), distances.amin(dim=2, keepdim=True), rtol=1e-6, atol=0
     )
 
 
-@pytest.mark.parametrize("has_outside", [False, True], ids=["plain", "outside"])
+@pytest.mark.parametrize("has_outside", [False, True], ids=["plain", "exclusion"])
 @pytest.mark.parametrize("tuning", LAUNCHED, ids=range(len(LAUNCHED)))
 def test_searches_in_a_row_do_not_disturb_each_other(tuning: Tuning, has_outside: bool) -> None:
     """Nothing waits between them, and each finds its inputs where those of the last one were."""
@@ -382,14 +386,14 @@ def test_searches_in_a_row_do_not_disturb_each_other(tuning: Tuning, has_outside
         for i in range(rounds)
     ]
     queries, database, centres = (torch.empty_like(part) for part in inputs[0])
-    outside = Outside(centres, positions, 16.0) if has_outside else None
+    exclusion = ExclusionRadius(centres, positions, 16.0) if has_outside else None
     answers = []
     for parts in inputs:
         for target, part in zip((queries, database, centres), parts, strict=True):
             target.copy_(part)
-        answers.append(search_fused(queries, database, 1, outside, tuning))
+        answers.append(search_fused(queries, database, 1, exclusion, tuning))
     for (own_queries, own_database, own_centres), found in zip(inputs, answers, strict=True):
-        own = Outside(own_centres, positions, 16.0) if has_outside else None
+        own = ExclusionRadius(own_centres, positions, 16.0) if has_outside else None
         check_nearest(own_queries, own_database, own, found)
 
 

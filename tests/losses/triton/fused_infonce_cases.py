@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ucn.losses.triton.infonce import send_back, sum_rivals
+from ucn.losses.triton.infonce import send_back, sum_negatives
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter multiplies in float32, a GPU in TF32.
@@ -39,7 +39,7 @@ def test_sums_and_gradients(shape: tuple[int, int, int, int], radius: float) -> 
     q, c, centres, positions = make_case(*shape)
     wanted_q, wanted_c = q.double().requires_grad_(), c.double().requires_grad_()
     wanted = sum_slowly(wanted_q, wanted_c, centres, positions, radius)
-    found = sum_rivals(q, c, centres, positions, radius)
+    found = sum_negatives(q, c, centres, positions, radius)
     torch.testing.assert_close(found, wanted.float().detach(), atol=TOLERANCE, rtol=TOLERANCE)
     weights = torch.rand(shape[:2], generator=torch.Generator().manual_seed(5)).to(DEVICE)
     torch.where(wanted > -math.inf, wanted * weights.double(), 0).sum().backward()  # type: ignore[no-untyped-call]
@@ -54,7 +54,7 @@ def test_sums_and_gradients(shape: tuple[int, int, int, int], radius: float) -> 
 def test_queries_without_rivals() -> None:
     q, c, centres, positions = make_case(1, 3, 20, 8)
     centres[0, 1] = 1000.0  # all cells are far from this one, and near the others
-    found = sum_rivals(q, c, centres, positions, 100.0)
+    found = sum_negatives(q, c, centres, positions, 100.0)
     assert found[0, [0, 2]].tolist() == [-math.inf, -math.inf] and found[0, 1].isfinite()
     sent_q, sent_c = send_back(q, c, centres, positions, 100.0, found, torch.ones_like(found))
     assert (sent_q[0, [0, 2]] == 0).all() and sent_q[0, 1].abs().max() > 0
@@ -65,8 +65,8 @@ def test_cells_of_channels_last_maps() -> None:
     q, c, centres, positions = make_case(2, 9, 30, 16)
     other = c.mT.contiguous().mT
     assert other.stride() != c.stride()
-    found = sum_rivals(q, other, centres, positions, 3.0)
-    torch.testing.assert_close(found, sum_rivals(q, c, centres, positions, 3.0))
+    found = sum_negatives(q, other, centres, positions, 3.0)
+    torch.testing.assert_close(found, sum_negatives(q, c, centres, positions, 3.0))
     ones = torch.ones_like(found)
     for one, two in zip(
         send_back(q, other, centres, positions, 3.0, found, ones),
@@ -81,9 +81,9 @@ def test_cells_with_gaps_and_cells_that_share_memory() -> None:
     q, c, centres, positions = make_case(2, 9, 30, 16)
     gaps = torch.cat([c, torch.full_like(c, 7.0)], dim=1)[:, :16]
     for cells in (gaps, c[:1].expand(2, -1, -1)):
-        result = sum_rivals(q, cells, centres, positions, 1.0)
+        result = sum_negatives(q, cells, centres, positions, 1.0)
         plain = cells.clone(memory_format=torch.contiguous_format)
-        torch.testing.assert_close(result, sum_rivals(q, plain, centres, positions, 1.0))
+        torch.testing.assert_close(result, sum_negatives(q, plain, centres, positions, 1.0))
         ones = torch.ones_like(result)
         sent = send_back(q, cells, centres, positions, 1.0, result, ones)
         for one, two in zip(sent, send_back(q, plain, centres, positions, 1.0, result, ones), strict=True):
@@ -92,7 +92,7 @@ def test_cells_with_gaps_and_cells_that_share_memory() -> None:
 
 def test_no_queries() -> None:
     q, c, centres, positions = make_case(2, 0, 7, 8)
-    found = sum_rivals(q, c, centres, positions, 3.0)
+    found = sum_negatives(q, c, centres, positions, 3.0)
     assert found.shape == (2, 0)
     sent_q, sent_c = send_back(q, c, centres, positions, 3.0, found, found)
     assert sent_q.shape == q.shape and (sent_c == 0).all()
@@ -100,6 +100,6 @@ def test_no_queries() -> None:
 
 def test_large_similarities_do_not_overflow() -> None:
     q, c, centres, positions = make_case(1, 4, 50, 8)
-    found = sum_rivals(q * 1000, c, centres, positions, 3.0)
+    found = sum_negatives(q * 1000, c, centres, positions, 3.0)
     wanted = sum_slowly(q * 1000, c, centres, positions, 3.0)
     torch.testing.assert_close(found, wanted.float(), rtol=max(TOLERANCE, 1e-5), atol=0.1)

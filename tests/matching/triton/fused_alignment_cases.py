@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from support.alignment_cases import SHIFT, TURN, draw
-from ucn.geometry.neighbours import find_near_places
+from ucn.geometry.neighbours import nearest_points
 from ucn.matching import alignment
 from ucn.matching.alignment import align_points, estimate_linear_parts
 from ucn.matching.triton.alignment import align_fused, fit_linear_parts_fused
@@ -93,7 +93,7 @@ def test_linear_parts(count: int, known: int) -> None:
     known0[-1], known1[-1] = known0[0], known1[0]  # as near, and as far off
     points0 = scatter(count)[0]
     neighbours = min(12, known)
-    rows = find_near_places(points0, known0, neighbours)[1]
+    rows = nearest_points(points0, known0, neighbours)[1]
     found = fit_linear_parts_fused(
         known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, least_scale=0.5
     )

@@ -27,7 +27,7 @@ from ucn.features.surf import SurfKeypoints
 from ucn.features.surf import find_obstacle as find_surf_obstacle
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
-from ucn.matching.cells import match_and_check
+from ucn.matching.cells import match_points
 from ucn.matching.keypoints import detect_corners
 from ucn.matching.matcher import Matcher
 from ucn.nn.encoder import choose_exact_engine
@@ -137,13 +137,13 @@ class DenseMatcher:
             return match_keypoints(
                 Keypoints(points0, _read(features0, points0)), Keypoints(points1, _read(features1, points1))
             )
-        found = match_and_check(
+        found = match_points(
             features0.map,
             features1.map,
             _to_encoded(features0, points0),
-            elsewhere_radius=_CONFIG.elsewhere_radius,
+            second_best_radius=_CONFIG.second_best_radius,
         )
-        rows = (found.misses <= _CONFIG.mutual_tolerance).nonzero()[:, 0]
+        rows = (found.round_trip_errors <= _CONFIG.mutual_tolerance).nonzero()[:, 0]
         rows = rows[found.similarities[rows].argsort(descending=True, stable=True)].cpu()
         back = resize_scale(features1.map.image_hw, features1.image_hw)
         matched = resize_points(found.points1, back).cpu()

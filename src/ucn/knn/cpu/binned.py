@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ucn.knn.exclusion import Outside, squared_distances, squared_distances_bytes
+from ucn.knn.exclusion import ExclusionRadius, squared_distances, squared_distances_bytes
 from ucn.knn.reranking import rerank
 from ucn.knn.rounding import bound_rounding, factor_roundoff
 from ucn.runtime.kernels import has_bfloat16_products
@@ -66,7 +66,7 @@ class _Rows:
 
 
 def rank_in_bins(
-    queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int
+    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
 ) -> tuple[Tensor, Tensor] | None:
     """Indices (B, N, k) for queries (B, N, D) and database (B, M, D), and which queries (B, N) those settle.
 
@@ -78,7 +78,7 @@ def rank_in_bins(
     if not is_suited or k > _MOST_NEIGHBOURS or factor_roundoff(torch.float32) > 0:
         return None
     prepared = (28 + 2 * D) * M  # lengths in float64, what is made of them, penalties, and halves
-    plan = _plan_threads(N, M, D, k, outside, memory_bytes - prepared)
+    plan = _plan_threads(N, M, D, k, exclusion, memory_bytes - prepared)
     if plan is None:
         return None
     step, threads = plan
@@ -86,16 +86,18 @@ def rank_in_bins(
     is_settled = torch.empty(B, N, dtype=torch.bool)
     for item in range(B):
         rows = _prepare(database[item])
-        parts: list[tuple[slice | Tensor, Outside | None]]
-        if outside is None:
+        parts: list[tuple[slice | Tensor, ExclusionRadius | None]]
+        if exclusion is None:
             parts = [(slice(start, start + step), None) for start in range(0, N, step)]
         else:
-            places = replace(outside, centres=outside.centres[item], positions=outside.positions[item])
+            places = replace(exclusion, centres=exclusion.centres[item], positions=exclusion.positions[item])
             # By height, so that most rows of a map are far from all queries of a part.
             by_height = torch.split(places.centres[:, 1].argsort(), step)
             parts = [(own, replace(places, centres=places.centres[own])) for own in by_height]
 
-        def rank(part: tuple[slice | Tensor, Outside | None], item: int = item, rows: _Rows = rows) -> None:
+        def rank(
+            part: tuple[slice | Tensor, ExclusionRadius | None], item: int = item, rows: _Rows = rows
+        ) -> None:
             own, near = part
             indices[item, own], is_settled[item, own] = _rank(queries[item, own], rows, k, near)
 
@@ -104,7 +106,7 @@ def rank_in_bins(
 
 
 def _plan_threads(
-    N: int, M: int, D: int, k: int, outside: Outside | None, memory_bytes: int
+    N: int, M: int, D: int, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
 ) -> tuple[int, int] | None:
     """How many queries a thread takes at a time, and how many threads work at once.
 
@@ -117,17 +119,19 @@ def _plan_threads(
         for most in (_BLOCK_QUERIES, _BLOCK_QUERIES // 2, _BLOCK_QUERIES // 4, _BLOCK_QUERIES // 8):
             rounds = -(-N // (most * threads))
             step = -(-N // (rounds * threads))  # as much for each thread
-            if _count_bytes(step, M, D, k, outside) * threads <= memory_bytes:
+            if _count_bytes(step, M, D, k, exclusion) * threads <= memory_bytes:
                 return step, threads
     return None
 
 
-def _count_bytes(step: int, M: int, D: int, k: int, outside: Outside | None) -> int:
+def _count_bytes(step: int, M: int, D: int, k: int, exclusion: ExclusionRadius | None) -> int:
     """What one thread holds at a time."""
     scores, places = 4 * step * _BLOCK_ROWS, 0
-    if outside is not None:  # a mask, a copy of the queries, and which rows are near
+    if exclusion is not None:  # a mask, a copy of the queries, and which rows are near
         mask = min(step, _MASKED_QUERIES) * _BLOCK_ROWS
-        places = mask * squared_distances_bytes(outside.centres, outside.positions) + 4 * step * D + 32 * M
+        places = (
+            mask * squared_distances_bytes(exclusion.centres, exclusion.positions) + 4 * step * D + 32 * M
+        )
     bins = 2 * step * (-(-M // _BIN) + _BLOCK_ROWS) * 4
     candidates = step * (k * _BIN * (8 * D + 64) + _MOST_BINS * (12 * _BIN + 24))
     return scores + places + bins + candidates + 24 * max(_BLOCK_ROWS, step) * D + _MEASURED_BYTES
@@ -157,23 +161,23 @@ def _prepare(database: Tensor) -> _Rows:
     return _Rows(database, (-0.5 * squares).float(), largest.sqrt(), halves, slack, threading.Event())
 
 
-def _rank(queries: Tensor, rows: _Rows, k: int, outside: Outside | None) -> tuple[Tensor, Tensor]:
+def _rank(queries: Tensor, rows: _Rows, k: int, exclusion: ExclusionRadius | None) -> tuple[Tensor, Tensor]:
     """Indices (n, k) of some queries (n, D), and which of them those settle."""
     norms = torch.linalg.vector_norm(queries.double(), dim=-1)
     bound = bound_rounding(norms[None], rows.largest_norm.view(1, 1), queries.shape[1], torch.float32)[0]
     if rows.halves is not None and not rows.is_crowded.is_set():
-        return _rank_by_halves(queries, rows, k, outside, norms, bound)
-    return _rank_by_floats(queries, rows, k, outside, bound)
+        return _rank_by_halves(queries, rows, k, exclusion, norms, bound)
+    return _rank_by_floats(queries, rows, k, exclusion, bound)
 
 
 def _rank_by_floats(
-    queries: Tensor, rows: _Rows, k: int, outside: Outside | None, bound: Tensor
+    queries: Tensor, rows: _Rows, k: int, exclusion: ExclusionRadius | None, bound: Tensor
 ) -> tuple[Tensor, Tensor]:
     """As `_rank`, by products in float32."""
-    bins = _fill_bins(queries, rows.values, rows.penalties, outside)
+    bins = _fill_bins(queries, rows.values, rows.penalties, exclusion)
     best, chosen = _take_best(bins, k)
     candidates = _list_rows(chosen)  # (n, k * 16)
-    values, places = _take_best(_score(queries, rows, candidates, outside), k)
+    values, places = _take_best(_score(queries, rows, candidates, exclusion), k)
     indices = candidates.gather(1, places).masked_fill_(values[:, :k] == -torch.inf, -1)
     # A row of any other bin scored at most what the best of these bins did, in the first product.
     rival = torch.maximum(values[:, k:], best[:, k:]).double()
@@ -181,19 +185,19 @@ def _rank_by_floats(
     close = (~is_settled).nonzero()[:, 0]
     if 0 < len(close) <= _MOST_CLOSE * len(queries):
         bins.scatter_(1, chosen, best[:, :k])  # what taking the best may have overwritten
-        near = None if outside is None else replace(outside, centres=outside.centres[close])
+        near = None if exclusion is None else replace(exclusion, centres=exclusion.centres[close])
         measured, is_settled[close] = _measure(queries[close], rows, k, near, bins[close], bound[close])
         indices[close] = measured
     return indices, is_settled & bound.isfinite()
 
 
 def _rank_by_halves(
-    queries: Tensor, rows: _Rows, k: int, outside: Outside | None, norms: Tensor, bound: Tensor
+    queries: Tensor, rows: _Rows, k: int, exclusion: ExclusionRadius | None, norms: Tensor, bound: Tensor
 ) -> tuple[Tensor, Tensor]:
     """As `_rank`, with bins chosen by products in bfloat16."""
     assert rows.halves is not None
     n, D = queries.shape
-    bins = _fill_bins(queries.to(torch.bfloat16), rows.halves, None, outside)
+    bins = _fill_bins(queries.to(torch.bfloat16), rows.halves, None, exclusion)
     least = _find_least(bins, rows, k, norms, bound, D)
     owner, chosen = (bins >= least).nonzero(as_tuple=True)
     counts = torch.bincount(owner, minlength=n)
@@ -201,11 +205,11 @@ def _rank_by_halves(
     crowded = is_crowded.nonzero()[:, 0]
     if len(crowded) > _MOST_CROWDED * n:
         rows.is_crowded.set()
-        return _rank_by_floats(queries, rows, k, outside, bound)
+        return _rank_by_floats(queries, rows, k, exclusion, bound)
     if len(crowded):
         is_kept = ~is_crowded[owner]
         owner, chosen, counts = owner[is_kept], chosen[is_kept], counts.masked_fill_(is_crowded, 0)
-    candidates, scores = _score_bins(queries, rows, owner, chosen, counts, outside, n * k)
+    candidates, scores = _score_bins(queries, rows, owner, chosen, counts, exclusion, n * k)
     values, places = _take_best(scores.clone(), k)
     indices = candidates.gather(1, places).masked_fill_(values[:, :k] == -torch.inf, -1)
     # No row of another bin comes as near to the k-th as the bound: see `_find_least`.
@@ -221,7 +225,7 @@ def _rank_by_halves(
         indices[close], is_settled[close] = found[0, :, :k], is_close_settled[0]
     is_settled &= bound.isfinite()
     if len(crowded):
-        near = None if outside is None else replace(outside, centres=outside.centres[crowded])
+        near = None if exclusion is None else replace(exclusion, centres=exclusion.centres[crowded])
         indices[crowded], is_settled[crowded] = _rank_by_floats(
             queries[crowded], rows, k, near, bound[crowded]
         )
@@ -252,7 +256,7 @@ def _score_bins(
     owner: Tensor,
     chosen: Tensor,
     counts: Tensor,
-    outside: Outside | None,
+    exclusion: ExclusionRadius | None,
     step: int,
 ) -> tuple[Tensor, Tensor]:
     """Rows (n, c * 16) of each query's candidate bins, and their scores, -inf where it has fewer bins.
@@ -263,7 +267,7 @@ def _score_bins(
         owner: (P,) which query each candidate bin is of, in order.
         chosen: (P,) the bins.
         counts: (n,) how many each query has.
-        outside: what is excluded.
+        exclusion: what is excluded.
         step: bins that are scored at a time.
     """
     n, width = len(queries), max(1, int(counts.amax()))
@@ -273,7 +277,7 @@ def _score_bins(
     for start in range(0, len(owner), step):
         part = slice(start, start + step)
         listed, some = _list_rows(chosen[part, None]), owner[part]
-        near = None if outside is None else replace(outside, centres=outside.centres[some])
+        near = None if exclusion is None else replace(exclusion, centres=exclusion.centres[some])
         candidates.index_copy_(0, place[part], listed)
         scores.index_copy_(0, place[part], _score(queries[some], rows, listed, near))
     return candidates.view(n, -1), scores.view(n, -1)
@@ -286,24 +290,26 @@ def _compare_rivals(better: Tensor, rival: Tensor, bound: Tensor) -> Tensor:
 
 
 def _measure(
-    queries: Tensor, rows: _Rows, k: int, outside: Outside | None, bins: Tensor, bound: Tensor
+    queries: Tensor, rows: _Rows, k: int, exclusion: ExclusionRadius | None, bins: Tensor, bound: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Indices (n, k) of queries with rivals that stand close, by the distances to all rows of some bins."""
     best, chosen = bins.topk(k + _SPARE_BINS + 1, dim=1)
     candidates = _list_rows(chosen[:, :-1])
-    candidates = candidates.masked_fill(_score(queries, rows, candidates, outside) == -torch.inf, -1)
+    candidates = candidates.masked_fill(_score(queries, rows, candidates, exclusion) == -torch.inf, -1)
     norms = torch.linalg.vector_norm(queries.double(), dim=-1)
     sets = queries[None], rows.values[None], candidates[None]
     found, is_settled = rerank(*sets, k, norms[None], bound[None], best[None, :, -1], _MEASURED_BYTES)
     return found[0, :, :k], is_settled[0]
 
 
-def _fill_bins(queries: Tensor, values: Tensor, penalties: Tensor | None, outside: Outside | None) -> Tensor:
+def _fill_bins(
+    queries: Tensor, values: Tensor, penalties: Tensor | None, exclusion: ExclusionRadius | None
+) -> Tensor:
     """The best scores (n, bins) of bins of rows; see `_list_rows` for which is which."""
     n, M = len(queries), len(values)
     bins = queries.new_empty(n, -(-M // _BLOCK_ROWS) * (_BLOCK_ROWS // _BIN))
     buffer = queries.new_empty(n, _BLOCK_ROWS)
-    spans = [] if outside is None else _find_spans(outside)
+    spans = [] if exclusion is None else _find_spans(exclusion)
     for start in range(0, M, _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, M)
         scores = buffer[:, : stop - start]
@@ -311,8 +317,8 @@ def _fill_bins(queries: Tensor, values: Tensor, penalties: Tensor | None, outsid
             torch.mm(queries, values[start:stop].T, out=scores)
         else:
             torch.addmm(penalties[start:stop], queries, values[start:stop].T, out=scores)
-        if outside is not None:
-            _exclude(scores, start, outside, spans)
+        if exclusion is not None:
+            _exclude(scores, start, exclusion, spans)
         buffer[:, stop - start :] = -torch.inf
         first = start // _BIN
         target = bins[:, first : first + _BLOCK_ROWS // _BIN]
@@ -320,21 +326,21 @@ def _fill_bins(queries: Tensor, values: Tensor, penalties: Tensor | None, outsid
     return bins
 
 
-def _find_spans(outside: Outside) -> list[tuple[slice, int, int]]:
+def _find_spans(exclusion: ExclusionRadius) -> list[tuple[slice, int, int]]:
     """Some queries at a time, and the first row and the end of those that may lie within their radius.
 
     In a feature map these are few. Rows in no order of height all lie between the first and the last.
     """
-    centres, heights = outside.centres[:, 1].double(), outside.positions[:, 1].double()
+    centres, heights = exclusion.centres[:, 1].double(), exclusion.positions[:, 1].double()
     # A little more than the radius, whatever distances are rounded to, and whatever they underflow to.
-    reach = 1.001 * max(outside.radius, 1e-18)
+    reach = 1.001 * max(exclusion.radius, 1e-18)
     spans = []
     for start in range(0, len(centres), _MASKED_QUERIES):
         group = slice(start, start + _MASKED_QUERIES)
         known = centres[group][~centres[group].isnan()]  # those that lie nowhere exclude nothing
         if not len(known):
             continue
-        if outside.radius > _LARGEST_REACH:
+        if exclusion.radius > _LARGEST_REACH:
             spans.append((group, 0, len(heights)))
             continue
         is_near = (heights >= known.amin() - reach) & (heights <= known.amax() + reach)
@@ -344,14 +350,16 @@ def _find_spans(outside: Outside) -> list[tuple[slice, int, int]]:
     return spans
 
 
-def _exclude(scores: Tensor, start: int, outside: Outside, spans: list[tuple[slice, int, int]]) -> None:
+def _exclude(
+    scores: Tensor, start: int, exclusion: ExclusionRadius, spans: list[tuple[slice, int, int]]
+) -> None:
     """Puts rows too near the queries' places out of reach, in scores (n, m) of rows from `start` on."""
     for group, first, end in spans:
         near = slice(max(start, first), min(start + scores.shape[1], end))
         if near.start < near.stop:
-            away = squared_distances(outside.centres[group], outside.positions[near])
+            away = squared_distances(exclusion.centres[group], exclusion.positions[near])
             own = scores[group, near.start - start : near.stop - start]
-            own.masked_fill_(away <= outside.radius**2, -torch.inf)
+            own.masked_fill_(away <= exclusion.radius**2, -torch.inf)
 
 
 def _list_rows(bins: Tensor) -> Tensor:
@@ -361,16 +369,16 @@ def _list_rows(bins: Tensor) -> Tensor:
     return (first[..., None] + torch.arange(_BIN) * per_block).flatten(1)
 
 
-def _score(queries: Tensor, rows: _Rows, candidates: Tensor, outside: Outside | None) -> Tensor:
+def _score(queries: Tensor, rows: _Rows, candidates: Tensor, exclusion: ExclusionRadius | None) -> Tensor:
     """Scores (n, c) of candidates (n, c); -inf for those that are not in the database or excluded."""
     is_row = candidates < len(rows.values)
     safe = candidates.clamp(max=len(rows.values) - 1)
     # These two are several times as fast as the same by indexing and einsum.
     chosen = rows.values.index_select(0, safe.flatten()).view(*safe.shape, -1)
     found = chosen.mul_(queries[:, None]).sum(dim=-1).add_(rows.penalties[safe])
-    if outside is not None:
-        away = squared_distances(outside.centres[:, None], outside.positions[safe])[:, 0]
-        is_row &= ~(away <= outside.radius**2)  # not above: places that are nowhere exclude nothing
+    if exclusion is not None:
+        away = squared_distances(exclusion.centres[:, None], exclusion.positions[safe])[:, 0]
+        is_row &= ~(away <= exclusion.radius**2)  # not above: places that are nowhere exclude nothing
     return found.masked_fill_(~is_row, -torch.inf)
 
 

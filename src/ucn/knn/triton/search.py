@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ucn.knn.exclusion import Outside
+from ucn.knn.exclusion import ExclusionRadius
 from ucn.knn.triton.prepare import GROUP, PLACES, prepare
 from ucn.knn.triton.rank import rank
 from ucn.knn.triton.settle import settle
@@ -134,29 +134,35 @@ class _Work:
     heights: Tensor
 
 
-def can_search(queries: Tensor, database: Tensor, k: int, outside: Outside | None, memory_bytes: int) -> bool:
+def can_search(
+    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
+) -> bool:
     """Whether `search_fused` takes such inputs (B, N, D) and (B, M, D); others are for the torch search."""
     (B, N, D), M = queries.shape, database.shape[1]
     if B * N * M == 0 or D > MAX_DIMENSION or k > MAX_NEIGHBOURS or B > 65535 or max(N, M) >= 2**30:
         return False
     if queries.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return False
-    if outside is not None and torch.float64 in (outside.centres.dtype, outside.positions.dtype):
+    if exclusion is not None and torch.float64 in (exclusion.centres.dtype, exclusion.positions.dtype):
         return False
     tuning = choose_tuning(queries.device, queries.shape[2])
-    sizes = _plan(queries, database, k, outside is not None, tuning)
+    sizes = _plan(queries, database, k, exclusion is not None, tuning)
     row_bytes = (
         2 * sizes.d_pad * (N + sizes.padded)
         + 4 * sizes.padded
         + N * (4 * sizes.splits * sizes.slots + 12 * k + 16)
-        + (outside is not None) * (8 * sizes.padded + 12 * N)
+        + (exclusion is not None) * (8 * sizes.padded + 12 * N)
     )
     is_held = round_to_power(sizes.splits) * sizes.slots <= _MOST_CANDIDATES
     return is_held and B * row_bytes <= memory_bytes
 
 
 def search_fused(
-    queries: Tensor, database: Tensor, k: int, outside: Outside | None = None, tuning: Tuning | None = None
+    queries: Tensor,
+    database: Tensor,
+    k: int,
+    exclusion: ExclusionRadius | None = None,
+    tuning: Tuning | None = None,
 ) -> FusedNeighbours:
     """Finds the k nearest rows of (B, M, D) for each query (B, N, D), all on one CUDA device.
 
@@ -164,7 +170,7 @@ def search_fused(
         queries: float16, bfloat16 or float32; D up to 512.
         database: of the same type and device.
         k: how many, up to 8.
-        outside: as in `nearest`, with positions (B, M, 2) that may be expanded.
+        exclusion: as in `nearest`, with positions (B, M, 2) that may be expanded.
         tuning: how the work is cut; a good choice where None.
 
     Returns:
@@ -173,17 +179,17 @@ def search_fused(
     """
     tuning = tuning or choose_tuning(queries.device, queries.shape[2])
     (B, N, _), M = queries.shape, database.shape[1]
-    sizes = _plan(queries, database, k, outside is not None, tuning)
+    sizes = _plan(queries, database, k, exclusion is not None, tuning)
     device = queries.device
-    work = _allocate(B, N, sizes, outside is not None, device)
+    work = _allocate(B, N, sizes, exclusion is not None, device)
     found = FusedNeighbours(
         torch.empty((B, N, k), dtype=torch.float32, device=device),
         torch.empty((B, N, k), dtype=torch.int64, device=device),
         torch.empty((B, N), dtype=torch.int32, device=device),
         torch.empty((B, sizes.blocks, 2), dtype=torch.float32, device=device),
     )
-    centres, positions, radius_squared = _read_outside(outside, work.penalties)
-    common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": outside is not None, "IS_HOPPER": _is_hopper(device)}
+    centres, positions, radius_squared = _read_exclusion(exclusion, work.penalties)
+    common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": exclusion is not None, "IS_HOPPER": _is_hopper(device)}
     # A launch may begin before the last one has ended, the first too: each waits before it writes, and before
     # it reads what may not be written yet.
     launch = {**common, "launch_pdl": common["IS_HOPPER"] and tuning.use_chain}
@@ -373,11 +379,11 @@ def _choose_splits(row_blocks: int, steps: int, tuning: Tuning, places: int) -> 
     return min(range(least, most + 1), key=measure)
 
 
-def _read_outside(outside: Outside | None, unused: Tensor) -> tuple[Tensor, Tensor, float]:
+def _read_exclusion(exclusion: ExclusionRadius | None, unused: Tensor) -> tuple[Tensor, Tensor, float]:
     """Places in float32 with x and y side by side, and the squared radius."""
-    if outside is None:
+    if exclusion is None:
         return unused, unused, 0.0
-    centres, positions = outside.centres.float().contiguous(), outside.positions.float()
+    centres, positions = exclusion.centres.float().contiguous(), exclusion.positions.float()
     if positions.stride()[1:] != (2, 1):
         positions = positions.contiguous()
-    return centres, positions, min(float(outside.radius) ** 2, 3.0e38)  # what a float32 argument can be
+    return centres, positions, min(float(exclusion.radius) ** 2, 3.0e38)  # what a float32 argument can be

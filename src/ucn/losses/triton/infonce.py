@@ -173,7 +173,9 @@ def _send_to_cells(
     tl.store(target, sent, mask=(places < D)[:, None] & (columns < M)[None, :])
 
 
-def sum_rivals(queries: Tensor, cells: Tensor, centres: Tensor, positions: Tensor, radius: float) -> Tensor:
+def sum_negatives(
+    queries: Tensor, cells: Tensor, centres: Tensor, positions: Tensor, radius: float
+) -> Tensor:
     """Logarithm (B, N) of the sum of exp(query · cell) over the cells outside the radius; -inf without any.
 
     Args:
@@ -205,7 +207,7 @@ def send_back(
     """Gradients (B, N, D) of the queries and (B, D, M) of the cells.
 
     Args:
-        queries: as `sum_rivals` was given, and so the next four.
+        queries: as `sum_negatives` was given, and so the next four.
         cells: likewise.
         centres: likewise.
         positions: likewise.

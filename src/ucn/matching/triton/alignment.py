@@ -169,9 +169,9 @@ def _fit_linear_part(
         )  # fmt: skip
         miss_x = from_x1 - (a * from_x0 + b * from_y0)
         miss_y = from_y1 - (c * from_x0 + d * from_y0)
-        misses = tl.where(is_row, tl.sqrt(miss_x * miss_x + miss_y * miss_y), float("inf"))
-        scale = tl.maximum(_find_median(misses, places, neighbours), LEAST_SCALE)
-        shares = tl.where(is_row, misses / scale, 0.0)
+        residuals = tl.where(is_row, tl.sqrt(miss_x * miss_x + miss_y * miss_y), float("inf"))
+        scale = tl.maximum(_find_median(residuals, places, neighbours), LEAST_SCALE)
+        shares = tl.where(is_row, residuals / scale, 0.0)
         certainty = 1.0 / (1.0 + shares * shares)
         weights = tl.where(is_row, certainty * certainty, 0.0)
     tl.store(linear + point * 4, a)
