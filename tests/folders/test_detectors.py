@@ -5,7 +5,14 @@ import torch.nn.functional as F
 
 from support.batch_cases import make_texture
 from ucn.errors import ConfigError
-from ucn.folders.detectors import DETECTORS, OF_PIXELS, SPACING, detect, keep_apart, refine_peaks
+from ucn.folders.detectors import (
+    DETECTORS,
+    MIN_DISTANCE,
+    PIXEL_DETECTORS,
+    detect_keypoints,
+    suppress_close_points,
+)
+from ucn.matching.keypoints import refine_peaks
 from ucn.types import FeatureMap
 
 
@@ -22,8 +29,8 @@ def make_map(hw: tuple[int, int], seed: int = 0) -> FeatureMap:
 @pytest.mark.parametrize("name", DETECTORS)
 def test_every_detector(name: str) -> None:
     image = make_image()
-    found = detect(name, image, make_map((60, 84)), 30)
-    again = detect(name, image, make_map((60, 84)), 30)
+    found = detect_keypoints(name, image, make_map((60, 84)), 30)
+    again = detect_keypoints(name, image, make_map((60, 84)), 30)
     assert found.points.shape == (len(found.scores), 2)
     assert 10 < len(found.points) <= 30
     assert found.points.dtype == found.scores.dtype == np.float32
@@ -37,7 +44,7 @@ def test_every_detector(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["corners", "blobs"])
 def test_blank_image_has_no_keypoints(name: str) -> None:
-    found = detect(name, torch.full((3, 40, 50), 0.5), make_map((40, 50)), 30)
+    found = detect_keypoints(name, torch.full((3, 40, 50), 0.5), make_map((40, 50)), 30)
     assert found.points.shape == (0, 2)
     assert found.scores.shape == (0,)
 
@@ -47,7 +54,7 @@ def test_keypoints_follow_a_shift_of_the_image(name: str) -> None:
     """Found again, to a part of a pixel, 8 px to the left and 4 px up."""
     wide = make_image((100, 140))
     crops = [wide[:, 4 * i : 84 + 4 * i, 8 * i : 120 + 8 * i].contiguous() for i in range(2)]
-    first, second = (detect(name, crop, make_map((84, 120)), 500).points for crop in crops)
+    first, second = (detect_keypoints(name, crop, make_map((84, 120)), 500).points for crop in crops)
     inside = first[((first > [20, 16]) & (first < [110, 76])).all(axis=1)] - [8, 4]
     nearest = np.linalg.norm(inside[:, None] - second, axis=2).min(axis=1)
     assert len(inside) > 20
@@ -57,9 +64,9 @@ def test_keypoints_follow_a_shift_of_the_image(name: str) -> None:
 
 def test_keypoints_are_apart() -> None:
     for name in ("corners", "blobs"):
-        points = detect(name, make_image((90, 90)), make_map((90, 90)), 500).points
+        points = detect_keypoints(name, make_image((90, 90)), make_map((90, 90)), 500).points
         distances = np.linalg.norm(points[:, None] - points, axis=2) + 1e9 * np.eye(len(points))
-        assert distances.min() > SPACING - 2.9  # each may move by a pixel and its diagonal when refined
+        assert distances.min() > MIN_DISTANCE - 2.9  # each may move by a pixel and its diagonal when refined
 
 
 def test_top_of_a_quadric_is_found_exactly() -> None:
@@ -77,37 +84,40 @@ def test_points_without_a_top_stay() -> None:
     assert refine_peaks(np.zeros((9, 11)), np.zeros((0, 2))).shape == (0, 2)
 
 
-def test_keep_apart_is_the_slow_rule() -> None:
+def test_suppress_close_points_is_the_slow_rule() -> None:
     points = np.random.default_rng(0).uniform(0, 30, (80, 2))
     kept: list[int] = []
     for row, point in enumerate(points):
         if all(np.linalg.norm(point - points[other]) >= 4 for other in kept):
             kept.append(row)
-    assert keep_apart(points, 4.0).tolist() == kept
-    assert keep_apart(np.zeros((0, 2)), 4.0).tolist() == []
-    assert keep_apart(np.array([[0.0, 0], [4, 0], [4, 3.9]]), 4.0).tolist() == [0, 1]  # 4 apart is apart
+    assert suppress_close_points(points, 4.0).tolist() == kept
+    assert suppress_close_points(np.zeros((0, 2)), 4.0).tolist() == []
+    assert suppress_close_points(np.array([[0.0, 0], [4, 0], [4, 3.9]]), 4.0).tolist() == [
+        0,
+        1,
+    ]  # 4 apart is apart
 
 
-def test_features_peak_between_cells() -> None:
+def test_features_peak_at_sub_cell_positions() -> None:
     """A descriptor unlike all others is a keypoint, at the pixel of its cell."""
     features = torch.zeros(1, 3, 9, 9)
     features[0, 0] = 1
     features[0, :, 4, 6] = torch.tensor([0.0, 1.0, 0.0])
-    found = detect("features", torch.rand(3, 36, 36), FeatureMap(features, 4, 2, (36, 36)), 1)
+    found = detect_keypoints("features", torch.rand(3, 36, 36), FeatureMap(features, 4, 2, (36, 36)), 1)
     np.testing.assert_allclose(found.points, [[26, 18]], atol=1e-4)
 
 
 def test_unknown_detector() -> None:
     with pytest.raises(ConfigError, match=r"no detector 'fast' \(there are corners"):
-        detect("fast", make_image(), make_map((60, 84)), 3)
+        detect_keypoints("fast", make_image(), make_map((60, 84)), 3)
 
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_detectors_of_pixels_need_no_map(name: str) -> None:
     image = make_image()
-    if name not in OF_PIXELS:
+    if name not in PIXEL_DETECTORS:
         with pytest.raises(ValueError, match="give one"):
-            detect(name, image, None, 30)
+            detect_keypoints(name, image, None, 30)
         return
-    with_map = detect(name, image, make_map((60, 84)), 30)
-    np.testing.assert_array_equal(detect(name, image, None, 30).points, with_map.points)
+    with_map = detect_keypoints(name, image, make_map((60, 84)), 30)
+    np.testing.assert_array_equal(detect_keypoints(name, image, None, 30).points, with_map.points)

@@ -1,4 +1,4 @@
-"""Folders to files: resumed after a kill, whole or not at all, the same whoever did it."""
+"""Extraction of folders: resumable after a kill, atomic, and independent of the executor."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ import pytest
 
 from support.batch_cases import SETTINGS, make_method, read_diary, write_images
 from ucn.errors import ConfigError, DataError, OutputError
-from ucn.folders.extraction import extract_folder
+from ucn.folders.extraction import digest_images, extract_folder, list_image_names
 from ucn.formats.hloc import open_features
 
 _RUN = """
@@ -64,7 +64,7 @@ def test_every_image_once(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["diary", "f.h5", "images"]
 
 
-def test_killed_run_goes_on_without_losing_or_repeating(tmp_path: Path) -> None:
+def test_killed_run_resumes_without_losing_or_repeating(tmp_path: Path) -> None:
     """SIGKILL, which no program can answer, in the middle of twelve images."""
     write_images(tmp_path / "images", 12)
     output, diary = tmp_path / "f.h5", tmp_path / "diary"
@@ -99,7 +99,7 @@ def _images_of(path: Path) -> list[int]:
 
 
 def test_killed_while_merging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards stay until the file is there; nothing is described again."""
+    """Shards stay until the file is there; nothing is extracted again."""
     write_images(tmp_path / "images", 3)
     output, diary = tmp_path / "f.h5", tmp_path / "diary"
 
@@ -118,7 +118,7 @@ def test_other_settings_or_images_are_not_mixed_in(tmp_path: Path, monkeypatch: 
     with interrupted_at_merging(monkeypatch):
         extract_folder(tmp_path / "images", output, method, SETTINGS)
     other = replace(SETTINGS, max_keypoints=7)
-    with pytest.raises(DataError, match=r"f\.h5\.parts is what an unfinished run with other"):
+    with pytest.raises(DataError, match=r"f\.h5\.parts is from an unfinished run with other"):
         extract_folder(tmp_path / "images", output, method, other)
     with pytest.raises(DataError, match="unfinished run"):
         extract_folder(tmp_path / "images", output, method, SETTINGS, shard=2)
@@ -137,7 +137,7 @@ def test_a_damaged_shard_is_made_again(tmp_path: Path, monkeypatch: pytest.Monke
         extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
     first = min((tmp_path / "f.h5.parts").glob("*.h5"))
     first.write_bytes(first.read_bytes()[:100])
-    with pytest.raises(DataError, match="give the same command again"):
+    with pytest.raises(DataError, match="repeat the run"):
         extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
     result = extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
     assert (result.images, result.resumed) == (4, 2)
@@ -233,21 +233,40 @@ def test_features_do_not_depend_on_shards(tmp_path: Path) -> None:
             np.testing.assert_array_equal(first.descriptors, second.descriptors)
 
 
-def test_a_run_that_did_nothing_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_run_without_shards_does_not_block_the_next(tmp_path: Path) -> None:
     write_images(tmp_path / "images", 2)
     output, method = tmp_path / "f.h5", make_method(tmp_path / "diary")
     with pytest.raises(ConfigError, match="no keypoints of its own"):
         extract_folder(tmp_path / "images", output, method, replace(SETTINGS, detector="own"))
     assert not (tmp_path / "f.h5.parts").exists()
     (tmp_path / "f.h5.parts").mkdir()  # as a kill leaves it before the first shard
-    (tmp_path / "f.h5.parts" / "key.json").write_text("{}")
+    (tmp_path / "f.h5.parts" / "key.json").write_text('{"format": "ucn-shards-1"}')
     assert extract_folder(tmp_path / "images", output, method, SETTINGS).images == 2
 
 
-def test_a_folder_of_the_users_is_not_touched(tmp_path: Path) -> None:
-    write_images(tmp_path / "images", 1)
-    (tmp_path / "f.h5.parts").mkdir()
-    (tmp_path / "f.h5.parts" / "mine.txt").write_text("x")
-    with pytest.raises(DataError, match="unfinished run"):
-        extract_folder(tmp_path / "images", tmp_path / "f.h5", make_method(tmp_path / "diary"), SETTINGS)
-    assert (tmp_path / "f.h5.parts" / "mine.txt").read_text() == "x"
+def test_images_are_listed_by_name(tmp_path: Path) -> None:
+    names = write_images(tmp_path, 4)
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / ".hidden").mkdir()
+    write_images(tmp_path / ".hidden", 1)
+    assert list_image_names(tmp_path) == tuple(names) == ("000.png", "001.png", "003.png", "below/002.png")
+
+
+def test_no_folder_and_no_images(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        list_image_names(tmp_path / "no")
+    with pytest.raises(DataError, match="holds no image"):
+        list_image_names(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="is not a folder"):
+        list_image_names(tmp_path / "file")
+
+
+def test_digest_changes_with_the_folder(tmp_path: Path) -> None:
+    names = write_images(tmp_path, 2)
+    before = digest_images(tmp_path, names)
+    assert digest_images(tmp_path, names) == before
+    assert digest_images(tmp_path, names[:1]) != before
+    with (tmp_path / names[0]).open("ab") as file:
+        file.write(b"\0")
+    assert digest_images(tmp_path, names) != before

@@ -9,13 +9,14 @@ import pytest
 
 from support.batch_cases import make_method, read_diary, write_images
 from support.scene_cases import Scene, align_centres, make_scene
-from ucn.errors import ConfigError, DataError
-from ucn.folders.image_features import ExtractSettings
-from ucn.folders.reconstruction import PairingSettings, ReconstructSettings, choose_pairs, reconstruct_folder
+from ucn.errors import ConfigError, DataError, OutputError
+from ucn.folders.pairing import PairingSettings, choose_pairs
+from ucn.folders.reconstruction import ReconstructSettings, reconstruct_folder
+from ucn.folders.worker import ExtractSettings
 from ucn.formats.colmap import CameraSettings, MappingSettings, quiet
 from ucn.formats.colmap_sift import make_sift_model
 from ucn.formats.hloc import open_features
-from ucn.formats.pair_lists import read_pairs
+from ucn.formats.hloc_pairs import read_pair_list
 
 pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
 EXTRACT = ExtractSettings(max_keypoints=400)
@@ -97,7 +98,7 @@ def test_other_settings_do_not_take_old_features(scene: Scene, tmp_path: Path) -
     make = partial(reconstruct_folder, scene.folder, out, method)
     make(make_settings(scene, use_adjustment=False))
     other = make_settings(scene, extract=replace(EXTRACT, max_keypoints=300), use_adjustment=False)
-    with pytest.raises(DataError, match=r"features\.h5 was made of other images or with other settings"):
+    with pytest.raises(DataError, match=r"features\.h5 was extracted from other images or with other"):
         make(other)
     make(other, overwrite=True)
     with open_features(out / "features.h5") as file:
@@ -113,7 +114,7 @@ def test_images_that_have_nothing_in_common(tmp_path: Path) -> None:
         reconstruct_folder(tmp_path / "images", out, make_method(tmp_path / "diary"), settings)
     assert not (out / "sparse").exists()
     with open_features(out / "features.h5") as file:
-        assert len(read_pairs(out / "pairs.txt", file.names)) == 2
+        assert len(read_pair_list(out / "pairs.txt", file.names)) == 2
         assert len(choose_pairs(file, PairingSettings())) == 3
         assert len(choose_pairs(file, PairingSettings("retrieval", neighbours=1))) in (2, 3)
 
@@ -142,10 +143,23 @@ def test_one_image_is_not_enough(tmp_path: Path) -> None:
     write_images(tmp_path / "images", 1)
     out = tmp_path / "model"
     out.mkdir()
-    with pytest.raises(DataError, match="needs two images at least, got 1"):
+    with pytest.raises(DataError, match="at least two readable images, got 1"):
         reconstruct_folder(tmp_path / "images", out, make_method(tmp_path / "diary"))
 
 
 def test_unknown_pairing() -> None:
     with pytest.raises(ConfigError, match=r"no pairing 'x' \(there are exhaustive, sequential, retrieval\)"):
         PairingSettings("x")
+
+
+@pytest.mark.parametrize("name", ["database.db", "sparse", "matches.h5"])
+def test_a_colmap_project_of_the_users_is_kept(tmp_path: Path, name: str) -> None:
+    write_images(tmp_path / "images", 2)
+    out = tmp_path / "project"
+    (out / "sparse").mkdir(parents=True) if name == "sparse" else out.mkdir()
+    mine = out / "sparse" / "cameras.bin" if name == "sparse" else out / name
+    mine.write_text("mine")
+    with pytest.raises(OutputError, match=rf"{name} exists already"):
+        reconstruct_folder(tmp_path / "images", out, make_method(tmp_path / "diary"))
+    assert [path.name for path in out.iterdir()] == [name]
+    assert mine.read_text() == "mine"

@@ -12,11 +12,11 @@ from ucn.formats.hloc import (
     PairMatches,
     check_pair_names,
     merge_features,
-    names_to_pair,
     open_features,
-    read_matches,
+    pair_group_name,
+    read_pair_matches,
     write_features,
-    write_matches,
+    write_pair_matches,
 )
 
 
@@ -91,23 +91,23 @@ def test_matches_round_trip_and_are_found_the_other_way_round(tmp_path: Path) ->
     found = PairMatches(rows, np.array([0.5, 0.75], np.float32))
     nothing = PairMatches(rows[:0], found.scores[:0])
     entries = [(("s/a.jpg", "b.jpg"), 4, found), (("b.jpg", "c.jpg"), 0, nothing)]
-    assert write_matches(tmp_path / "m.h5", entries) == 2
+    assert write_pair_matches(tmp_path / "m.h5", entries) == 2
     with h5py.File(tmp_path / "m.h5") as file:
         assert file["s-a.jpg/b.jpg/matches0"][:].tolist() == [2, -1, -1, 1]
         assert file["s-a.jpg/b.jpg/matching_scores0"][:].tolist() == [0.5, 0, 0, 0.75]
     pairs = [("s/a.jpg", "b.jpg"), ("b.jpg", "s/a.jpg"), ("b.jpg", "c.jpg")]
-    one, turned, empty = read_matches(tmp_path / "m.h5", pairs)
+    one, turned, empty = read_pair_matches(tmp_path / "m.h5", pairs)
     assert one.rows.tolist() == rows.tolist()
     assert turned.rows.tolist() == [[2, 0], [1, 3]]
     assert turned.scores.tolist() == [0.5, 0.75]
     assert empty.rows.shape == (0, 2)
     with pytest.raises(DataError, match="no matches of x and y"):
-        list(read_matches(tmp_path / "m.h5", [("x", "y")]))
+        list(read_pair_matches(tmp_path / "m.h5", [("x", "y")]))
 
 
 def test_names_that_hloc_cannot_tell_apart() -> None:
-    assert names_to_pair("a/b.jpg", "c.jpg") == "a-b.jpg/c.jpg"
-    with pytest.raises(DataError, match="have one name"):
+    assert pair_group_name("a/b.jpg", "c.jpg") == "a-b.jpg/c.jpg"
+    with pytest.raises(DataError, match="have the same name"):
         check_pair_names(["a/b.jpg", "a-b.jpg"])
     check_pair_names(["a/b.jpg", "a_b.jpg"])
 

@@ -1,4 +1,4 @@
-"""Pushing and pulling weights: the hub's real client against a hub on this machine."""
+"""Weights to and from the hub: the real client against a local server."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from support.hub_server import FakeHub, start_hub
 from ucn.config import ModelConfig
 from ucn.errors import WeightsError
 from ucn.formats import hub as hub_module
-from ucn.formats.hub import CARD_NAME, FILE_NAME, download, from_pretrained, push
+from ucn.formats.hub import CARD_NAME, FILE_NAME, from_pretrained, push
 from ucn.nn import build_model
 from ucn.weights import load_weights, save_weights
 
@@ -51,7 +51,7 @@ def put(hub: FakeHub, path: Path, **files: bytes) -> str:
 
 
 class TestPull:
-    def test_same_network_pinned_and_described(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
+    def test_same_network_with_commit_and_licence(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
         commit = put(hub, weights)
         matcher = pull(hub, tmp_path)
         assert matcher.weights.name == f"user/mine@{commit[:12]}"
@@ -135,9 +135,9 @@ class TestRefused:
     def test_too_large_is_not_downloaded(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
         put(hub, weights)
         hub.lies["size"] = hub_module.MAX_FILE_BYTES + 1
-        with pytest.raises(WeightsError, match="weights have at most 536870912"):
+        with pytest.raises(WeightsError, match="expected at most 536870912"):
             pull(hub, tmp_path)
-        assert not any("/resolve/" in request for request in hub.requests)
+        assert not any(request.startswith("GET") for request in hub.requests)
 
     @pytest.mark.parametrize(("lie", "value"), [("size", 17), ("sha256", "ab" * 32)])
     def test_other_than_announced(
@@ -146,7 +146,7 @@ class TestRefused:
         commit = put(hub, weights)
         hub.lies[lie] = value
         for revision in (None, commit):  # what was refused is not taken from the cache afterwards
-            with pytest.raises(WeightsError, match=r"announced.* try again"):
+            with pytest.raises(WeightsError, match="try again"):
                 pull(hub, tmp_path, revision=revision)
         hub.lies.clear()
         assert pull(hub, tmp_path, revision=commit).weights.name == f"user/mine@{commit[:12]}"
@@ -173,12 +173,12 @@ class TestRefused:
             WeightsError,
             match=r"the hub does not answer for user/mine: .*; try again; a commit that is in the cache",
         ):
-            download("user/mine", token=False, endpoint="http://127.0.0.1:9", cache=tmp_path)
+            from_pretrained("user/mine", token=False, endpoint="http://127.0.0.1:9", cache=tmp_path)
 
     def test_package_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(WeightsError, match=r"pip install 'ucn\[hub\]'"):
-            download("user/mine")
+            from_pretrained("user/mine")
 
 
 class TestPush:
@@ -213,7 +213,7 @@ class TestPush:
         (tmp_path / "bad.safetensors").write_bytes(b"nonsense" * 9)
         with pytest.raises(WeightsError, match="not a readable"):
             self.push(hub, tmp_path / "bad.safetensors")
-        with pytest.raises(ValueError, match="licence must be a name the hub knows"):
+        with pytest.raises(ValueError, match="licence must be a name that the hub knows"):
             self.push(hub, tmp_path / "bad.safetensors", licence="my own: yes")
         with pytest.raises(WeightsError, match="called user/name"):
             push(tmp_path / "bad.safetensors", "mine", licence="mit", endpoint=hub.endpoint)
@@ -226,7 +226,7 @@ def test_what_the_documents_say(
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     snippet = page.split("## Hugging Face hub")[1].split("```text\n")[1].split("```")[0]
     open_hub = hub_module._open_hub
-    monkeypatch.setattr(hub_module, "_open_hub", lambda *_: open_hub(hub.endpoint, "hf_secret"))
+    monkeypatch.setattr(hub_module, "_open_hub", lambda name, *_: open_hub(name, hub.endpoint, "hf_secret"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "my.safetensors").write_bytes(weights.read_bytes())
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Exported graphs: as torch gives, of every size, described by themselves, and kept only when right."""
+"""Exported graphs: equal to torch at every size, with metadata, and kept only where they agree."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from ucn.errors import OutputError
 from ucn.formats import onnx as onnx_export
 from ucn.formats.onnx import export_onnx
 from ucn.formats.onnx_graphs import PairGraph, match_all_cells
-from ucn.formats.onnx_parity import MIN_SAME_MATCHES, SIZES_HW, Parity, _judge, open_session
+from ucn.formats.onnx_parity import MIN_SAME_MATCHES, SIZES_HW, Parity, _check, open_session
 from ucn.matching.cells import match_points
 from ucn.matching.keypoints import strongest_corners
 from ucn.nn import CorrespondenceNetwork, build_model
@@ -34,7 +34,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_match.py"
 
 
 def random_model(config: ModelConfig) -> CorrespondenceNetwork:
-    """An untrained network in which every part takes part: what begins at zero is drawn too."""
+    """A random network whose zero-initialised parameters are random too."""
     model = build_model(config).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -174,7 +174,7 @@ class TestGraphs:
 class TestNothingIsKept:
     def test_where_the_graph_differs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loaded = random_weights(ModelConfig(dim=8, transformer="none"))
-        record = onnx_export._record
+        record = onnx_export._trace
 
         def record_another(module: Any, *arguments: Any) -> bytes:
             content = record(module, *arguments)
@@ -182,21 +182,19 @@ class TestNothingIsKept:
                 module.projection.weight[0] *= 1.2  # what torch now gives is not in the file
             return content
 
-        monkeypatch.setattr(onnx_export, "_record", record_another)
-        with pytest.raises(OutputError, match=r"differs from torch at 128 × 96: .* nothing was kept"):
+        monkeypatch.setattr(onnx_export, "_trace", record_another)
+        with pytest.raises(OutputError, match=r"differs from torch at 128 × 96: .* no file was written"):
             export_onnx(loaded, tmp_path / "n.onnx")
         assert list(tmp_path.iterdir()) == []
 
-    def test_where_the_way_back_is_told_wrongly(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_where_the_cycle_check_differs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def forward(graph: PairGraph, image0: torch.Tensor, image1: torch.Tensor) -> Any:
             *found, is_mutual = original(graph, image0, image1)
             return *found, ~is_mutual
 
         original = PairGraph.forward
         monkeypatch.setattr(PairGraph, "forward", forward)
-        with pytest.raises(OutputError, match=r"the same matches, got .* nothing was kept"):
+        with pytest.raises(OutputError, match=r"equal matches, got .* no file was written"):
             export_onnx(random_weights(ModelConfig(dim=8)), tmp_path / "n.onnx", kind="pair", k=20)
         assert list(tmp_path.iterdir()) == []
 
@@ -204,12 +202,12 @@ class TestNothingIsKept:
         ("difference", "same"), [(2e-3, 1.0), (float("nan"), 1.0), (0.0, MIN_SAME_MATCHES - 1e-3)]
     )
     def test_limits(self, difference: float, same: float) -> None:
-        assert _judge(Parity((8, 9), 1e-4, MIN_SAME_MATCHES), 1e-3)
+        assert _check(Parity((8, 9), 1e-4, MIN_SAME_MATCHES), 1e-3)
         with pytest.raises(OutputError, match="9 × 8"):
-            _judge(Parity((8, 9), difference, same), 1e-3)
+            _check(Parity((8, 9), difference, same), 1e-3)
 
     def test_where_it_does_not_run(self) -> None:
-        with pytest.raises(OutputError, match="onnxruntime cannot run the exported graph"):
+        with pytest.raises(OutputError, match="onnxruntime cannot run the graph"):
             open_session(b"nonsense")
 
     def test_where_a_package_is_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +308,7 @@ class TestCommand:
         arguments = ["export", "mine.safetensors", "-o", str(path)]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
-        assert "% of the same matches as torch" in result.stdout
+        assert "% of the matches of torch" in result.stdout
         assert "128 × 96, 165 × 131, 240 × 160" in result.stdout
         before = path.read_bytes()
         again = CliRunner().invoke(app, arguments)

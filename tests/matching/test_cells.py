@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ucn.geometry.coords import cell_centres, pixel_grid
 from ucn.geometry.sampling import sample_descriptors
-from ucn.matching.cells import match_cells, match_points, similarity_map, spread_over_pixels
+from ucn.matching.cells import interpolate_to_pixels, match_forward, match_points, similarity_map
 from ucn.types import FeatureMap
 
 
@@ -30,8 +30,8 @@ def _inner_points(count: int = 40, seed: int = 3) -> Tensor:
 def test_whole_cell_shifts_are_found_exactly() -> None:
     map0, map1 = _smooth_map(25, 25), _smooth_map(25, 25, (2.0, -3.0))
     points0 = cell_centres(map0)[[12 * 25 + 12, 10 * 25 + 14]]
-    found = match_cells(map0, map1, points0, use_refinement=False)
-    torch.testing.assert_close(found.points1, points0 + torch.tensor([8.0, -12.0]))
+    found = match_forward(map0, map1, points0, use_refinement=False)
+    torch.testing.assert_close(found.points, points0 + torch.tensor([8.0, -12.0]))
     torch.testing.assert_close(found.similarities, torch.ones(2))
 
 
@@ -40,38 +40,38 @@ def test_refinement_finds_shifts_between_cells(shift: tuple[float, float]) -> No
     map0, map1 = _smooth_map(25, 25), _smooth_map(25, 25, shift)
     points0 = _inner_points()
     truth = points0 + 4 * torch.tensor(shift)
-    coarse = (match_cells(map0, map1, points0, use_refinement=False).points1 - truth).norm(dim=1)
-    fine = (match_cells(map0, map1, points0).points1 - truth).norm(dim=1)
+    coarse = (match_forward(map0, map1, points0, use_refinement=False).points - truth).norm(dim=1)
+    fine = (match_forward(map0, map1, points0).points - truth).norm(dim=1)
     assert fine.median() < 0.25
     assert fine.median() < 0.5 * coarse.median()
 
 
-def test_refined_place_is_where_a_fine_search_finds_the_peak() -> None:
+def test_refined_position_is_where_a_fine_search_finds_the_peak() -> None:
     map0, map1 = _smooth_map(25, 25), _smooth_map(25, 25, (0.4, -0.3), seed=0)
     points0 = _inner_points(8)
-    found = match_cells(map0, map1, points0)
+    found = match_forward(map0, map1, points0)
     queries = sample_descriptors(map0, points0[None])[0]
-    coarse = match_cells(map0, map1, points0, use_refinement=False).points1
+    coarse = match_forward(map0, map1, points0, use_refinement=False).points
     steps = torch.linspace(-4, 4, 129)  # one cell each way, in 1/16 px
     for n in range(len(points0)):
         grid = coarse[n] + torch.cartesian_prod(steps, steps)
         surface = sample_descriptors(map1, grid[None])[0] @ queries[n]
         assert found.similarities[n] >= surface.max() - 1e-3
-        assert (found.points1[n] - grid[surface.argmax()]).norm() < 0.25  # half a step of the fine grid
+        assert (found.points[n] - grid[surface.argmax()]).norm() < 0.25  # half a step of the fine grid
 
 
 def test_refinement_stays_on_the_map() -> None:
     map0 = _smooth_map(9, 9)
     corners = cell_centres(map0)[[0, 8, 72, 80]]
-    found = match_cells(map0, map0, corners)
-    torch.testing.assert_close(found.points1, corners, atol=0.05, rtol=0)
+    found = match_forward(map0, map0, corners)
+    torch.testing.assert_close(found.points, corners, atol=0.05, rtol=0)
 
 
 def test_maps_of_different_sizes_and_one_cell() -> None:
     map0 = _smooth_map(7, 12)
     one = FeatureMap(map0.features[:, :, 3:4, 5:6], 4, 2.0, (4, 4))
-    found = match_cells(map0, one, _inner_points(5) / 4)
-    torch.testing.assert_close(found.points1, torch.full((5, 2), 2.0))
+    found = match_forward(map0, one, _inner_points(5) / 4)
+    torch.testing.assert_close(found.points, torch.full((5, 2), 2.0))
 
 
 def test_no_points_and_no_allowed_cells() -> None:
@@ -90,12 +90,12 @@ def test_only_allowed_cells_match() -> None:
     points0 = cell_centres(map0)[[22, 77]]
     is_allowed1 = torch.ones(100, dtype=torch.bool)
     is_allowed1[22] = False
-    found = match_cells(map0, map0, points0, is_allowed1=is_allowed1, use_refinement=False)
-    assert (found.points1[0] - points0[0]).norm() >= 4
-    torch.testing.assert_close(found.points1[1], points0[1])
+    found = match_forward(map0, map0, points0, is_allowed1=is_allowed1, use_refinement=False)
+    assert (found.points[0] - points0[0]).norm() >= 4
+    torch.testing.assert_close(found.points[1], points0[1])
     # Refinement looks at the neighbours of the right cell, though cells were left out before it.
-    refined = match_cells(map0, map0, points0, is_allowed1=is_allowed1)
-    torch.testing.assert_close(refined.points1[1], points0[1], atol=0.25, rtol=0)
+    refined = match_forward(map0, map0, points0, is_allowed1=is_allowed1)
+    torch.testing.assert_close(refined.points[1], points0[1], atol=0.25, rtol=0)
 
 
 def _one_hot_map(indices: list[int]) -> FeatureMap:
@@ -104,7 +104,7 @@ def _one_hot_map(indices: list[int]) -> FeatureMap:
     return FeatureMap(features, 4, 2.0, (4, 4 * len(indices)))
 
 
-def test_rival_is_the_best_similarity_outside_the_radius_in_image_1() -> None:
+def test_second_best_lies_outside_the_radius_in_image_1() -> None:
     map0 = _one_hot_map([0, 1, 2, 3, 4, 5])
     map1 = _one_hot_map([5, 0, 0, 2, 6, 0])  # cell 0 of image 0 appears at cells 1, 2 and 5 of image 1
     point = torch.tensor([[2.0, 2.0]])
@@ -117,7 +117,7 @@ def test_rival_is_the_best_similarity_outside_the_radius_in_image_1() -> None:
     assert some.second_best.item() == pytest.approx(1.0)
 
 
-def test_way_back_is_measured_in_image_0() -> None:
+def test_round_trip_error_is_measured_in_image_0() -> None:
     map0 = _one_hot_map([0, 1, 1, 3, 4, 1])
     map1 = _one_hot_map([4, 0, 1])
     points = cell_centres(map0)[[0, 1, 5]]
@@ -135,21 +135,21 @@ def test_small_budget_gives_the_same_matches() -> None:
         torch.testing.assert_close(getattr(small, name), getattr(large, name), atol=1e-4, rtol=1e-4)
 
 
-def test_spread_is_exact_on_a_ramp_between_cell_centres() -> None:
+def test_interpolation_is_exact_on_a_ramp_between_cell_centres() -> None:
     feature_map = FeatureMap(torch.zeros(1, 1, 6, 9), 4, 2.0, (24, 36))
     centres = cell_centres(feature_map)
-    spread = spread_over_pixels(centres, torch.ones(54), feature_map, (24, 36))
+    spread = interpolate_to_pixels(centres, torch.ones(54), feature_map, (24, 36))
     inner = pixel_grid((24, 36))[2:23, 2:35]
     torch.testing.assert_close(spread[2:23, 2:35], inner, atol=1e-4, rtol=0)
 
 
-def test_spread_follows_sure_cells() -> None:
+def test_interpolation_follows_confident_cells() -> None:
     feature_map = FeatureMap(torch.zeros(1, 1, 1, 2), 4, 2.0, (4, 8))
     values = torch.tensor([[10.0], [-500.0]])
-    spread = spread_over_pixels(values, torch.tensor([1.0, 0.0]), feature_map, (4, 8))
+    spread = interpolate_to_pixels(values, torch.tensor([1.0, 0.0]), feature_map, (4, 8))
     assert spread[0, 4, 0].item() == pytest.approx(10.0, abs=0.01)
     # At twice the size the same place has twice the coordinates.
-    doubled = spread_over_pixels(values, torch.tensor([1.0, 1.0]), feature_map, (8, 16))
+    doubled = interpolate_to_pixels(values, torch.tensor([1.0, 1.0]), feature_map, (8, 16))
     assert doubled.shape == (8, 16, 1)
     assert doubled[0, 0, 0].item() == 10.0 and doubled[0, 15, 0].item() == -500.0
 

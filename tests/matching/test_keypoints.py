@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ucn.matching.keypoints import detect_corners, grid_points, strongest_corners
+from ucn.matching.keypoints import average_channels, detect_corners, grid_points, strongest_corners
 
 SQUARE = 16
 
@@ -24,7 +24,7 @@ def inner_corners(rows: int, columns: int) -> Tensor:
 
 @pytest.mark.parametrize("contrast", [1.0, 0.1])
 def test_corners_of_a_chequerboard_are_found(contrast: float) -> None:
-    corners = detect_corners(chequerboard(5, 8, contrast), 1000)
+    corners = detect_corners(chequerboard(5, 8, contrast), 1000).points
     assert corners.dtype == torch.float32
     distances = torch.cdist(inner_corners(5, 8), corners)
     # Where squares touch, gradients cancel, so that the 5 px window answers most 1.5 px off along a diagonal.
@@ -35,19 +35,34 @@ def test_corners_of_a_chequerboard_are_found(contrast: float) -> None:
 def test_a_corner_is_given_as_x_then_y() -> None:
     image = torch.zeros(3, 60, 100)
     image[:, 10:30, 40:90] = 1
-    corners = detect_corners(image, 4)
+    corners = detect_corners(image, 4).points
     wanted = torch.tensor([[39.5, 9.5], [89.5, 9.5], [39.5, 29.5], [89.5, 29.5]])
     assert torch.cdist(wanted, corners).amin(dim=1).max().item() <= 3  # found just inside the bright area
 
 
 def test_corners_are_apart_and_at_most_as_many_as_asked() -> None:
     image = torch.rand(3, 80, 80, generator=torch.Generator().manual_seed(0))
-    every = detect_corners(image, 100_000)
+    every = detect_corners(image, 100_000).points
     assert len(every) > 100
     assert torch.pdist(every).min().item() >= 3
-    strongest = detect_corners(image, 20)
+    strongest = detect_corners(image, 20).points
     assert strongest.shape == (20, 2)
     assert torch.equal(strongest, every[:20])
+
+
+def test_corner_options() -> None:
+    image = torch.rand(3, 80, 80, generator=torch.Generator().manual_seed(0))
+    default = detect_corners(image, 500)
+    assert (default.strengths.diff() <= 0).all()
+    of_grey = detect_corners(average_channels(image), 500)
+    assert of_grey.points.equal(default.points) and of_grey.strengths.equal(default.strengths)
+    apart = detect_corners(image, 500, min_distance=9.0)
+    assert torch.pdist(apart.points).min().item() >= 9
+    refined = detect_corners(image, 500, use_subpixel=True)
+    assert refined.strengths.equal(default.strengths)
+    shifts = (refined.points - default.points).abs()
+    assert 0 < shifts.max().item() <= 1
+    assert default.points.equal(default.points.round())
 
 
 def test_a_count_below_one_is_refused() -> None:
@@ -57,7 +72,7 @@ def test_a_count_below_one_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 0.4, 1.0])
 def test_a_blank_image_has_no_corners(value: float) -> None:
-    assert detect_corners(torch.full((3, 64, 48), value), 100).shape == (0, 2)
+    assert detect_corners(torch.full((3, 64, 48), value), 100).points.shape == (0, 2)
 
 
 def test_grid_points_by_hand() -> None:
@@ -67,6 +82,12 @@ def test_grid_points_by_hand() -> None:
     assert points.tolist() == [[1, 0], [5, 0], [1, 4], [5, 4]]
     assert grid_points((3, 2), 1).tolist() == [[0, 0], [1, 0], [0, 1], [1, 1], [0, 2], [1, 2]]
     assert grid_points((4, 9), 100).tolist() == [[4, 1]]
+
+
+def test_grid_grows_coarser_to_fit() -> None:
+    assert grid_points((40, 60), 4, max_count=150).equal(grid_points((40, 60), 4))
+    assert grid_points((40, 60), 4, max_count=149).equal(grid_points((40, 60), 5))
+    assert len(grid_points((4000, 6000), 4, max_count=1)) == 1
 
 
 @pytest.mark.parametrize(("size_hw", "step"), [((37, 64), 4), ((10, 10), 3), ((33, 100), 8)])

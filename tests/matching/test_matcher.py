@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ucn.config import Calibration, MatchConfig, ModelConfig
 from ucn.errors import ImageReadError, PointsError
-from ucn.matching.keypoints import find_corners
+from ucn.matching.keypoints import Corners, detect_corners
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
 from ucn.types import FeatureMap
@@ -79,6 +79,8 @@ def test_images_are_reduced_to_the_side_that_weights_were_made_for() -> None:
     for max_side in (None, 1000):
         matcher = Matcher(loaded, config=MatchConfig(max_side=max_side), device="cpu")
         assert matcher.extract(image).map.image_hw == (96, 128)
+        assert matcher.with_config(MatchConfig()).extract(image).map.image_hw == (48, 64)
+        assert matcher.config.max_side == max_side
 
 
 def test_reduced_images_answer_in_the_callers_pixels() -> None:
@@ -154,7 +156,7 @@ def test_masks_with_holes_on_both_sides() -> None:
     assert np.median(np.abs(matches.points1 - matches.points0 - [24, 0])) < 0.5
     column, row = matches.points1.round().astype(int).T
     assert mask1[row, column].all()
-    # Looked up elsewhere, the way back may end only where mask 0 allows.
+    # Looked up elsewhere, the backward match may end only where mask 0 allows.
     elsewhere = np.zeros((120, 176), bool)
     elsewhere[:30, 130:] = True
     asked = _matcher().match(image0, image1, points=[[80.0, 60.0]], mask0=elsewhere)
@@ -196,7 +198,7 @@ def test_flow_between_images_of_different_sizes() -> None:
     assert np.median(np.abs(flow.flow_0to1[10:86, 10:118] - expected)) < 1.0
 
 
-def test_ratio_keeps_what_leads_over_its_rival(image: Tensor) -> None:
+def test_ratio_test_compares_with_the_second_best(image: Tensor) -> None:
     # An image against itself: best distance 0, so every ratio keeps all; against another, few survive.
     same = _matcher(min_score=0.0).match(image, image)
     assert len(_matcher(min_score=0.0, ratio=0.5).match(image, image)) > 0.9 * len(same)
@@ -257,14 +259,14 @@ def test_corners_are_sought_only_where_points_are_chosen(
     matcher = _matcher()
     sought: list[Tensor] = []
 
-    def find(brightness: Tensor, max_count: int) -> Tensor:
-        sought.append(brightness)
-        return find_corners(brightness, max_count)
+    def find(grey: Tensor, max_count: int) -> Corners:
+        sought.append(grey)
+        return detect_corners(grey, max_count)
 
-    monkeypatch.setattr("ucn.matching.matcher.find_corners", find)
+    monkeypatch.setattr("ucn.matching.matcher.detect_corners", find)
     other = _texture(96, 128, seed=1)
     matcher.match(image, other)
-    assert [tuple(brightness.shape) for brightness in sought] == [(120, 168)]
+    assert [tuple(grey.shape) for grey in sought] == [(120, 168)]
     matcher.flow(image, other)
     assert len(sought) == 1
     assert len(matcher.extract(other).keypoints) > 50
@@ -274,7 +276,7 @@ def test_corners_are_sought_only_where_points_are_chosen(
 def test_both_images_are_encoded_before_corners_are_sought(
     image: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A GPU encodes them while the processor looks for corners.
+    # A GPU encodes them while the CPU detects corners.
     matcher = _matcher()
     done: list[str] = []
     encode = matcher._encoder.encode
@@ -283,12 +285,12 @@ def test_both_images_are_encoded_before_corners_are_sought(
         done.append("encode")
         return encode(images)
 
-    def record_corners(brightness: Tensor, max_count: int) -> Tensor:
+    def record_corners(grey: Tensor, max_count: int) -> Corners:
         done.append("corners")
-        return find_corners(brightness, max_count)
+        return detect_corners(grey, max_count)
 
     monkeypatch.setattr(matcher._encoder, "encode", record_encoding)
-    monkeypatch.setattr("ucn.matching.matcher.find_corners", record_corners)
+    monkeypatch.setattr("ucn.matching.matcher.detect_corners", record_corners)
     matcher.match(image, image)
     assert done == ["encode", "encode", "corners"]
 

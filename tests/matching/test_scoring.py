@@ -6,11 +6,17 @@ import torch
 from ucn.config import Calibration
 from ucn.knn import nearest
 from ucn.matching import scoring
-from ucn.matching.cells import CheckedMatches
-from ucn.matching.scoring import measure_agreement, pair_support, score_features, score_matches, score_pair
+from ucn.matching.cells import PointMatches
+from ucn.matching.scoring import (
+    measure_neighbour_consistency,
+    pair_support,
+    score_features,
+    score_matches,
+    score_pair,
+)
 
 NAN = math.nan
-FOUND = CheckedMatches(
+FOUND = PointMatches(
     points1=torch.tensor([[1.0, 2.0], [3.0, 4.0], [NAN, NAN]]),
     similarities=torch.tensor([0.9, 0.5, -1.0]),
     second_best=torch.tensor([0.4, 0.6, -1.0]),
@@ -61,7 +67,7 @@ def test_agreement_by_hand() -> None:
     # From image 0: match 5 is none of the four nearest of the matches 0, 1 and 2, one of those of 3 and 4,
     # and its own four all stay behind. From image 1 match 5 is nobody's neighbour.
     expected = torch.tensor([1.0, 1.0, 1.0, 0.75, 0.75, 0.0])
-    torch.testing.assert_close(measure_agreement(points0, points1), expected)
+    torch.testing.assert_close(measure_neighbour_consistency(points0, points1), expected)
 
 
 def test_agreement_against_a_slow_reference() -> None:
@@ -77,16 +83,16 @@ def test_agreement_against_a_slow_reference() -> None:
     first, second = points0.tolist(), points1.tolist()
     expected = [keep(first, second, i) * keep(second, first, i) for i in range(40)]
     assert 0 < sum(expected) < 40
-    assert measure_agreement(points0, points1).tolist() == pytest.approx(expected)
+    assert measure_neighbour_consistency(points0, points1).tolist() == pytest.approx(expected)
     # Turned, and twice the size, they are neighbours still.
     turned = 2 * points0 @ torch.tensor([[0.0, 1.0], [-1.0, 0.0]]) + 300
-    assert measure_agreement(points0, turned).eq(1).all()
+    assert measure_neighbour_consistency(points0, turned).eq(1).all()
 
 
 def test_agreement_of_few_and_of_equal_points() -> None:
-    assert measure_agreement(torch.zeros(0, 2), torch.zeros(0, 2)).shape == (0,)
-    assert measure_agreement(torch.zeros(1, 2), torch.ones(1, 2)).tolist() == [1.0]
-    assert measure_agreement(torch.zeros(7, 2), torch.ones(7, 2)).tolist() == [1.0] * 7
+    assert measure_neighbour_consistency(torch.zeros(0, 2), torch.zeros(0, 2)).shape == (0,)
+    assert measure_neighbour_consistency(torch.zeros(1, 2), torch.ones(1, 2)).tolist() == [1.0]
+    assert measure_neighbour_consistency(torch.zeros(7, 2), torch.ones(7, 2)).tolist() == [1.0] * 7
 
 
 @pytest.mark.parametrize("step", [0.0, 0.1, 7.3, 40.0, 100.0])
@@ -107,8 +113,8 @@ def test_of_equally_near_neighbours_the_first_are_asked(step: float, count: int)
 
 def test_agreement_of_points_of_other_types() -> None:
     points = 100 * torch.rand(30, 2, generator=torch.Generator().manual_seed(0))
-    assert measure_agreement(points.bfloat16(), points.bfloat16() + 1).eq(1).all()
-    assert measure_agreement(points.requires_grad_(), points + 1).eq(1).all()
+    assert measure_neighbour_consistency(points.bfloat16(), points.bfloat16() + 1).eq(1).all()
+    assert measure_neighbour_consistency(points.requires_grad_(), points + 1).eq(1).all()
 
 
 def test_of_very_many_queries_an_even_part_is_asked() -> None:

@@ -148,8 +148,8 @@ def write_moving_frames(folder: Path, count: int, speed: tuple[float, float]) ->
     for time in range(count):
         shift = np.array([[1, 0, speed[0] * time - 70], [0, 1, speed[1] * time - 50]], np.float32)
         moved = cv2.warpAffine(texture, shift, (176, 132), flags=cv2.INTER_CUBIC)
-        picture = PIL.Image.fromarray(np.clip(moved, 0, 255).astype(np.uint8))
-        picture.save(folder / f"frame{time}.png")
+        image = PIL.Image.fromarray(np.clip(moved, 0, 255).astype(np.uint8))
+        image.save(folder / f"frame{time}.png")
 
 
 class TestFrames:
@@ -161,12 +161,12 @@ class TestFrames:
         assert len(frames) == 11
         assert frames.frame_path(2).name == "frame2.png"
 
-    def test_neither_clip_nor_folder(self, tmp_path: Path) -> None:
+    def test_neither_video_nor_folder(self, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         (tmp_path / "text.mp4").write_text("no clip")
         for path, words in (
             (tmp_path / "empty", "has no frames"),
-            (tmp_path / "text.mp4", "is no clip"),
+            (tmp_path / "text.mp4", "is not a video"),
             (tmp_path / "absent.mp4", "no such file"),
         ):
             with pytest.raises(DataError, match=words):

@@ -172,8 +172,8 @@ def test_shipped_weights_load_and_say_what_they_are(info: table.WeightsInfo) -> 
             "no usable 'calibration': match_bias must be a finite",
         ),
         ({"calibration": f'{{"match_bias": {"9" * 5000}}}'}, "no usable 'calibration': "),
-        ({"max_side": "16"}, "no usable 'max_side': expected a whole number of pixels from 32 on, got 16"),
-        ({"max_side": "true"}, "no usable 'max_side': expected a whole number of pixels"),
+        ({"max_side": "16"}, "no usable 'max_side': expected an integer of at least 32 pixels, got 16"),
+        ({"max_side": "true"}, "no usable 'max_side': expected an integer"),
         ({"calibration": '{"pair_bias": -1e308}'}, r"pair_bias must be in \[-10000, 10000\], got -1e\+308"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Folders of images: features of each, pairs worth matching, matches; on one machine or many, resumable."""
+"""Folders of images: `extraction`, `pairing`, `pair_matching`, `reconstruction`; local or on Ray."""

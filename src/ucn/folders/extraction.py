@@ -1,52 +1,42 @@
-"""Features of all images of a folder in one file, by an engine of choice; a run that was stopped goes on."""
+"""Features of all images of a folder in one file; a stopped run resumes.
+
+`extract_folder` lists the images, splits them into shards (`ucn.folders.shards`) and gives the unfinished
+ones to an executor, whose workers extract and write them (`ucn.folders.worker`). It then merges the shards
+into one file (`ucn.formats.hloc`).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from ucn.data.io import check_output
-from ucn.errors import ConfigError
-from ucn.features.extractor import Extractor
-from ucn.folders.image_features import ExtractSettings, ImageDescriber
-from ucn.folders.images import digest_images, list_images
-from ucn.folders.pipeline import ShardMaker
+from ucn.data.io import IMAGE_SUFFIXES
+from ucn.errors import ConfigError, DataError
+from ucn.features.method import MethodInfo
+from ucn.files import check_output
 from ucn.folders.shards import Shard, ShardFolder
+from ucn.folders.worker import BatchExtractor, ExtractSettings, FeatureExtractionWorker
 
-SHARD = 16
-"""Images that are written together; a run that is killed loses these, and those just being written."""
+SHARD_SIZE = 16
+"""Images per shard; a killed run loses the shards that it is working on."""
 
 Progress = Callable[[int, int], None]
 """Called with (images done, all images)."""
 
 
 @dataclass(frozen=True)
-class Method:
-    """How images are described, in a form that can be sent to another machine.
+class ExtractionResult:
+    """The outcome of a run.
 
     Attributes:
-        name: for people.
-        key: everything that its features depend on, as plain JSON values.
-        make: makes the extractor, for a device or, with None, for the best there is; it is called once in
-            each process that works.
-    """
-
-    name: str
-    key: Mapping[str, Any]
-    make: Callable[[str | None], Extractor]
-
-
-@dataclass(frozen=True)
-class Extracted:
-    """What a run gave.
-
-    Attributes:
-        path: of the features.
-        images: how many it has.
-        resumed: how many of them an earlier run had made.
-        failures: reasons by name of the images that are missing.
+        path: the file of features.
+        images: how many images it holds.
+        resumed: how many of them an earlier run had extracted.
+        failures: for each image that is missing the reason, by name.
     """
 
     path: Path
@@ -55,87 +45,86 @@ class Extracted:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
-class Engine(Protocol):
-    """Does the work of shards, in whatever order."""
+class Executor(Protocol):
+    """Runs the workers that extract shards."""
 
     def run(
         self,
         folder: Path,
         shards: Sequence[Shard],
-        method: Method,
+        method: MethodInfo,
         settings: ExtractSettings,
         on_images: Callable[[int], None],
     ) -> None:
-        """Makes all shards; calls `on_images` with the number of images of each that is done."""
+        """Extracts all shards, in any order; calls `on_images` with the number of images of each."""
 
 
 @dataclass(frozen=True)
-class LocalEngine:
-    """One after another in this process, on one device; what comes next is read meanwhile.
+class LocalExecutor:
+    """One worker in this process, on one device.
 
     Attributes:
-        device: where the network runs; None takes the best there is.
-        threads: that read images and find keypoints; None takes one for each core, up to 16.
+        device: where the network runs; None takes CUDA where there is one, else the CPU.
     """
 
     device: str | None = None
-    threads: int | None = None
 
     def run(
         self,
         folder: Path,
         shards: Sequence[Shard],
-        method: Method,
+        method: MethodInfo,
         settings: ExtractSettings,
         on_images: Callable[[int], None],
     ) -> None:
-        """Makes all shards."""
-        describer = ImageDescriber(method.make(self.device), settings)
-        for shard in ShardMaker(folder, describer, self.threads).make(shards):
+        """Extracts all shards."""
+        extractor = BatchExtractor(method.load(self.device).extractor, settings)
+        for shard in FeatureExtractionWorker(folder, extractor).run(shards):
             on_images(len(shard.names))
 
 
 def extract_folder(
     folder: Path,
     output: Path,
-    method: Method,
+    method: MethodInfo,
     settings: ExtractSettings | None = None,
     *,
-    engine: Engine | None = None,
-    shard: int = SHARD,
+    executor: Executor | None = None,
+    shard: int = SHARD_SIZE,
     limit: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> Extracted:
-    """Describes all images of a folder and writes one file in hloc's layout.
+) -> ExtractionResult:
+    """Extracts features of all images of a folder and writes one file in hloc's layout.
 
-    Until it is complete, what is done lies in ``OUTPUT.parts``; the same call goes on from there. The file
-    does not depend on the engine, nor on how often the work was stopped.
+    Unfinished work is kept in ``OUTPUT.parts``; the same call resumes it. The file depends neither on the
+    executor nor on interruptions.
 
     Args:
-        folder: of images, with those in folders below.
+        folder: of images, searched recursively.
         output: the .h5 file.
-        method: how images are described.
-        settings: size, keypoints, batch; the defaults when None.
-        engine: who does the work; this process when None.
-        shard: images that are written together, at least 1.
-        limit: at most the first so many images by name; None takes all.
-        overwrite: replace an existing file, and what an unfinished run with other settings has left.
+        method: how features are extracted.
+        settings: image size, keypoints, batch; the defaults when None.
+        executor: where the work is done; in this process when None.
+        shard: images per shard, at least 1.
+        limit: the most images to take, in the order of their names; None takes all.
+        overwrite: replace an existing file, and the shards of an unfinished run with other settings.
         progress: called after each shard.
 
     Raises:
-        DataError: no images, none of them readable, or an unfinished run with other settings is in the way.
+        DataError: there are no images, none is readable, an unfinished run with other settings is in the way,
+            or ``OUTPUT.parts`` holds files that ucn did not write.
         OutputError: the file cannot be written, or exists already.
     """
     settings = settings or ExtractSettings()
     if shard < 1:
         raise ConfigError(f"shard must be at least 1 image, got {shard}")
     check_output(output, overwrite)
-    names = list_images(folder)[:limit]
+    names = list_image_names(folder)[:limit]
     key = {"method": dict(method.key), "settings": asdict(settings), "images": digest_images(folder, names)}
-    parts = ShardFolder(output, names, shard, key, begin_again=overwrite)
-    waiting = parts.list_open()
-    open_names = {name for item in waiting for name in item.names}
+    parts = ShardFolder(output, names, shard, key, start_over=overwrite)
+    unfinished = parts.list_open()
+    open_names = {name for item in unfinished for name in item.names}
     done = len(names) - len(open_names)
 
     def count(images: int) -> None:
@@ -145,13 +134,48 @@ def extract_folder(
             progress(done, len(names))
 
     count(0)
-    if waiting:
+    if unfinished:
         try:
-            (engine or LocalEngine()).run(folder, waiting, method, settings, count)
+            (executor or LocalExecutor()).run(folder, unfinished, method, settings, count)
         except BaseException:
-            parts.leave()
+            parts.remove_if_empty()
             raise
     meta = {"name": method.name, "settings": asdict(settings), "images": key["images"], "key": key["method"]}
     images, failures = parts.finish(meta, overwrite)
     resumed = sum(name not in open_names and name not in failures for name in names)
-    return Extracted(output, images, resumed, failures)
+    return ExtractionResult(output, images, resumed, failures)
+
+
+def list_image_names(folder: Path) -> tuple[str, ...]:
+    """Paths of all images below a folder, relative to it and sorted, with / between folders.
+
+    Hidden files and folders are left out.
+
+    Raises:
+        DataError: there is no such folder, it holds no image, or a name is not Unicode.
+    """
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {what}; give a folder of images")
+    found = []
+    for path in folder.rglob("*"):
+        relative = path.relative_to(folder)
+        if any(part.startswith(".") for part in relative.parts):
+            continue
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
+            found.append(relative.as_posix())
+    for name in found:
+        if not name.isprintable():  # surrogates of bytes that are not UTF-8 are not
+            raise DataError(f"{folder}: the name {name!r} has unprintable characters; rename the file")
+    if not found:
+        raise DataError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)}); give another folder")
+    return tuple(sorted(found))
+
+
+def digest_images(folder: Path, names: Sequence[str]) -> str:
+    """A hash of names, sizes and modification times of images, which tells whether a folder has changed."""
+    digest = hashlib.sha256()
+    for name in names:
+        status = (folder / name).stat()
+        digest.update(json.dumps([name, status.st_size, status.st_mtime_ns]).encode())
+    return digest.hexdigest()

@@ -1,81 +1,118 @@
-"""Which images are worth matching: all with all, neighbours in a sequence, or those that look alike."""
+"""Image pairs to match: all, neighbours in a sequence, or images with similar global descriptors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from ucn.errors import ConfigError, DataError
 from ucn.formats.hloc import FeatureFile
+from ucn.formats.hloc_pairs import read_pair_list
 from ucn.knn import nearest
 from ucn.types import FloatArray
 
+PAIRINGS = ("exhaustive", "sequential", "retrieval")
+"""Methods to choose pairs."""
+
 Pair = tuple[str, str]
+"""Names of two images."""
 
 
-def pair_all(names: Sequence[str]) -> list[Pair]:
+@dataclass(frozen=True)
+class PairingSettings:
+    """Which images are matched.
+
+    Attributes:
+        kind: one of `PAIRINGS`.
+        overlap: sequential: how many following images each image is paired with.
+        neighbours: retrieval: how many similar images each image is paired with.
+        path: a list of pairs, two names per line, to be used instead.
+    """
+
+    kind: str = "exhaustive"
+    overlap: int = 10
+    neighbours: int = 20
+    path: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the kind."""
+        if self.kind not in PAIRINGS:
+            raise ConfigError(f"no pairing '{self.kind[:80]}' (there are {', '.join(PAIRINGS)})")
+
+
+def choose_pairs(file: FeatureFile, settings: PairingSettings) -> list[Pair]:
+    """Chooses pairs of the images of a file of features.
+
+    Raises:
+        DataError: a list of pairs is given, and cannot be read or names other images.
+    """
+    if settings.path is not None:
+        return read_pair_list(settings.path, file.names)
+    if settings.kind == "sequential":
+        return pair_sequentially(file.names, settings.overlap)
+    if settings.kind == "retrieval":
+        return pair_by_retrieval(file.names, read_global_descriptors(file), settings.neighbours)
+    return pair_exhaustively(file.names)
+
+
+def pair_exhaustively(names: Sequence[str]) -> list[Pair]:
     """Every image with every other: N (N − 1) / 2 pairs."""
     return list(combinations(names, 2))
 
 
-def pair_neighbours(names: Sequence[str], overlap: int) -> list[Pair]:
-    """Every image with so many that follow it; names must be in the order in which they were taken.
+def pair_sequentially(names: Sequence[str], overlap: int) -> list[Pair]:
+    """Every image with the `overlap` images that follow it; names must be in the order of capture.
 
     Raises:
         ConfigError: `overlap` is below 1.
     """
     if overlap < 1:
-        raise ConfigError(f"--overlap must be at least 1 image, got {overlap}")
+        raise ConfigError(f"overlap must be at least 1 image, got {overlap}")
     return [(name, other) for row, name in enumerate(names) for other in names[row + 1 : row + 1 + overlap]]
 
 
-def pair_similar(names: Sequence[str], descriptors: FloatArray, count: int) -> list[Pair]:
-    """Every image with those that look most like it as a whole; a pair comes once.
+def pair_by_retrieval(names: Sequence[str], descriptors: FloatArray, count: int) -> list[Pair]:
+    """Every image with those of the most similar global descriptors; each pair once.
 
     Args:
         names: of N images.
-        descriptors: (N, D) of them as a whole; what all have in common is taken off first.
-        count: of images for each.
+        descriptors: (N, D) global descriptors; their mean is subtracted first.
+        count: how many similar images each image is paired with.
 
     Raises:
         ConfigError: `count` is below 1.
     """
     if count < 1:
-        raise ConfigError(f"--neighbours must be at least 1 image, got {count}")
+        raise ConfigError(f"neighbours must be at least 1 image, got {count}")
     if len(names) < 2:
         return []
     centred = torch.from_numpy(descriptors - descriptors.mean(axis=0))
     unit = torch.nn.functional.normalize(centred, dim=1)
-    found = nearest(unit, unit, k=min(count + 1, len(names))).indices.numpy()
-    return _order(
-        names, ((row, other) for row, others in enumerate(found) for other in _without(others, row, count))
-    )
+    found = nearest(unit, unit, k=min(count + 1, len(names))).indices.tolist()
+    rows: set[tuple[int, int]] = set()
+    for row, candidates in enumerate(found):
+        # The image itself need not come first where two images are equal.
+        others = [other for other in candidates if other != row][:count]
+        rows.update((min(row, other), max(row, other)) for other in others)
+    return [(names[first], names[second]) for first, second in sorted(rows)]
 
 
-def _without(others: np.ndarray[tuple[int], np.dtype[np.int64]], row: int, count: int) -> list[int]:
-    """The first so many but the image itself, which need not be first where two images are equal."""
-    return [int(other) for other in others if other != row][:count]
-
-
-def _order(names: Sequence[str], rows: Iterable[tuple[int, int]]) -> list[Pair]:
-    kept = sorted({(min(pair), max(pair)) for pair in rows})
-    return [(names[first], names[second]) for first, second in kept]
-
-
-def read_globals(file: FeatureFile) -> FloatArray:
-    """(N, D) descriptors of all images of a file as a whole, in the order of its names.
+def read_global_descriptors(file: FeatureFile) -> FloatArray:
+    """Global descriptors (N, D) of all images of a file, in the order of its names.
 
     Raises:
-        DataError: an image has none, or not all are equally long.
+        DataError: an image has none, or their dimensions differ.
     """
     found = [file.read_global(name) for name in file.names]
-    lengths = sorted({len(values) for values in found})
-    if len(lengths) > 1:
+    dims = sorted({len(values) for values in found})
+    if len(dims) > 1:
         raise DataError(
-            f"{file.path}: descriptors of images as a whole must be equally long, got {lengths[0]} and "
-            f"{lengths[-1]} numbers; extract all images with one method"
+            f"{file.path}: global descriptors must have one dimension, got {dims[0]} and {dims[-1]}; extract "
+            "all images with one method"
         )
     return np.stack(found) if found else np.zeros((0, 0), np.float32)

@@ -1,30 +1,36 @@
-"""A folder of images to a sparse model: features, pairs, matches, verification, adjustment, mapping."""
+"""Sparse reconstruction of a folder: features, pairs, matches, verification, keypoint adjustment, mapping."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.errors import ConfigError, DataError
-from ucn.folders.extraction import Engine, Extracted, Method, extract_folder
-from ucn.folders.image_features import ExtractSettings
-from ucn.folders.images import digest_images, list_images, read_reduced
+from ucn.errors import DataError
+from ucn.features.method import MethodInfo
+from ucn.files import RecentItems, exists_error
+from ucn.folders.extraction import (
+    Executor,
+    ExtractionResult,
+    digest_images,
+    extract_folder,
+    list_image_names,
+)
 from ucn.folders.keypoint_adjustment import Rows, adjust_keypoints
-from ucn.folders.pair_matching import describe_matches, match_pairs
-from ucn.folders.pairing import Pair, pair_all, pair_neighbours, pair_similar, read_globals
+from ucn.folders.pair_matching import build_match_key, match_image_pairs
+from ucn.folders.pairing import Pair, PairingSettings, choose_pairs
+from ucn.folders.worker import ExtractSettings, read_resized
 from ucn.formats.colmap import (
     CameraSettings,
     DatabaseImage,
     MappingSettings,
-    Model,
+    SparseModel,
     build_cameras,
     map_incrementally,
     quiet,
@@ -35,63 +41,38 @@ from ucn.formats.hloc import (
     FeatureFile,
     check_pair_names,
     open_features,
-    read_matches,
-    read_note,
+    read_pair_matches,
+    read_pair_matches_meta,
 )
-from ucn.formats.pair_lists import has_space, read_pairs, write_pairs
+from ucn.formats.hloc_pairs import has_space, write_pair_list
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.types import FloatArray
 
-PAIRINGS = ("exhaustive", "sequential", "retrieval")
-"""Ways to choose pairs."""
+STRICT_ERROR = 1.5
+"""Maximal reprojection error for adjusted keypoints, in pixels of the encoded size; COLMAP's default is 4.
+Adjusted keypoints are accurate to about 0.2 px, so larger errors are outliers."""
 
-STRICT_PIXELS = 1.5
-"""Pixels, of the size described, by which a point in space may miss adjusted keypoints; COLMAP's own is 4.
-Keypoints that are good to a fifth of a pixel make what misses by more a mistake."""
-
-_KEPT_PICTURES = 64
-_LIMITS = (
+_CACHED_IMAGES = 64
+_ERROR_OPTIONS = (
     "mapper.filter_max_reproj_error",
     "triangulation.complete_max_reproj_error",
     "triangulation.merge_max_reproj_error",
 )
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
-
-
-@dataclass(frozen=True)
-class PairingSettings:
-    """Which images are matched.
-
-    Attributes:
-        kind: of `PAIRINGS`.
-        overlap: images that follow, for sequences.
-        neighbours: images that look alike, for retrieval.
-        path: of a list of pairs, two names a line, in place of all that.
-    """
-
-    kind: str = "exhaustive"
-    overlap: int = 10
-    neighbours: int = 20
-    path: Path | None = None
-
-    def __post_init__(self) -> None:
-        """Checks the kind."""
-        if self.kind not in PAIRINGS:
-            raise ConfigError(f"no pairing '{self.kind[:80]}' (there are {', '.join(PAIRINGS)})")
+"""Called with the name of the stage, the items done and all items."""
 
 
 @dataclass(frozen=True)
 class ReconstructSettings:
-    """How a model is made.
+    """Settings of a reconstruction.
 
     Attributes:
-        extract: how images are described.
-        pairing: which are matched.
-        cameras: what is known of them.
-        mapping: of COLMAP.
-        use_adjustment: move keypoints to where pixels agree.
-        min_similarity: of matched descriptors, a cosine.
+        extract: how features are extracted.
+        pairing: which images are matched.
+        cameras: what is known of the cameras.
+        mapping: of COLMAP's incremental mapping.
+        use_adjustment: adjust keypoints photometrically.
+        min_similarity: cosine similarity below which matches are dropped.
     """
 
     extract: ExtractSettings = field(default_factory=ExtractSettings)
@@ -103,21 +84,21 @@ class ReconstructSettings:
 
 
 @dataclass(frozen=True)
-class Reconstructed:
-    """A model and what it was made of.
+class ReconstructionResult:
+    """A sparse model and the counts of each stage.
 
     Attributes:
         model: the largest one.
-        extracted: features.
-        pairs: that were matched.
-        matches: of all of them.
-        verified: matches that agree with the geometry of their pair.
-        used: matches that went into the model, after adjustment.
-        moved: median of the pixels that adjustment moved keypoints by; None without it.
+        extracted: the features.
+        pairs: number of matched pairs.
+        matches: number of matches of all pairs.
+        verified: number of matches that are inliers of their pair's two-view geometry.
+        used: number of matches given to the mapper, after adjustment.
+        moved: median shift of adjusted keypoints in pixels; None without adjustment.
     """
 
-    model: Model
-    extracted: Extracted
+    model: SparseModel
+    extracted: ExtractionResult
     pairs: int
     matches: int
     verified: int
@@ -125,113 +106,105 @@ class Reconstructed:
     moved: float | None
 
 
-def choose_pairs(file: FeatureFile, settings: PairingSettings) -> list[Pair]:
-    """Pairs of the images of a file of features.
-
-    Raises:
-        DataError: a list of pairs is given, and cannot be read or names other images.
-    """
-    if settings.path is not None:
-        return read_pairs(settings.path, file.names)
-    if settings.kind == "sequential":
-        return pair_neighbours(file.names, settings.overlap)
-    if settings.kind == "retrieval":
-        return pair_similar(file.names, read_globals(file), settings.neighbours)
-    return pair_all(file.names)
-
-
 def reconstruct_folder(
     folder: Path,
     output: Path,
-    method: Method,
+    method: MethodInfo,
     settings: ReconstructSettings | None = None,
     *,
-    engine: Engine | None = None,
+    executor: Executor | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> Reconstructed:
-    """Makes a sparse model of the images of a folder.
+) -> ReconstructionResult:
+    """Reconstructs a sparse model from the images of a folder.
 
     The folder ``output`` gets ``features.h5``, ``pairs.txt`` and ``matches.h5`` (hloc's layout),
-    ``database.db`` and ``sparse/`` (COLMAP's). Features and matches of an earlier run with
-    the same settings are used again.
+    ``database.db`` and ``sparse/`` (COLMAP's). Features and matches of an earlier run with the same settings
+    are reused.
 
     Args:
         folder: of images.
-        output: folder of the results, made where missing.
-        method: how images are described.
+        output: folder of the results, which must exist.
+        method: how features are extracted.
         settings: the defaults when None.
-        engine: who extracts features; this process when None.
-        overwrite: replace what is there.
-        progress: called now and then.
+        executor: where features are extracted; in this process when None.
+        overwrite: replace existing results.
+        progress: called during each stage.
 
     Raises:
         ConfigError: pycolmap is not installed.
-        DataError: fewer than two images can be read, or they make no model.
-        OutputError: the folder cannot be written to, or holds a model already.
+        DataError: fewer than two images can be read, or no model can be reconstructed.
+        OutputError: the folder cannot be written to, or holds results that ucn did not write.
     """
     settings = settings or ReconstructSettings()
-    say = progress or (lambda _what, _done, _all: None)
-    extracted = _extract(folder, output, method, settings, engine, overwrite, say)
+    report = progress or (lambda _what, _done, _all: None)
+    extracted = _extract(folder, output, method, settings, executor, overwrite, report)
     with open_features(extracted.path) as file, quiet():
         if len(file) < 2:
-            raise DataError(f"{folder}: a model needs two images at least, got {len(file)}")
+            raise DataError(f"{folder}: expected at least two readable images, got {len(file)}; add images")
         pairs = choose_pairs(file, settings.pairing)
         check_pair_names(file.names)
-        if not any(map(has_space, file.names)):  # such a list could not be read
-            write_pairs(output / "pairs.txt", pairs, overwrite=True)
-        found = _match(file, pairs, output / "matches.h5", settings.min_similarity, say)
+        if not any(map(has_space, file.names)):  # a list with such names could not be read
+            write_pair_list(output / "pairs.txt", pairs, overwrite=True)
+        found = _match(file, pairs, output / "matches.h5", settings.min_similarity, report)
         images = [_to_image(file, name) for name in file.names]
-        return _build_model(folder, output, settings, images, pairs, (extracted, found), say)
+        return _build_model(folder, output, settings, images, pairs, (extracted, found), report)
 
 
 def _extract(
     folder: Path,
     output: Path,
-    method: Method,
+    method: MethodInfo,
     settings: ReconstructSettings,
-    engine: Engine | None,
+    executor: Executor | None,
     overwrite: bool,
-    say: Progress,
-) -> Extracted:
-    """Features of the folder: those of an earlier run, or new ones."""
+    report: Progress,
+) -> ExtractionResult:
+    """Extracts features of the folder, or reuses those of an earlier run."""
     path = output / "features.h5"
-    names = list_images(folder)
-    wanted = {
+    names = list_image_names(folder)
+    expected = {
         "key": dict(method.key),
         "images": digest_images(folder, names),
         "settings": asdict(settings.extract),
     }
     if path.is_file():
         with open_features(path) as file:
-            if {name: file.meta.get(name) for name in wanted} == wanted:
-                return Extracted(path, len(file), len(file), file.meta.get("failures", {}))
+            if {name: file.meta.get(name) for name in expected} == expected:
+                return ExtractionResult(path, len(file), len(file), file.meta.get("failures", {}))
         if not overwrite:
             raise DataError(
-                f"{path} was made of other images or with other settings; use --overwrite or a new folder"
+                f"{path} was extracted from other images or with other settings; pass overwrite=True or "
+                "choose a new folder"
             )
+    elif not overwrite:  # without our features, the folder may be a COLMAP project of the user's
+        for name in ("pairs.txt", "matches.h5", "database.db", "sparse"):
+            if os.path.lexists(output / name):
+                raise exists_error(output / name)
     return extract_folder(
         folder,
         path,
         method,
         settings.extract,
-        engine=engine,
+        executor=executor,
         overwrite=overwrite,
-        progress=lambda done, total: say("describing", done, total),
+        progress=lambda done, total: report("extracting", done, total),
     )
 
 
-def _match(file: FeatureFile, pairs: Sequence[Pair], path: Path, min_similarity: float, say: Progress) -> int:
-    """Matches of the pairs: those of an earlier run, or new ones; how many there are."""
-    if path.is_file() and read_note(path) == describe_matches(file.meta, pairs, min_similarity):
-        return sum(len(found.rows) for found in read_matches(path, pairs))
-    return match_pairs(
+def _match(
+    file: FeatureFile, pairs: Sequence[Pair], path: Path, min_similarity: float, report: Progress
+) -> int:
+    """Matches the pairs, or reuses the matches of an earlier run; returns their number."""
+    if path.is_file() and read_pair_matches_meta(path) == build_match_key(file.meta, pairs, min_similarity):
+        return sum(len(found.rows) for found in read_pair_matches(path, pairs))
+    return match_image_pairs(
         file.path,
         pairs,
         path,
         min_similarity=min_similarity,
         overwrite=True,
-        progress=lambda done, total: say("matching", done, total),
+        progress=lambda done, total: report("matching", done, total),
     )
 
 
@@ -246,105 +219,108 @@ def _build_model(
     settings: ReconstructSettings,
     images: list[DatabaseImage],
     pairs: Sequence[Pair],
-    before: tuple[Extracted, int],
-    say: Progress,
-) -> Reconstructed:
-    numbers = {image.name: number for number, image in enumerate(images)}
+    before: tuple[ExtractionResult, int],
+    report: Progress,
+) -> ReconstructionResult:
+    indices = {image.name: index for index, image in enumerate(images)}
     matches = {
-        (numbers[name0], numbers[name1]): found.rows
-        for (name0, name1), found in zip(pairs, read_matches(output / "matches.h5", pairs), strict=True)
+        (indices[name0], indices[name1]): found.rows
+        for (name0, name1), found in zip(pairs, read_pair_matches(output / "matches.h5", pairs), strict=True)
     }
     cameras = build_cameras(images, folder, settings.cameras)
     geometries = verify_matches(
-        images, cameras, matches, settings.mapping, lambda done, total: say("verifying", done, total)
+        images, cameras, matches, settings.mapping, lambda done, total: report("verifying", done, total)
     )
     verified = {pair: np.asarray(item.inlier_matches, np.int64) for pair, item in geometries.items()}
     moved, mapping = None, settings.mapping
     if settings.use_adjustment:
-        pictures = _Pictures(folder, images, settings.extract.max_side)
-        images, matches, moved = _adjust(pictures, images, verified, say)
-        mapping = be_strict(mapping, pictures.largest_scale)
+        reader = _GreyImages(folder, images, settings.extract.max_side)
+        images, matches, moved = _adjust(reader, images, verified, report)
+        mapping = use_strict_limits(mapping, reader.largest_scale)
         geometries = verify_matches(images, cameras, matches, settings.mapping)
     write_database(output / "database.db", images, cameras, geometries, matches)
-    registered = count(3)  # two are there when the first of the others comes
+    registered = count(3)  # the callback comes first after the initial two
     model = map_incrementally(
         output / "database.db",
         folder,
         output / "sparse",
         mapping,
         settings.cameras.intrinsics is not None,
-        lambda: say("mapping", next(registered), len(images)),
+        lambda: report("mapping", next(registered), len(images)),
     )
     extracted, total = before
     counts = [sum(len(rows) for rows in each.values()) for each in (verified, matches)]
-    return Reconstructed(model, extracted, len(pairs), total, counts[0], counts[1], moved)
+    return ReconstructionResult(model, extracted, len(pairs), total, counts[0], counts[1], moved)
 
 
 def _adjust(
-    pictures: _Pictures,
+    reader: _GreyImages,
     images: Sequence[DatabaseImage],
     verified: Mapping[tuple[int, int], Rows],
-    say: Progress,
+    report: Progress,
 ) -> tuple[list[DatabaseImage], dict[tuple[int, int], Rows], float]:
-    """Images with keypoints where the pixels agree, the matches that hold then, and the median move."""
+    """Images with adjusted keypoints, their matches without outliers, and the median shift in pixels."""
     adjusted = adjust_keypoints(
-        [pictures.to_reduced(number) for number in range(len(images))],
+        [reader.to_encoded(index) for index in range(len(images))],
         verified,
-        pictures.grey,
-        lambda done, total: say("adjusting", done, total),
+        reader.read,
+        lambda done, total: report("adjusting", done, total),
     )
     moved = [
-        replace(image, keypoints=pictures.to_file(number, adjusted.keypoints[number]))
-        for number, image in enumerate(images)
+        replace(image, keypoints=reader.to_file(index, adjusted.keypoints[index]))
+        for index, image in enumerate(images)
     ]
     return moved, adjusted.matches, adjusted.moved
 
 
-def be_strict(mapping: MappingSettings, scale: float = 1.0) -> MappingSettings:
-    """Limits for keypoints that are precise; what the user has set stays.
+def use_strict_limits(mapping: MappingSettings, scale: float = 1.0) -> MappingSettings:
+    """Lowers COLMAP's error limits to `STRICT_ERROR` for adjusted keypoints; options that are set stay.
 
     Args:
         mapping: the settings.
-        scale: pixels of the files to one of the size described.
+        scale: pixels of the files per pixel of the encoded size.
     """
-    return replace(mapping, options={**dict.fromkeys(_LIMITS, STRICT_PIXELS * scale), **mapping.options})
+    return replace(
+        mapping, options={**dict.fromkeys(_ERROR_OPTIONS, STRICT_ERROR * scale), **mapping.options}
+    )
 
 
-class _Pictures:
-    """Grey pictures of images at the size they were described at, the last few kept in memory."""
+class _GreyImages:
+    """Grey images at the size at which they were encoded, with the most recent ones in memory."""
 
     def __init__(self, folder: Path, images: Sequence[DatabaseImage], max_side: int | None) -> None:
         self._folder, self._images, self._max_side = folder, images, max_side
-        self._kept: OrderedDict[int, Tensor] = OrderedDict()
+        self._recent: RecentItems[int, Tensor] = RecentItems(_CACHED_IMAGES)
         self._sizes: dict[int, tuple[int, int]] = {}
 
-    def grey(self, number: int) -> Tensor:
-        """(H, W) in [0, 1]."""
-        if number not in self._kept:
-            reduced = read_reduced(self._folder / self._images[number].name, self._max_side)
-            self._kept[number] = reduced.pixels.mean(dim=0)
-            self._sizes[number] = reduced.hw
-        self._kept.move_to_end(number)
-        while len(self._kept) > _KEPT_PICTURES:
-            self._kept.popitem(last=False)
-        return self._kept[number]
+    def read(self, index: int) -> Tensor:
+        """An image (H, W) in [0, 1]."""
+        return self._recent.get_or_make(index, lambda: self._read_file(index))
+
+    def _read_file(self, index: int) -> Tensor:
+        resized = read_resized(self._folder / self._images[index].name, self._max_side)
+        self._sizes[index] = resized.hw
+        return resized.pixels.mean(dim=0)
 
     @property
     def largest_scale(self) -> float:
-        """Pixels of a file to one of its picture, where that is most."""
-        return max(self._images[number].image_hw[1] / hw[1] for number, hw in self._sizes.items())
+        """The largest ratio of a file's size to its encoded size."""
+        return max(self._images[index].image_hw[1] / hw[1] for index, hw in self._sizes.items())
 
-    def to_reduced(self, number: int) -> FloatArray:
-        """Keypoints of an image in the pixels of its picture."""
-        return self._move(number, self._images[number].keypoints, is_back=False)
+    def to_encoded(self, index: int) -> FloatArray:
+        """Keypoints of an image in pixels of its encoded size."""
+        image = self._images[index]
+        return _resize(image.keypoints, image.image_hw, self._find_size(index))
 
-    def to_file(self, number: int, points: FloatArray) -> FloatArray:
-        """Points of the picture in the pixels of the file."""
-        return self._move(number, points, is_back=True)
+    def to_file(self, index: int, points: FloatArray) -> FloatArray:
+        """Points of the encoded size in pixels of the file."""
+        return _resize(points, self._find_size(index), self._images[index].image_hw)
 
-    def _move(self, number: int, points: FloatArray, is_back: bool) -> FloatArray:
-        if number not in self._sizes:
-            self.grey(number)
-        sizes: list[Any] = [self._images[number].image_hw, self._sizes[number]]
-        scale = resize_scale(*reversed(sizes)) if is_back else resize_scale(*sizes)
-        return resize_points(torch.from_numpy(points), scale).numpy()
+    def _find_size(self, index: int) -> tuple[int, int]:
+        if index not in self._sizes:
+            self.read(index)
+        return self._sizes[index]
+
+
+def _resize(points: FloatArray, from_hw: tuple[int, int], to_hw: tuple[int, int]) -> FloatArray:
+    return resize_points(torch.from_numpy(points), resize_scale(from_hw, to_hw)).numpy()

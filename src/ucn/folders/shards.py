@@ -1,32 +1,47 @@
 """The unfinished features of a folder: shards of a few images, each on disk whole or not at all.
 
-Images are cut into shards by their sorted names, so that a shard holds the same images, described in the same
-batches, whoever makes it and however often a run was stopped. What is left is what has no file yet.
+Images are split into shards by their sorted names. A shard thus holds the same images, encoded in the same
+batches, whichever process writes it and however often a run was stopped. A shard without a file is still to
+be done.
+
+The shards of ``f.h5`` lie in ``f.h5.parts``. A user may have a folder of that name: only a folder with our
+key file is used, only files of our own naming are removed, and links are never followed.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import logging
+import os
+import re
+import secrets
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ucn.data.io import write_bytes_atomically
 from ucn.errors import DataError, OutputError
+from ucn.files import explain_failure, write_bytes_atomically
 from ucn.formats.hloc import merge_features, open_features
 
+FORMAT = "ucn-shards-1"
+"""Stands in the key file of every folder of shards."""
+
 _KEY_FILE = "key.json"
+_MAX_KEY_BYTES = 2**20
+_SHARD_NAME = re.compile(r"\d{8,}\.h5", re.ASCII)
+_PART_NAME = re.compile(r"\.ucn-[0-9a-f]{12}\.part")  # of `write_bytes_atomically`
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of the work.
+    """A unit of work.
 
     Attributes:
-        path: of its file.
-        names: of its images.
+        path: its .h5 file.
+        names: its images.
     """
 
     path: Path
@@ -34,81 +49,162 @@ class Shard:
 
 
 class ShardFolder:
-    """The folder of the shards of an output, beside it."""
+    """The folder of the shards of an output file, beside it."""
 
     def __init__(
-        self, output: Path, names: Sequence[str], size: int, key: Mapping[str, Any], begin_again: bool
+        self, output: Path, names: Sequence[str], size: int, key: Mapping[str, Any], start_over: bool
     ) -> None:
-        """Opens the folder, or begins it.
+        """Opens the folder of an unfinished run, or creates it.
 
         Args:
-            output: the file that the shards will become.
-            names: of all images, sorted.
-            size: images of a shard.
+            output: the file that the shards will be merged into.
+            names: all images, sorted.
+            size: images per shard.
             key: everything that the features depend on, as plain JSON values.
-            begin_again: forget shards of another key.
+            start_over: delete the shards of a run with another key.
 
         Raises:
-            DataError: the shards that are there have another key.
-            OutputError: the folder cannot be made.
+            DataError: the shards of a run with another key are there, or a folder, file or link that ucn did
+                not write.
+            OutputError: the folder cannot be created.
         """
         self.output, self.folder = output, output.with_name(f"{output.name}.parts")
-        wanted = json.dumps({**key, "shard": size}, sort_keys=True, indent=1).encode()
-        note = self.folder / _KEY_FILE
-        if self.folder.exists() and (not note.is_file() or note.read_bytes() != wanted):
-            is_empty = note.is_file() and not self._list_files()
-            if not (begin_again or is_empty):
+        content = json.dumps({"format": FORMAT, **key, "shard": size}, sort_keys=True, indent=1).encode()
+        self._check_ours()
+        if os.path.lexists(self.folder) and (self.folder / _KEY_FILE).read_bytes() != content:
+            if self._list_shards() and not start_over:
                 raise DataError(
-                    f"{self.folder} is what an unfinished run with other images or settings has left; run it "
-                    "as before to finish it, or use --overwrite to begin again"
+                    f"{self.folder} is from an unfinished run with other images or settings; repeat that run "
+                    "to finish it, or pass overwrite=True to start over"
                 )
-            shutil.rmtree(self.folder)
-        try:
-            self.folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot make {self.folder}: {error.strerror or error}") from error
-        write_bytes_atomically(note, wanted, overwrite=True)
+            self._remove()
+        if not os.path.lexists(self.folder):
+            self._create(content)
         self.shards = tuple(
             Shard(self.folder / f"{start // size:08}.h5", tuple(names[start : start + size]))
             for start in range(0, len(names), size)
         )
 
     def list_open(self) -> list[Shard]:
-        """Shards that are not there yet."""
-        there = self._list_files()
-        return [shard for shard in self.shards if shard.path.name not in there]
+        """Shards without a file."""
+        done = self._list_shards()
+        return [shard for shard in self.shards if shard.path.name not in done]
 
-    def leave(self) -> None:
-        """Removes the folder of a run that was stopped, unless a later one can go on from there."""
-        if not self._list_files():
-            shutil.rmtree(self.folder)
-
-    def _list_files(self) -> set[str]:
-        return {path.name for path in self.folder.glob("*.h5")}
+    def remove_if_empty(self) -> None:
+        """Removes the folder of a stopped run that has written no shard; foreign files in it stay."""
+        if self._list_shards():
+            return
+        try:
+            self._check_ours()
+            self._remove()
+        except (DataError, OutputError, OSError) as error:  # the run's own error matters more
+            _log.warning("%s stays: %s", self.folder, error)
 
     def finish(self, meta: Mapping[str, Any], overwrite: bool) -> tuple[int, dict[str, str]]:
-        """Makes the shards one file and removes them; how many images it has, and why others are missing.
+        """Merges the shards into the output file and removes them.
+
+        Returns:
+            The number of images in the file, and for each missing one the reason, by name.
 
         Raises:
-            DataError: no image could be read, and the shards are removed, or a shard is damaged, and is
-                removed: the next run tries again.
-            OutputError: the file cannot be written.
+            DataError: no image could be read (the shards are removed), or a shard is damaged (it alone is
+                removed, and the next run writes it again).
+            OutputError: the file cannot be written, or the folder holds files that ucn did not write.
         """
         failures: dict[str, str] = {}
         for shard in self.shards:
             try:
                 with open_features(shard.path) as file:
                     failures.update(file.meta.get("failures", {}))
-            except DataError as error:  # a disk that lost it; the next run would meet it again
+            except DataError as error:  # the next run would meet it again
                 shard.path.unlink(missing_ok=True)
                 raise DataError(
                     f"the shard {shard.path.name} of an earlier run was damaged and is removed ({error}); "
-                    "give the same command again"
+                    "repeat the run"
                 ) from error
-        paths = [shard.path for shard in self.shards]
         if len(failures) == sum(len(shard.names) for shard in self.shards):
-            shutil.rmtree(self.folder)
+            self._remove()
             raise DataError(f"no image could be read; the first: {next(iter(failures.values()))}")
+        paths = [shard.path for shard in self.shards]
         count = merge_features(self.output, paths, {**meta, "failures": failures}, overwrite)
-        shutil.rmtree(self.folder)
+        self._remove(f"{self.output} is complete, but ")
         return count, failures
+
+    def _create(self, key: bytes) -> None:
+        """Creates the folder with its key file in one step: a killed run leaves no folder without a key."""
+        part = self.folder.with_name(f".ucn-{secrets.token_hex(6)}.parts")
+        try:
+            part.mkdir()
+            write_bytes_atomically(part / _KEY_FILE, key)
+            part.rename(self.folder)
+        except OSError as error:
+            raise OutputError(f"cannot create {self.folder}: {explain_failure(error)}") from error
+        finally:
+            if part.is_dir():
+                (part / _KEY_FILE).unlink(missing_ok=True)
+                part.rmdir()
+
+    def _check_ours(self) -> None:
+        """Raises `DataError` where something is in the folder's place that ucn did not write, or in it."""
+        if not os.path.lexists(self.folder):
+            return
+        remedy = "move it away or choose another output"
+        if self.folder.is_symlink():
+            raise DataError(f"{self.folder} is a link; expected no file of that name; {remedy}")
+        if not self.folder.is_dir():
+            raise DataError(f"{self.folder} is not a folder; expected no file of that name; {remedy}")
+        if not _is_key(self.folder / _KEY_FILE):
+            raise DataError(
+                f"{self.folder} has no {_KEY_FILE} of format '{FORMAT}', so it was not made by ucn and is "
+                f"left as it is; {remedy}"
+            )
+        foreign = self._list_foreign()
+        if foreign:
+            raise DataError(
+                f"{self.folder} holds {', '.join(foreign[:3])}, which ucn did not write; move such files and "
+                "links away, or choose another output"
+            )
+
+    def _remove(self, so_far: str = "") -> None:
+        """Removes our files and then the folder, which stays where it holds anything else.
+
+        `so_far` is what the error then begins with.
+        """
+        if self.folder.is_symlink():
+            raise OutputError(f"{self.folder} became a link during the run; remove it by hand")
+        own = [entry for entry in self.folder.iterdir() if _is_own(entry)]
+        for path in sorted(own, key=lambda path: path.name == _KEY_FILE):  # without its key it is not ours
+            path.unlink()
+        foreign = self._list_foreign()
+        if foreign:
+            raise OutputError(
+                f"{so_far}{self.folder} holds {', '.join(foreign[:3])}, which ucn did not write; move such "
+                "files away and remove the folder"
+            )
+        self.folder.rmdir()
+
+    def _list_shards(self) -> set[str]:
+        if self.folder.is_symlink() or not self.folder.is_dir():
+            return set()
+        return {entry.name for entry in self.folder.iterdir() if _SHARD_NAME.fullmatch(entry.name)}
+
+    def _list_foreign(self) -> list[str]:
+        return sorted(entry.name for entry in self.folder.iterdir() if not _is_own(entry))
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is a regular one with a name that ucn gives to files of this folder."""
+    is_named = path.name == _KEY_FILE or _SHARD_NAME.fullmatch(path.name) or _PART_NAME.fullmatch(path.name)
+    return bool(is_named) and stat.S_ISREG(path.lstat().st_mode)
+
+
+def _is_key(path: Path) -> bool:
+    """Whether a file is a key file of our format; a link is not."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_KEY_BYTES:
+            return False
+        key = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(key, dict) and key.get("format") == FORMAT

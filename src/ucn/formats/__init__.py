@@ -1,1 +1,1 @@
-"""Features, matches, networks and models in the formats of other tools: hloc, COLMAP, ONNX."""
+"""Features, matches, networks and weights in the formats of other tools: hloc, COLMAP, ONNX, kornia, hub."""

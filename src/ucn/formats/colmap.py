@@ -1,7 +1,7 @@
-"""Keypoints and matches into a COLMAP database, and from there a sparse model, through pycolmap.
+"""Keypoints and matches to a COLMAP database, and from there a sparse reconstruction, through pycolmap.
 
-COLMAP puts the centre of the top-left pixel at (0.5, 0.5). The half pixel is added here, to keypoints and to
-principal points, and taken off nowhere else in the package.
+COLMAP puts the centre of the top-left pixel at (0.5, 0.5). The half pixel is added to keypoints and principal
+points here, and nowhere else in the package.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     import pycolmap
 
 CAMERA_MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV")
-"""Models of cameras that can be asked for, from few to many numbers."""
+"""Camera models to choose from, by increasing number of parameters."""
 
-_FOCAL_FACTOR = 1.2  # of the longer side: what COLMAP assumes where a file says nothing
-_MIN_MODEL = 3  # images
+_FOCAL_FACTOR = 1.2  # of the longer side: COLMAP's default without EXIF
+_MIN_MODEL_IMAGES = 3
 _log = logging.getLogger(__name__)
 Rows = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -42,10 +43,10 @@ class CameraSettings:
     """What is known of the cameras.
 
     Attributes:
-        model: of `CAMERA_MODELS`.
-        intrinsics: (3, 3) of all images, for pixels whose centres are at integers; it is then held, and the
-            model is PINHOLE. None: found from EXIF or guessed, and refined.
-        is_shared: images of one size have one camera; otherwise each has its own.
+        model: one of `CAMERA_MODELS`.
+        intrinsics: (3, 3) of all images, for pixels with centres at integers; they are then fixed, and the
+            model is PINHOLE. None takes EXIF or a default, and refines them.
+        is_shared: images of one size share a camera; otherwise each has its own.
     """
 
     model: str = "SIMPLE_RADIAL"
@@ -60,11 +61,11 @@ class CameraSettings:
 
 @dataclass(frozen=True)
 class DatabaseImage:
-    """An image as it goes into a database.
+    """An image of a database.
 
     Attributes:
         name: its path below the folder of images.
-        keypoints: (N, 2) pixels, centres at integers.
+        keypoints: (N, 2) pixels, with centres at integers.
         image_hw: (H, W).
     """
 
@@ -74,17 +75,17 @@ class DatabaseImage:
 
 
 @dataclass(frozen=True)
-class Model:
-    """A sparse model and how good it looks.
+class SparseModel:
+    """A sparse model with its statistics.
 
     Attributes:
         reconstruction: of pycolmap.
-        registered: names of the images whose camera was found, sorted.
-        points: in space.
-        observations: of them.
-        track_length: images that see a point, on average.
-        reprojection_error: pixels, on average.
-        models: how many separate models were found; this is the one with most images.
+        registered: names of the registered images, sorted.
+        points: number of 3D points.
+        observations: number of observations of them.
+        track_length: mean number of observations of a point.
+        reprojection_error: mean, in pixels.
+        models: number of separate models; this is the one with most images.
     """
 
     reconstruction: pycolmap.Reconstruction
@@ -96,12 +97,12 @@ class Model:
     models: int
 
     def centre(self, name: str) -> Values:
-        """Where the camera of an image stands, (3,)."""
+        """The projection centre (3,) of an image."""
         image = self.reconstruction.find_image_with_name(name)
         return np.asarray(image.projection_center(), np.float64)
 
     def rotation(self, name: str) -> Values:
-        """(3, 3): takes directions of the world to those of the camera of an image."""
+        """The rotation (3, 3) from the world to the camera of an image."""
         image = self.reconstruction.find_image_with_name(name)
         return np.asarray(image.cam_from_world().rotation.matrix(), np.float64)
 
@@ -118,13 +119,13 @@ class Model:
 
 @dataclass(frozen=True)
 class MappingSettings:
-    """How a model is made.
+    """Settings of verification and incremental mapping.
 
     Attributes:
-        seed: of all random choices.
-        threads: of bundle adjustment; more than one changes sums of floats, and with them the last digits.
-        max_error: pixels by which a match may miss the epipolar geometry of its pair.
-        options: of pycolmap's IncrementalPipelineOptions, by name, with dots between levels.
+        seed: random seed of RANSAC and mapping.
+        threads: of bundle adjustment; with more than one the last digits vary.
+        max_error: inlier threshold of two-view geometry, in pixels.
+        options: of pycolmap's IncrementalPipelineOptions, by dotted name.
     """
 
     seed: int = 0
@@ -134,14 +135,14 @@ class MappingSettings:
 
 
 def find_obstacle() -> str:
-    """Why no model can be made; empty where one can."""
+    """Why reconstruction cannot run here; empty where it can."""
     if importlib.util.find_spec("pycolmap") is None:
         return "it needs pycolmap, which is not installed: pip install 'ucn[reconstruct]'"
     return ""
 
 
 def load_pycolmap() -> Any:
-    """The package; raises `ConfigError` where it is not installed."""
+    """Imports pycolmap; raises `ConfigError` where it is not installed."""
     reason = find_obstacle()
     if reason:
         raise ConfigError(f"reconstruction: {reason}")
@@ -152,7 +153,7 @@ def load_pycolmap() -> Any:
 
 @contextmanager
 def quiet(level: str = "ERROR") -> Iterator[None]:
-    """Keeps COLMAP from writing to the terminal what is less than an error, or than a FATAL one."""
+    """Raises the level below which COLMAP logs nothing to the terminal, to ERROR or FATAL."""
     colmap = load_pycolmap()
     before = colmap.logging.minloglevel
     colmap.logging.minloglevel = int(getattr(colmap.logging, level).value)
@@ -165,7 +166,7 @@ def quiet(level: str = "ERROR") -> Iterator[None]:
 def build_cameras(
     images: Sequence[DatabaseImage], folder: Path, settings: CameraSettings
 ) -> list[pycolmap.Camera]:
-    """A camera for each image; images that share one get the same object."""
+    """Builds a camera for each image; images that share one get the same object."""
     colmap = load_pycolmap()
     shared: dict[tuple[int, int], pycolmap.Camera] = {}
     cameras = []
@@ -192,7 +193,7 @@ def _build_camera(
     try:
         guess = colmap.infer_camera_from_image(folder / image.name)
         focal, is_known = guess.mean_focal_length(), guess.has_prior_focal_length
-    except (RuntimeError, ValueError) as error:  # a format that COLMAP does not read
+    except (RuntimeError, ValueError) as error:  # an image format that COLMAP does not read
         _log.info("%s: no camera from the file (%s)", image.name, error)
     model = getattr(colmap.CameraModelId, settings.model)
     created: pycolmap.Camera = colmap.Camera.create_from_model_id(
@@ -209,12 +210,12 @@ def verify_matches(
     settings: MappingSettings,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[tuple[int, int], pycolmap.TwoViewGeometry]:
-    """The epipolar geometry of each pair, with the matches that agree with it (``inlier_matches``).
+    """Estimates the two-view geometry of each pair, with its ``inlier_matches``.
 
     Args:
         images: with keypoints.
         cameras: of each image.
-        matches: (M, 2) rows of keypoints by numbers of images.
+        matches: (M, 2) rows of keypoints, by the indices of the two images.
         settings: threshold and seed.
         progress: called with (pairs done, all pairs).
     """
@@ -238,7 +239,7 @@ def verify_matches(
 
 
 def to_colmap(keypoints: FloatArray) -> FloatArray:
-    """Keypoints (N, 2) in COLMAP's pixels, whose corner, not centre, is at (0, 0)."""
+    """Keypoints (N, 2) in COLMAP's convention: the corner of the top-left pixel is at (0, 0)."""
     return to_corner_origin(torch.from_numpy(keypoints)).numpy()
 
 
@@ -249,16 +250,16 @@ def write_database(
     geometries: Mapping[tuple[int, int], pycolmap.TwoViewGeometry],
     matches: Pairs,
 ) -> None:
-    """Writes a COLMAP database: cameras, images, keypoints, matches and the geometry of pairs.
+    """Writes a COLMAP database: cameras, images, keypoints, matches and two-view geometries.
 
-    It is written beside its place and moved there, replacing what was there.
+    It is written to a temporary file, which then replaces an existing database.
 
     Args:
         path: of the database.
-        images: in the order of their numbers; COLMAP's ids begin at 1.
+        images: in the order of their indices; COLMAP's ids begin at 1.
         cameras: of each image.
         geometries: of `verify_matches`.
-        matches: those that were verified.
+        matches: that were verified.
     """
     colmap = load_pycolmap()
     part = path.with_name(f".{path.name}.part")
@@ -278,7 +279,7 @@ def write_database(
 
 
 def _write_cameras(colmap: Any, database: Any, cameras: Sequence[Any]) -> dict[int, int]:
-    """Writes each camera once, gives it its id, and returns the rigs by those ids."""
+    """Writes each camera once, sets its id, and returns the rigs by camera id."""
     rigs = {}
     for camera in {id(camera): camera for camera in cameras}.values():
         camera.camera_id = colmap.INVALID_CAMERA_ID
@@ -306,52 +307,49 @@ def map_incrementally(
     settings: MappingSettings,
     are_cameras_known: bool = False,
     on_image: Callable[[], None] | None = None,
-) -> Model:
-    """Makes sparse models from a database and writes them as COLMAP does: ``output/0`` and so on.
+) -> SparseModel:
+    """Reconstructs sparse models from a database and writes them as COLMAP does: ``output/0`` and so on.
 
     Args:
-        database: of `write_database`, or of COLMAP's own making.
+        database: of `write_database`, or of COLMAP itself.
         folder: of the images, for the colours of points.
-        output: folder of the models; it is written beside its place and moved there.
+        output: folder of the models; an existing one is replaced.
         settings: seed, threads and options.
-        are_cameras_known: hold their intrinsics.
+        are_cameras_known: keep their intrinsics fixed.
         on_image: called whenever an image is registered.
 
     Returns:
         The model with most images.
 
     Raises:
-        DataError: no two images could be related; the message says what to try.
+        DataError: no model could be reconstructed; the message says what to try.
     """
     colmap = load_pycolmap()
-    part = output.with_name(f".{output.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    with quiet("FATAL"):  # that there is no model is said below, with what to do
-        found = colmap.incremental_mapping(
-            database,
-            folder,
-            part,
-            _build_options(colmap, settings, are_cameras_known),
-            next_image_callback=on_image,
-        )
-    if not found:
-        shutil.rmtree(part)
-        raise DataError(
-            "no model: no two images share enough verified matches seen at a wide enough angle; take images "
-            "that overlap more, from places further apart, or match more pairs"
-        )
-    shutil.rmtree(output, ignore_errors=True)
-    part.replace(output)
-    best = max(
-        found, key=lambda number: (found[number].num_reg_images(), found[number].num_points3D(), -number)
-    )
+    with tempfile.TemporaryDirectory(prefix=".ucn-", dir=output.parent) as work:
+        part = Path(work) / output.name
+        part.mkdir()
+        with quiet("FATAL"):  # the error below reports a failure
+            found = colmap.incremental_mapping(
+                database,
+                folder,
+                part,
+                _build_options(colmap, settings, are_cameras_known),
+                next_image_callback=on_image,
+            )
+        if not found:
+            raise DataError(
+                "no model: no two images share enough verified matches at a wide enough angle; take images "
+                "that overlap more, from viewpoints further apart, or match more pairs"
+            )
+        shutil.rmtree(output, ignore_errors=True)
+        part.replace(output)
+    best = max(found, key=lambda index: (found[index].num_reg_images(), found[index].num_points3D(), -index))
     return summarise(found[best], len(found))
 
 
 def _build_options(colmap: Any, settings: MappingSettings, are_cameras_known: bool) -> Any:
     options = colmap.IncrementalPipelineOptions()
-    options.min_model_size = _MIN_MODEL
+    options.min_model_size = _MIN_MODEL_IMAGES
     if are_cameras_known:
         options.ba_refine_focal_length = options.ba_refine_extra_params = False
         options.mapper.abs_pose_refine_focal_length = options.mapper.abs_pose_refine_extra_params = False
@@ -369,10 +367,10 @@ def _build_options(colmap: Any, settings: MappingSettings, are_cameras_known: bo
     return options
 
 
-def summarise(reconstruction: pycolmap.Reconstruction, models: int = 1) -> Model:
-    """Figures of a model."""
-    registered = sorted(reconstruction.image(number).name for number in reconstruction.reg_image_ids())
-    return Model(
+def summarise(reconstruction: pycolmap.Reconstruction, models: int = 1) -> SparseModel:
+    """Statistics of a model."""
+    registered = sorted(reconstruction.image(image_id).name for image_id in reconstruction.reg_image_ids())
+    return SparseModel(
         reconstruction=reconstruction,
         registered=tuple(registered),
         points=reconstruction.num_points3D(),

@@ -1,4 +1,4 @@
-"""COLMAP's own SIFT from images to a model: what other methods are compared with in the same run."""
+"""Sparse reconstruction with COLMAP's own SIFT: the baseline of other methods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ucn.formats.colmap import (
     CameraSettings,
     DatabaseImage,
     MappingSettings,
-    Model,
+    SparseModel,
     build_cameras,
     load_pycolmap,
     map_incrementally,
@@ -24,18 +24,18 @@ def make_sift_model(
     names: Sequence[str],
     cameras: CameraSettings,
     settings: MappingSettings,
-) -> Model:
-    """A model with COLMAP's own SIFT, all pairs matched, on the CPU: what others are compared with.
+) -> SparseModel:
+    """Reconstructs a sparse model with COLMAP's SIFT and exhaustive matching, on the CPU.
 
     Args:
         output: folder for ``database.db`` and ``sparse/``, existing.
         folder: of the images.
         names: of the images; they share one camera.
         cameras: what is known of it.
-        settings: as for other models.
+        settings: seed, threads, inlier threshold and mapper options.
 
     Raises:
-        DataError: no two images could be related.
+        DataError: no model could be reconstructed.
     """
     colmap = load_pycolmap()
     reader = colmap.ImageReaderOptions()

@@ -1,17 +1,17 @@
 """Features and matches in the files of hloc (Hierarchical-Localization).
 
-Features, .h5: a group an image, called as the image's path below its folder (``left/001.jpg``), with
+Features, .h5: one group per image, named by the image's path below its folder (``left/001.jpg``), with
 
 - ``keypoints`` (N, 2) float32: x and y in pixels, the centre of the top-left pixel at (0, 0), as everywhere
   in ucn and in hloc's own files; hloc adds half a pixel when it fills a COLMAP database, and so does
-  `export.colmap`;
+  `ucn.formats.colmap`;
 - ``descriptors`` (D, N) float16, of unit length;
 - ``scores`` (N,) float16, larger is better;
 - ``image_size`` (2,) int64: width and height;
-- ``global_descriptor`` (D,) float32 of unit length: the image as a whole, as hloc's retrieval reads it.
+- ``global_descriptor`` (D,) float32 of unit length, of the whole image, as hloc's retrieval reads it.
 
-Matches, .h5: a group a pair, called ``a.jpg/b.jpg`` with every / of a name made -, with ``matches0`` (N0,)
-int32, the row in image 1 or -1, and ``matching_scores0`` (N0,) float16.
+Matches, .h5: one group per pair, named ``a.jpg/b.jpg`` with every / of a name replaced by -, with
+``matches0`` (N0,) int32, the row in image 1 or -1, and ``matching_scores0`` (N0,) float16.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.io import write_bytes_atomically
 from ucn.errors import DataError
+from ucn.files import write_bytes_atomically
 from ucn.types import FloatArray
 
 MAX_KEYPOINTS = 1_000_000
-"""Files that claim more keypoints of an image are refused unread."""
+"""Files with more keypoints in an image are refused unread."""
 MAX_DIMENSIONS = 8192
-"""Files that claim more numbers a descriptor are refused unread."""
+"""Files with descriptors of more dimensions are refused unread."""
 
 _META = "ucn"
-_REMEDY = "make it again with `ucn extract`"
+_REMEDY = "write it again with `ucn extract`"
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """What is known of an image.
+    """Keypoints and descriptors of an image.
 
     Attributes:
-        keypoints: (N, 2) float32 pixels of the image as its file has it, upright.
+        keypoints: (N, 2) float32 pixels of the full-size image, upright.
         descriptors: (N, D) float32, of unit length.
         scores: (N,) float32, larger is better.
         image_hw: (H, W).
@@ -63,14 +63,14 @@ class ImageFeatures:
         return len(self.keypoints)
 
 
-Packed = dict[str, NDArray[Any]]
-"""What a file has of an image: arrays by name, in the order in which they are written."""
+PackedFeatures = dict[str, NDArray[Any]]
+"""Arrays of an image by name, in the order and types in which they are written."""
 
 
-def pack_features(features: ImageFeatures) -> Packed:
-    """An image as a file has it, so that threads can do what takes time and one of them writes."""
+def pack_features(features: ImageFeatures) -> PackedFeatures:
+    """Converts features to what is written, so that threads can share this work."""
     height, width = features.image_hw
-    packed: Packed = {
+    packed: PackedFeatures = {
         "keypoints": features.keypoints.astype(np.float32),
         "descriptors": features.descriptors.T.astype(np.float16),
         "scores": features.scores.astype(np.float16),
@@ -94,19 +94,19 @@ class PairMatches:
     scores: FloatArray
 
 
-def names_to_pair(name0: str, name1: str) -> str:
-    """What hloc calls a pair inside a file of matches."""
+def pair_group_name(name0: str, name1: str) -> str:
+    """The name of a pair's group in a file of matches."""
     return f"{name0.replace('/', '-')}/{name1.replace('/', '-')}"
 
 
 def check_pair_names(names: Iterable[str]) -> None:
-    """Raises `DataError` where hloc's files of matches could not tell two images apart."""
+    """Raises `DataError` where two images have one name in hloc's files of matches."""
     short: dict[str, str] = {}
     for name in names:
         other = short.setdefault(name.replace("/", "-"), name)
         if other != name:
             raise DataError(
-                f"images {other} and {name} have one name in hloc's files of matches; rename one of them"
+                f"images {other} and {name} have the same name in hloc's files of matches; rename one of them"
             )
 
 
@@ -118,12 +118,12 @@ class FeatureWriter:
 
         Args:
             file: open for writing.
-            meta: plain values that are kept with it as JSON.
+            meta: plain values, stored with it as JSON.
         """
         self._file = file
         file.attrs[_META] = json.dumps(dict(meta or {}), sort_keys=True)
 
-    def add(self, name: str, features: ImageFeatures | Packed) -> None:
+    def add(self, name: str, features: ImageFeatures | PackedFeatures) -> None:
         """Writes an image."""
         group = self._file.create_group(name)
         packed = pack_features(features) if isinstance(features, ImageFeatures) else features
@@ -133,13 +133,13 @@ class FeatureWriter:
                 data.attrs["uncertainty"] = 1.0  # pixels; hloc scales its thresholds by it
 
     def copy(self, other: FeatureFile) -> None:
-        """Takes over all images of another file, as they are."""
+        """Copies all images of another file."""
         for name in other.names:
             other.file.copy(other.file[name], self._file, name)
 
 
 class FeatureFile:
-    """Features of images in a file; nothing is read before it is asked for."""
+    """Features of images in a file, read on demand."""
 
     def __init__(self, file: h5py.File, path: Path) -> None:
         self.file, self.path = file, path
@@ -147,15 +147,15 @@ class FeatureFile:
         try:
             self.meta: dict[str, Any] = json.loads(found)
         except (TypeError, ValueError) as error:
-            raise DataError(f"{path}: its note '{_META}' is not JSON; {_REMEDY}") from error
+            raise DataError(f"{path}: its attribute '{_META}' is not JSON; {_REMEDY}") from error
         self.names: tuple[str, ...] = tuple(sorted(_list_groups(file, path)))
-        self._known = frozenset(self.names)  # found at once among however many
+        self._known = frozenset(self.names)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def read(self, name: str) -> ImageFeatures:
-        """Features of an image; raises `DataError` where there are none, or they are damaged."""
+        """Reads the features of an image; raises `DataError` where they are missing or damaged."""
         if name not in self._known:
             raise DataError(
                 f"{self.path} has no image {name!r:.80} (it has {len(self.names):,}); extract it first"
@@ -183,7 +183,7 @@ class FeatureFile:
         )
 
     def read_global(self, name: str) -> FloatArray:
-        """The descriptor of an image as a whole; raises `DataError` where there is none."""
+        """Reads the global descriptor of an image; raises `DataError` where there is none."""
         group = self.file[name]
         if "global_descriptor" not in group:
             raise DataError(f"{self.path}, image {name}: no global_descriptor; {_REMEDY}")
@@ -193,11 +193,11 @@ class FeatureFile:
 
 def write_features(
     path: Path,
-    features: Mapping[str, ImageFeatures | Packed],
+    features: Mapping[str, ImageFeatures | PackedFeatures],
     meta: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes features of images; equal ones give equal bytes.
+    """Writes features of images; equal features give equal bytes.
 
     Raises:
         OutputError: the file cannot be written, or exists already.
@@ -215,7 +215,7 @@ def write_features(
 def merge_features(
     path: Path, parts: Sequence[Path], meta: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> int:
-    """Writes all images of several files into one; returns how many.
+    """Merges several files of features into one; returns the number of images.
 
     Raises:
         DataError: a part is damaged.
@@ -238,7 +238,7 @@ def merge_features(
 
 @contextmanager
 def open_features(path: Path) -> Iterator[FeatureFile]:
-    """Opens a file of features, of ucn's or hloc's making, for reading.
+    """Opens a file of features, written by ucn or hloc, for reading.
 
     Raises:
         DataError: it is missing, damaged or something else.
@@ -247,18 +247,18 @@ def open_features(path: Path) -> Iterator[FeatureFile]:
         yield FeatureFile(file, path)
 
 
-def write_matches(
+def write_pair_matches(
     path: Path,
     matches: Iterable[tuple[tuple[str, str], int, PairMatches]],
     meta: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> int:
-    """Writes matches as they come; returns the number of pairs.
+    """Writes matches as they are computed; returns the number of pairs.
 
     Args:
         path: of the file.
-        matches: names of both images, how many keypoints image 0 has, and the matches.
-        meta: plain values that are kept with them as JSON.
+        matches: names of both images, the number of keypoints of image 0, and the matches.
+        meta: plain values, stored with them as JSON.
         overwrite: replace an existing file.
 
     Raises:
@@ -275,7 +275,7 @@ def write_matches(
                 scores0 = np.zeros(size0, np.float16)
                 matches0[pair.rows[:, 0]] = pair.rows[:, 1]
                 scores0[pair.rows[:, 0]] = pair.scores
-                group = file.create_group(names_to_pair(name0, name1))
+                group = file.create_group(pair_group_name(name0, name1))
                 group.create_dataset("matches0", data=matches0)
                 group.create_dataset("matching_scores0", data=scores0)
                 count += 1
@@ -284,17 +284,17 @@ def write_matches(
     return count
 
 
-def read_matches(path: Path, pairs: Sequence[tuple[str, str]]) -> Iterator[PairMatches]:
-    """Matches of pairs, one after another; a file that has a pair the other way round will do.
+def read_pair_matches(path: Path, pairs: Sequence[tuple[str, str]]) -> Iterator[PairMatches]:
+    """Yields the matches of pairs; the file may have a pair in the other order.
 
     Raises:
         DataError: the file is missing, damaged or something else, or lacks a pair.
     """
-    remedy = "make it again with `ucn pairs --matches`"
+    remedy = "write it again with `ucn pairs --matches`"
     with _open(path, "matches", remedy) as file:
         for name0, name1 in pairs:
-            is_turned = names_to_pair(name0, name1) not in file
-            key = names_to_pair(name1, name0) if is_turned else names_to_pair(name0, name1)
+            is_swapped = pair_group_name(name0, name1) not in file
+            key = pair_group_name(name1, name0) if is_swapped else pair_group_name(name0, name1)
             if key not in file:
                 raise DataError(f"{path} has no matches of {name0} and {name1}; {remedy}")
             where = f"{path}, pair {key}"
@@ -304,21 +304,21 @@ def read_matches(path: Path, pairs: Sequence[tuple[str, str]]) -> Iterator[PairM
                 raise DataError(f"{where}: {len(matches0)} matches have {len(scores0)} scores; {remedy}")
             kept = np.flatnonzero(matches0 >= 0)
             rows = np.stack([kept, matches0[kept]], axis=1)
-            yield PairMatches(rows[:, ::-1].copy() if is_turned else rows, scores0[kept])
+            yield PairMatches(rows[:, ::-1].copy() if is_swapped else rows, scores0[kept])
 
 
-def read_note(path: Path) -> dict[str, Any]:
-    """The plain values that are kept with a file of matches; none where ucn did not make it.
+def read_pair_matches_meta(path: Path) -> dict[str, Any]:
+    """The metadata of a file of matches; empty where ucn did not write it.
 
     Raises:
         DataError: the file is missing, damaged or something else.
     """
-    with _open(path, "matches", "make it again with `ucn pairs --matches`") as file:
+    with _open(path, "matches", "write it again with `ucn pairs --matches`") as file:
         try:
-            note: dict[str, Any] = json.loads(file.attrs.get(_META, "{}"))
+            meta: dict[str, Any] = json.loads(file.attrs.get(_META, "{}"))
         except (TypeError, ValueError):
             return {}
-        return note
+        return meta
 
 
 @contextmanager
@@ -334,19 +334,19 @@ def _open(path: Path, what: str, remedy: str) -> Iterator[h5py.File]:
 
 
 def _list_groups(file: h5py.File, path: Path) -> Iterator[str]:
-    """Names of the groups that hold keypoints; links to other places are not followed."""
+    """Yields the names of groups that hold keypoints; links are refused."""
     waiting: list[str] = [""]
     while waiting:
         prefix = waiting.pop()
         group = file[prefix] if prefix else file
         for key in group:
             if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-                raise DataError(f"{path}: {prefix}/{key} is a link to another place; {_REMEDY}")
+                raise DataError(f"{path}: {prefix}/{key} is a link; {_REMEDY}")
             if not isinstance(group[key], h5py.Group):
                 continue
             name = f"{prefix}/{key}" if prefix else key
             if len(name) > 4096:
-                raise DataError(f"{path}: a name of an image has over 4096 letters; {_REMEDY}")
+                raise DataError(f"{path}: the name of an image has over 4096 characters; {_REMEDY}")
             if "keypoints" in group[key]:
                 yield name
             else:
@@ -354,18 +354,18 @@ def _list_groups(file: h5py.File, path: Path) -> Iterator[str]:
 
 
 def _read_array(group: h5py.Group, key: str, axes: int, where: str) -> NDArray[Any]:
-    """An array of finite numbers whose size was checked before a byte of it was read."""
+    """Reads an array of finite numbers, after its size was checked."""
     is_array = key in group and isinstance(group.get(key, getlink=True), h5py.HardLink)
     data = group[key] if is_array else None
     if not isinstance(data, h5py.Dataset) or data.ndim != axes or data.dtype.kind not in "fiu":
-        raise DataError(f"{where}: expected an array '{key}' of numbers with {axes} axes; {_REMEDY}")
+        raise DataError(f"{where}: expected an array '{key}' of numbers with {axes} dimensions; {_REMEDY}")
     if data.external or data.is_virtual:
         raise DataError(f"{where}: '{key}' lies in another file; {_REMEDY}")
     limits = sorted(data.shape, reverse=True)
     if limits[0] > MAX_KEYPOINTS or (axes == 2 and limits[1] > MAX_DIMENSIONS):
         raise DataError(
             f"{where}: '{key}' has the shape {data.shape}, the limits are {MAX_KEYPOINTS:,} keypoints and "
-            f"{MAX_DIMENSIONS:,} numbers a descriptor; {_REMEDY}"
+            f"{MAX_DIMENSIONS:,} dimensions; {_REMEDY}"
         )
     try:
         values = np.asarray(data)

@@ -1,17 +1,16 @@
-"""Weights from and to the Hugging Face hub: one .safetensors file a repository, and no code of strangers.
+"""Weights from and to the Hugging Face hub: one .safetensors file per repository, and no foreign code.
 
-What is downloaded is one file of a pinned commit, whose size is asked before and whose hash is compared
-after, and the card that says its licence. `load_weights` then treats the file like every stranger's: nothing
-in it is run.
+`huggingface_hub` does the transfer. Here are the limits: one named file of a pinned commit, whose size is
+checked before the download and whose SHA-256 after it, and the card, which is read for the licence only.
+`load_weights` then treats the file like any other: nothing in it is executed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +20,20 @@ from ucn.config import MatchConfig
 from ucn.errors import WeightsError
 from ucn.matching.matcher import Matcher
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
+from ucn.weights.table import SHIPPED, shipped_path
 
 FILE_NAME = "model.safetensors"
-"""The file of a repository that holds the weights."""
+"""The weights file of a repository."""
 CARD_NAME = "README.md"
-"""The file of a repository that says their licence."""
+"""The model card of a repository."""
 MAX_FILE_BYTES = 512 * 2**20
-"""Larger files are refused before they are downloaded."""
+"""Larger weights are refused before they are downloaded."""
 MAX_CARD_BYTES = 2**20
-"""Longer cards are not read."""
+"""Larger cards are not read."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True)
-class HubFile:
-    """A file of weights that was downloaded.
-
-    Attributes:
-        path: where it lies in the hub's cache.
-        repository: "user/name".
-        commit: the 40 hexadecimal digits it was pinned to; give them as `revision` to get the same again.
-        licence: what the repository's card says; empty where it does not.
-    """
-
-    path: Path
-    repository: str
-    commit: str
-    licence: str
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def from_pretrained(
@@ -62,58 +46,44 @@ def from_pretrained(
     endpoint: str | None = None,
     cache: Path | None = None,
 ) -> Matcher:
-    """A matcher with weights from the hub.
+    """Loads a matcher with weights from the hub.
 
     Args:
         repository: "user/name".
-        revision: a branch, a tag or, to get the same for ever, a commit; the main branch when None. A commit
-            that is in the cache already needs no network.
+        revision: a branch, a tag or, to get the same weights for ever, a commit; the main branch when None. A
+            commit that is in the cache needs no network.
         config: as for `Matcher.from_pretrained`.
-        device: likewise.
-        token: for private repositories; None takes what ``hf auth login`` left, False none.
+        device: as for `Matcher.from_pretrained`.
+        token: for private repositories; None takes that of ``hf auth login``, False none.
         endpoint: of another hub than huggingface.co.
-        cache: folder of downloads; the hub's own when None.
+        cache: folder of downloads; the hub's default when None.
+
+    Returns:
+        A matcher whose `weights.name` ends in the commit, and whose `weights.licence` is that of the card.
 
     Raises:
-        WeightsError: huggingface_hub is missing, the name is not a repository's, there is no such one, its
-            file is too large, damaged, changed on the way, or not of ucn.
+        WeightsError: huggingface_hub is missing, the name is not a repository's, there is no such repository,
+            or its file is too large, damaged or not of ucn.
         ValueError: there is no such device.
     """
-    file = download(repository, revision=revision, token=token, endpoint=endpoint, cache=cache)
-    loaded = load_weights(file.path)
-    unknown = WeightsInfo.of_file(file.path, "", 0).licence
-    licence = f"{file.licence} (as its card says)" if file.licence else unknown
-    info = replace(loaded.info, name=f"{file.repository}@{file.commit[:12]}", licence=licence)
-    return Matcher(replace(loaded, info=info), config=config, device=device)
-
-
-def download(
-    repository: str,
-    *,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    endpoint: str | None = None,
-    cache: Path | None = None,
-) -> HubFile:
-    """Downloads the weights of a repository, or finds them in the cache; arguments as `from_pretrained`."""
-    _check_repository(repository)
-    api = _open_hub(endpoint, token)
-    if revision is not None and _COMMIT.fullmatch(revision):
-        cached = _find_cached(api, repository, revision, cache)
-        if cached is not None:
-            card = _find_cached(api, repository, revision, cache, CARD_NAME)
-            return HubFile(cached, repository, revision, _read_licence(card))
+    api = _open_hub(repository, endpoint, token)
     try:
-        about = api.model_info(repository, revision=revision, files_metadata=True, timeout=30)
-        commit, size, sha256 = _find_file(about, repository)
-        path = Path(api.hf_hub_download(repository, FILE_NAME, revision=commit, cache_dir=cache))
-        card = _download_card(api, about, repository, commit, cache)
+        path, commit, sha256 = _fetch(api, repository, FILE_NAME, revision, cache, MAX_FILE_BYTES)
     except WeightsError:
         raise
-    except Exception as error:  # of the client, of what it fetches with, and of what a stranger's server says
+    except Exception as error:  # of the client, of its transport, and of what a foreign server answers
         raise _explain(error, repository, revision) from error
-    _check_content(path, repository, size, sha256)
-    return HubFile(path, repository, commit, _read_licence(card))
+    loaded = load_weights(path)
+    if sha256 is not None and loaded.info.sha256 != sha256:
+        path.resolve().unlink(missing_ok=True)  # the cache would serve it again
+        path.unlink(missing_ok=True)
+        raise WeightsError(
+            f"{FILE_NAME} of {repository} must have the announced SHA-256 {sha256[:16]}…, got "
+            f"{loaded.info.sha256[:16]}…; it was deleted, try again"
+        )
+    licence = _read_licence(api, repository, commit, cache)
+    info = replace(loaded.info, name=f"{repository}@{commit[:12]}", licence=licence)
+    return Matcher(replace(loaded, info=info), config=config, device=device)
 
 
 def push(
@@ -127,17 +97,17 @@ def push(
     token: str | bool | None = None,
     endpoint: str | None = None,
 ) -> str:
-    """Uploads weights and, where there is none yet, a card, in one commit.
+    """Uploads weights and, where there is none yet, a model card, in one commit.
 
     Args:
         weights: shipped ones by name, or a file; they are loaded first, so that nothing damaged is uploaded.
-        repository: "user/name"; it is made if it does not exist.
-        licence: the hub's name of a licence, such as mit or cc-by-nc-4.0. You say it, since what the weights
-            were trained on may limit their use.
+        repository: "user/name"; it is created where it does not exist.
+        licence: the hub's name of a licence, such as mit or cc-by-nc-4.0; required, since the training data
+            may restrict the use of weights.
         description: a sentence for the card.
-        private: whether a new repository is.
+        private: whether a new repository is private.
         message: of the commit.
-        token: with the right to write; None takes what ``hf auth login`` left.
+        token: with the right to write; None takes that of ``hf auth login``.
         endpoint: of another hub than huggingface.co.
 
     Returns:
@@ -145,40 +115,39 @@ def push(
 
     Raises:
         WeightsError: huggingface_hub is missing, a name is wrong, or the hub refused.
-        ValueError: the licence is not one word.
+        ValueError: the licence is not a name of the hub.
     """
-    _check_repository(repository)
+    api = _open_hub(repository, endpoint, token)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,63}", licence):
         raise ValueError(
-            f"licence must be a name the hub knows, such as mit or cc-by-nc-4.0, got '{licence}'"
+            f"licence must be a name that the hub knows, such as mit or cc-by-nc-4.0, got '{licence}'"
         )
     loaded = load_weights(weights)
-    content = _read_weights(weights, loaded)
-    api = _open_hub(endpoint, token)
+    info = SHIPPED.get(str(weights))
+    path = shipped_path(info) if info else Path(weights)
     from huggingface_hub import CommitOperationAdd
 
     try:
         api.create_repo(repository, private=private, exist_ok=True)
-        operations = [CommitOperationAdd(FILE_NAME, content)]
+        operations = [CommitOperationAdd(FILE_NAME, path)]
         if not api.file_exists(repository, CARD_NAME):
             card = write_card(loaded, repository, licence, description)
             operations.append(CommitOperationAdd(CARD_NAME, card.encode()))
         return str(api.create_commit(repository, operations, commit_message=message).oid)
-    except Exception as error:  # as in `download`
+    except Exception as error:  # as in `from_pretrained`
         raise _explain(error, repository, None) from error
 
 
 def write_card(loaded: LoadedWeights, repository: str, licence: str, description: str) -> str:
-    """The README of a repository: what the hub reads in its head, and what people read below."""
+    """The model card (README.md) of a repository."""
     info = loaded.info
-    name = repository.split("/")[1]
     facts = {"task": info.task, "data": info.data, "licence": info.licence, "restrictions": info.restrictions}
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
-    # JSON strings are YAML strings: what a user wrote cannot become a key of the head.
+    # JSON strings are YAML strings, so what a user wrote cannot become a key of the metadata.
     head = f"license: {json.dumps(licence)}\nlibrary_name: ucn\ntags:\n- image-matching\n- correspondence"
     return (
-        f"---\n{head}\n---\n\n# {name}\n\n{description or info.description}\n\n| | |\n|---|---|\n{rows}\n"
-        f"| sha256 | {info.sha256} |\n\n"
+        f"---\n{head}\n---\n\n# {repository.split('/')[1]}\n\n{description or info.description}\n\n"
+        f"| | |\n|---|---|\n{rows}\n| sha256 | {info.sha256} |\n\n"
         "```python\n"
         "from ucn.formats.hub import from_pretrained\n\n"
         f'matcher = from_pretrained("{repository}")\n'
@@ -186,12 +155,10 @@ def write_card(loaded: LoadedWeights, repository: str, licence: str, description
     )
 
 
-def _check_repository(repository: str) -> None:
+def _open_hub(repository: str, endpoint: str | None, token: str | bool | None) -> Any:
+    """The hub's client, for a repository whose name is valid."""
     if not _REPOSITORY.fullmatch(repository) or ".." in repository or "--" in repository:
         raise WeightsError(f"a repository of the hub is called user/name, got {repository[:200]!r}")
-
-
-def _open_hub(endpoint: str | None, token: str | bool | None) -> Any:
     if importlib.util.find_spec("huggingface_hub") is None:
         raise WeightsError("the Hugging Face hub needs huggingface_hub: pip install 'ucn[hub]'")
     from huggingface_hub import HfApi
@@ -199,92 +166,55 @@ def _open_hub(endpoint: str | None, token: str | bool | None) -> Any:
     return HfApi(endpoint=endpoint, token=token, library_name="ucn")
 
 
-def _find_cached(
-    api: Any, repository: str, commit: str, cache: Path | None, name: str = FILE_NAME
-) -> Path | None:
-    from huggingface_hub.errors import LocalEntryNotFoundError
+def _fetch(
+    api: Any, repository: str, name: str, revision: str | None, cache: Path | None, max_bytes: int
+) -> tuple[Path, str, str | None]:
+    """Downloads a file, or finds it in the cache.
 
-    try:
-        return Path(
-            api.hf_hub_download(repository, name, revision=commit, cache_dir=cache, local_files_only=True)
-        )
-    except LocalEntryNotFoundError:
-        return None
+    Returns:
+        Its path, its commit, and the SHA-256 that the hub announced; None for files that are cached or small.
+    """
+    from huggingface_hub import hf_hub_url, try_to_load_from_cache
 
-
-def _find_file(about: Any, repository: str) -> tuple[str, int, str]:
-    """Commit, size in bytes and SHA-256 (empty where the hub does not say) of the file of weights."""
-    commit = str(about.sha)
+    if revision is not None and _COMMIT.fullmatch(revision):
+        cached = try_to_load_from_cache(repository, name, cache_dir=cache, revision=revision)
+        if isinstance(cached, str):
+            return Path(cached), revision, None
+    url = hf_hub_url(repository, name, revision=revision, endpoint=api.endpoint)
+    announced = api.get_hf_file_metadata(url=url)
+    if announced.size is None or announced.size > max_bytes:
+        raise WeightsError(f"{name} of {repository} has {announced.size} bytes; expected at most {max_bytes}")
+    commit, etag = str(announced.commit_hash), str(announced.etag)
     if not _COMMIT.fullmatch(commit):
-        raise WeightsError(f"the hub names no commit of {repository}, got {commit[:80]!r}")
-    files = {file.rfilename: file for file in about.siblings or ()}
-    if FILE_NAME not in files:
-        raise WeightsError(f"{repository} has no {FILE_NAME}: expected weights that `push` wrote")
-    file = files[FILE_NAME]
-    size = file.size
-    if not isinstance(size, int) or size > MAX_FILE_BYTES:
-        raise WeightsError(
-            f"{FILE_NAME} of {repository} has {size} bytes; weights have at most {MAX_FILE_BYTES}"
-        )
-    return commit, size, str(file.lfs.sha256) if file.lfs else ""
+        raise WeightsError(f"expected a commit of {repository} from the hub, got {commit[:80]!r}; try again")
+    path = Path(api.hf_hub_download(repository, name, revision=commit, cache_dir=cache))
+    return path, commit, etag if _SHA256.fullmatch(etag) else None  # of files outside LFS it is another hash
 
 
-def _check_content(path: Path, repository: str, size: int, sha256: str) -> None:
-    found = path.stat().st_size
-    if found != size:
-        what = f"{found} bytes, {size} were announced"
-    elif sha256 and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
-        what = f"another hash than announced, {sha256[:16]}…"
-    else:
-        return
-    # In the cache it would be taken for good the next time that its commit is asked for.
-    for copy in (path.resolve(), path):  # the latter is a link to the former
-        copy.unlink(missing_ok=True)
-    raise WeightsError(f"{FILE_NAME} of {repository} has {what}; it was deleted, try again")
-
-
-def _download_card(api: Any, about: Any, repository: str, commit: str, cache: Path | None) -> Path | None:
-    """The card of a commit, into the cache, so that its licence is known without the hub the next time."""
-    sizes = {file.rfilename: file.size for file in about.siblings or ()}
-    size = sizes.get(CARD_NAME)
-    if not isinstance(size, int) or size > MAX_CARD_BYTES:
-        return None
-    return Path(api.hf_hub_download(repository, CARD_NAME, revision=commit, cache_dir=cache))
-
-
-def _read_licence(card: Path | None) -> str:
-    """The licence that the head of a card names; empty where there is no card, or it names none."""
-    if card is None or card.stat().st_size > MAX_CARD_BYTES:
-        return ""
+def _read_licence(api: Any, repository: str, commit: str, cache: Path | None) -> str:
+    """The licence that the model card names, or that it is unknown: no reason not to use the weights."""
     from huggingface_hub import metadata_load
 
     try:
-        head = metadata_load(card)
-    except (ValueError, YAMLError, RecursionError):  # what a stranger wrote is no reason not to match
-        return ""
+        card = _fetch(api, repository, CARD_NAME, commit, cache, MAX_CARD_BYTES)[0]
+        head = metadata_load(card) if card.stat().st_size <= MAX_CARD_BYTES else None
+    except (OSError, ValueError, YAMLError, RecursionError, WeightsError):  # no card, no network, no metadata
+        head = None
     licence = (head or {}).get("license")
-    return licence[:64] if isinstance(licence, str) else ""
-
-
-def _read_weights(weights: str | Path, loaded: LoadedWeights) -> bytes:
-    """The bytes that were checked; shipped weights lie in the package."""
-    from ucn.weights.table import SHIPPED, shipped_path
-
-    info = SHIPPED.get(str(weights))
-    content = (shipped_path(info) if info else Path(weights)).read_bytes()
-    if hashlib.sha256(content).hexdigest() != loaded.info.sha256:
-        raise WeightsError(f"{weights} changed while it was read; try again")
-    return content
+    if isinstance(licence, str):
+        return f"{licence[:64]} (as its card says)"
+    return WeightsInfo.of_file(Path(repository), "", 0).licence
 
 
 def _explain(error: Exception, repository: str, revision: str | None) -> WeightsError:
     from huggingface_hub import errors
 
-    where = repository if revision is None else f"{repository} at {revision}"
     if isinstance(error, errors.RevisionNotFoundError):
-        return WeightsError(f"the hub has no revision '{revision}' of {repository}")
+        return WeightsError(f"the hub has no revision '{revision}' of {repository}; check its name")
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
+        return WeightsError(f"{repository} has no {FILE_NAME}; expected a repository that `push` wrote")
     if isinstance(error, errors.RepositoryNotFoundError):
         return WeightsError(f"the hub has no {repository}, or it is private: give token= or `hf auth login`")
     reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
     remedy = "try again; a commit that is in the cache, given as revision=, needs no network"
-    return WeightsError(f"the hub does not answer for {where}: {reason}; {remedy}")
+    return WeightsError(f"the hub does not answer for {repository}: {reason}; {remedy}")

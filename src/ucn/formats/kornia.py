@@ -1,7 +1,7 @@
-"""The network as one of kornia's local features: images to frames, responses and descriptors.
+"""The network as a local feature of kornia: images to local affine frames, responses and descriptors.
 
-Nothing of kornia is imported: its contract is three tensors, and the tests hold it against kornia's own
-functions. Both libraries have the centre of the top-left pixel at (0, 0).
+kornia is not imported: its interface is three tensors, and the tests check it against kornia's functions.
+Both libraries have the centre of the top-left pixel at (0, 0).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ucn.weights import LoadedWeights, load_weights
 class LocalFeature(nn.Module):
     """Corners with the descriptors of the network, in the form of ``kornia.feature.LocalFeature``.
 
-    Images are encoded at the size they have; reduce them to `max_side` first, as `Matcher` does. Gradients
-    flow through descriptors; use ``torch.inference_mode()`` where they are not wanted.
+    Images are encoded at full size; reduce them to `max_side` first, as `Matcher` does. Gradients flow
+    through descriptors; use ``torch.inference_mode()`` for inference.
 
     Attributes:
-        network: what encodes images; it moves with ``.to(device)``.
-        max_side: longest side in pixels that the weights were made for.
+        network: encodes images; it moves with ``.to(device)``.
+        max_side: longest side in pixels that the weights were trained for.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class LocalFeature(nn.Module):
         """Loads the network.
 
         Args:
-            weights: as `load_weights` takes them, or what it gave.
-            num_features: slots of an image; those that no corner fills hold zeros, as kornia has it.
-            laf_scale: size in pixels of the frames, all upright: descriptors have no size of their own, and
-                what draws or filters frames needs one.
+            weights: as `load_weights` takes them, or its result.
+            num_features: keypoints per image; missing ones are padded with zeros, as in kornia.
+            laf_scale: size in pixels of the frames, all upright; descriptors have no scale, but functions
+                that draw or filter frames need one.
 
         Raises:
             WeightsError: the weights are unknown or damaged.
@@ -56,7 +56,7 @@ class LocalFeature(nn.Module):
         self.num_features, self.laf_scale = num_features, laf_scale
 
     def forward(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Finds and describes corners.
+        """Detects corners and computes their descriptors.
 
         Args:
             images: (B, 3, H, W) RGB or (B, 1, H, W) grey in [0, 1], at least 32 px a side.
@@ -64,7 +64,7 @@ class LocalFeature(nn.Module):
 
         Returns:
             (B, N, 2, 3) local affine frames, (B, N) responses and (B, N, D) unit descriptors, N being
-            `num_features`, strongest first; all of a slot without a corner is 0.
+            `num_features`, strongest first; padding is 0.
 
         Raises:
             ValueError: a shape or the type of the images is wrong.
@@ -72,7 +72,7 @@ class LocalFeature(nn.Module):
         if images.ndim != 4 or images.shape[1] not in (1, 3):
             raise ValueError(f"images must be (B, 3, H, W) or (B, 1, H, W), got {tuple(images.shape)}")
         if not images.is_floating_point():
-            raise ValueError(f"images must be floating-point numbers in [0, 1], got {images.dtype}")
+            raise ValueError(f"images must be floating point in [0, 1], got {images.dtype}")
         expected = (images.shape[0], 1, *images.shape[2:])
         if mask is not None and tuple(mask.shape) != expected:
             raise ValueError(f"mask must be (B, 1, H, W) = {expected}, got {tuple(mask.shape)}")

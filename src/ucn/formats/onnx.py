@@ -1,7 +1,7 @@
-"""Networks as ONNX files, kept only when onnxruntime gives what torch gives.
+"""ONNX export, kept only where onnxruntime agrees with torch.
 
-Two graphs: `network` takes images (B, 3, H, W) to unit descriptors (B, D, h, w), all of B, H and W free;
-`pair` takes two images to k matches. Everything that a reader must know stands in the file's metadata.
+There are two graphs: `network` maps images (B, 3, H, W) to unit descriptors (B, D, h, w), with dynamic B, H
+and W; `pair` maps two images to k matches. The file's metadata documents preprocessing and coordinates.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ import torch
 from torch import nn
 
 from ucn.config import MatchConfig
-from ucn.data.io import check_output, write_bytes_atomically
 from ucn.data.points import check_suffix
 from ucn.errors import OutputError
+from ucn.files import check_output, write_bytes_atomically
 from ucn.formats.onnx_graphs import PairGraph
 from ucn.formats.onnx_parity import Parity, check_network, check_pair
 from ucn.nn import MIN_SIDE
 from ucn.weights import LoadedWeights
 
 FORMAT = "ucn-onnx-1"
-"""Stands in the metadata of every file that is written here."""
+"""Format name in the metadata of every exported file."""
 OPSET = 17
-"""GridSample came with 16; 17 is what onnxruntime 1.12 and later run."""
+"""GridSample needs 16; onnxruntime supports 17 since 1.12."""
 DEFAULT_K = 1024
-"""Rows of the graph `pair`."""
+"""Matches of the graph `pair`."""
 MAX_K = 8192
-"""Each row is compared with every cell of the other image at once."""
+"""Each keypoint is compared with every cell of the other image at once, which takes memory."""
 
 Kind = Literal["network", "pair"]
 Report = Callable[[str], None]
 
-_EXAMPLE_HW = (75, 102)  # the graph is recorded on it and holds for every size
+_EXAMPLE_HW = (75, 102)  # for tracing; the graph is valid for every size
 _SIZES = {0: "batch", 2: "height", 3: "width"}
 _CELLS = {0: "batch", 2: "cell_rows", 3: "cell_columns"}
 
 
 @dataclass(frozen=True)
 class Export:
-    """A file that was written.
+    """An exported file.
 
     Attributes:
-        path: where.
+        path: the file.
         kind: which graph.
         file_bytes: its size.
-        parity: how far onnxruntime and torch agree, one entry per size that was tried.
-        metadata: what stands in the file.
+        parity: agreement of onnxruntime and torch, one entry per tested image size.
+        metadata: of the file.
     """
 
     path: Path
@@ -72,19 +72,19 @@ def export_onnx(
     overwrite: bool = False,
     progress: Report | None = None,
 ) -> Export:
-    """Writes a network as an ONNX file, after onnxruntime has agreed with torch on three sizes.
+    """Exports a network to ONNX, after onnxruntime has agreed with torch on three image sizes.
 
     Args:
-        loaded: the weights, as `load_weights` gives them.
+        loaded: the weights, as `load_weights` returns them.
         path: ends in .onnx.
         kind: network: images to descriptors; pair: two images to matches.
-        k: how many matches the graph `pair` gives, 1 to `MAX_K`.
+        k: matches of the graph `pair`, 1 to `MAX_K`.
         overwrite: replace an existing file.
         progress: called at each stage.
 
     Raises:
-        OutputError: a package is missing, the file cannot be written, or the two do not agree; nothing is
-            kept then.
+        OutputError: a package is missing, the file cannot be written, or onnxruntime and torch disagree; no
+            file is left then.
         ValueError: the kind or k is wrong.
     """
     path, report = Path(path), progress or (lambda _: None)
@@ -96,15 +96,15 @@ def export_onnx(
     check_output(path, overwrite)
     check_packages()
     model = loaded.model.eval()
-    report("recording the graph")
+    report("tracing the graph")
     if kind == "network":
-        content = _record(model, 1, ["images"], {"features": _CELLS})
+        content = _trace(model, 1, ["images"], {"features": _CELLS})
     else:
         outputs = ("points0", "points1", "scores", "is_mutual")
         pair = PairGraph(model, loaded.calibration, k).eval()
-        content = _record(pair, 2, ["image0", "image1"], {name: {} for name in outputs})
-    metadata = describe(loaded, kind, k)
-    content = _complete(content, metadata, loaded, rows=k if kind == "pair" else None)
+        content = _trace(pair, 2, ["image0", "image1"], {name: {} for name in outputs})
+    metadata = build_metadata(loaded, kind, k)
+    content = _add_metadata(content, metadata, loaded, rows=k if kind == "pair" else None)
     report("comparing with torch")
     check = check_network if kind == "network" else check_pair
     parity = tuple(check(content, loaded, k))
@@ -120,8 +120,8 @@ def check_packages() -> None:
         raise OutputError(f"export needs {' and '.join(missing)}: pip install 'ucn[export]'")
 
 
-def describe(loaded: LoadedWeights, kind: Kind, k: int) -> dict[str, str]:
-    """What a reader of the file must know; every value is text, lists and mappings are JSON."""
+def build_metadata(loaded: LoadedWeights, kind: Kind, k: int) -> dict[str, str]:
+    """Metadata of the file; all values are text, lists and mappings are JSON."""
     model, info = loaded.model, loaded.info
     dimension = model.config.dim or model.trunk.channels_out
     facts: dict[str, Any] = {
@@ -152,10 +152,10 @@ def describe(loaded: LoadedWeights, kind: Kind, k: int) -> dict[str, str]:
     }
 
 
-def _record(
+def _trace(
     module: nn.Module, inputs: int, input_names: list[str], outputs: dict[str, dict[int, str]]
 ) -> bytes:
-    """The ONNX file of a module that takes so many images, for images of every size."""
+    """Traces a module with `inputs` image inputs to ONNX, with dynamic image sizes."""
     generator = torch.Generator().manual_seed(0)
     batch = 2 if inputs == 1 else 1
     example = tuple(torch.rand(batch, 3, *_EXAMPLE_HW, generator=generator) for _ in range(inputs))
@@ -165,13 +165,13 @@ def _record(
     }
     buffer = io.BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
-        # The recorder warns wherever Python looks at a size, and that it is not the newest one. Whether a
-        # size was frozen is what the comparison at three sizes finds out.
+        # The tracer warns wherever Python reads a size, and that it is deprecated. The comparison at three
+        # sizes detects a size that was frozen.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
             example,
-            buffer,  # type: ignore[arg-type]  # that it takes a file is not annotated
+            buffer,  # type: ignore[arg-type]  # the annotation lacks files
             dynamo=False,
             opset_version=OPSET,
             input_names=input_names,
@@ -181,13 +181,13 @@ def _record(
     return buffer.getvalue()
 
 
-def _complete(content: bytes, metadata: dict[str, str], loaded: LoadedWeights, rows: int | None) -> bytes:
-    """The file with its metadata and, where outputs have a fixed number of rows, with that number."""
+def _add_metadata(content: bytes, metadata: dict[str, str], loaded: LoadedWeights, rows: int | None) -> bytes:
+    """Adds metadata and, where outputs have a fixed number of rows, that number."""
     import onnx
 
     model = onnx.load_from_string(content)
     if rows is not None:
-        for output in model.graph.output:  # the recorder knows no size that went through TopK
+        for output in model.graph.output:  # the tracer loses it at TopK
             output.type.tensor_type.shape.dim[0].dim_value = rows
     onnx.helper.set_model_props(model, metadata)
     model.producer_name = "ucn"

@@ -1,4 +1,4 @@
-"""What is exported to ONNX, as modules: images to descriptors, and a pair of images to matches."""
+"""The module that is exported to ONNX as the graph `pair`: two images to matches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ucn.config import Calibration, MatchConfig
 from ucn.geometry.coords import cell_centres
 from ucn.geometry.sampling import sample_descriptors
-from ucn.matching.cells import CheckedMatches, refine_matches
+from ucn.matching.cells import PointMatches, refine_sub_cell
 from ucn.matching.keypoints import strongest_corners
 from ucn.matching.scoring import score_matches
 from ucn.nn import CorrespondenceNetwork
@@ -20,10 +20,9 @@ _SETTINGS = MatchConfig()
 class PairGraph(nn.Module):
     """Two images to the k strongest corners of image 0 and where they lie in image 1.
 
-    It matches as `match_points` does, with the same sub-cell places and the same scores. Two things are
-    other than in `Matcher`, since a graph has fixed shapes: corners are found by convolutions, and always k
-    rows come back, those beyond the corners that there are with a score of 0. Matches are not aligned by
-    pixels.
+    It matches as `match_points` does, with the same sub-cell refinement and scores. It differs from `Matcher`
+    in three ways: corners are detected by convolutions, there are always k rows, padded with a score of 0,
+    and matches are not refined photometrically.
     """
 
     def __init__(self, network: CorrespondenceNetwork, calibration: Calibration, k: int) -> None:
@@ -32,7 +31,7 @@ class PairGraph(nn.Module):
         Args:
             network: in evaluation mode.
             calibration: how its similarities become probabilities.
-            k: rows of the answer, at least 1.
+            k: rows to return, at least 1.
         """
         super().__init__()
         self.network, self.calibration, self.k = network, calibration, k
@@ -57,8 +56,8 @@ class PairGraph(nn.Module):
         return FeatureMap(self.network(image), self.network.stride, self.network.offset, size_hw)
 
 
-def match_all_cells(map0: FeatureMap, map1: FeatureMap, points0: Tensor) -> CheckedMatches:
-    """What `match_points` finds, by whole matrix products: a graph cannot search in bounded memory.
+def match_all_cells(map0: FeatureMap, map1: FeatureMap, points0: Tensor) -> PointMatches:
+    """`match_points` by full similarity matrices: a graph cannot search in bounded memory.
 
     Args:
         map0: descriptors of image 0 (batch of 1).
@@ -67,12 +66,13 @@ def match_all_cells(map0: FeatureMap, map1: FeatureMap, points0: Tensor) -> Chec
     """
     descriptors0 = sample_descriptors(map0, points0[None])[0]
     similarity = descriptors0 @ map1.features[0].flatten(1)  # (N, h1 * w1)
-    there = refine_matches(map0, map1, points0, similarity.argmax(dim=1))
-    (x, y), (cell_x, cell_y) = there.points1.unbind(1), cell_centres(map1).unbind(1)
-    away = (cell_x - x[:, None]).square() + (cell_y - y[:, None]).square()
-    second_best = similarity.masked_fill(away <= _SETTINGS.second_best_radius**2, -1.0).amax(dim=1)
-    descriptors1 = sample_descriptors(map1, there.points1[None])[0]
+    forward = refine_sub_cell(map0, map1, points0, similarity.argmax(dim=1))
+    (x, y), (cell_x, cell_y) = forward.points.unbind(1), cell_centres(map1).unbind(1)
+    squared_distance = (cell_x - x[:, None]).square() + (cell_y - y[:, None]).square()
+    is_close = squared_distance <= _SETTINGS.second_best_radius**2
+    second_best = similarity.masked_fill(is_close, -1.0).amax(dim=1)
+    descriptors1 = sample_descriptors(map1, forward.points[None])[0]
     cells0 = (descriptors1 @ map0.features[0].flatten(1)).argmax(dim=1)
-    back = refine_matches(map1, map0, there.points1, cells0)
-    round_trip_errors = (back.points1 - points0).norm(dim=-1)
-    return CheckedMatches(there.points1, there.similarities, second_best.clamp(-1, 1), round_trip_errors)
+    backward = refine_sub_cell(map1, map0, forward.points, cells0)
+    round_trip_errors = (backward.points - points0).norm(dim=-1)
+    return PointMatches(forward.points, forward.similarities, second_best.clamp(-1, 1), round_trip_errors)

@@ -1,4 +1,4 @@
-"""Does onnxruntime give what torch gives: asked on three sizes before an exported file is kept."""
+"""Parity of onnxruntime and torch at three image sizes, checked before an exported file is kept."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from ucn.types import FloatArray
 from ucn.weights import LoadedWeights
 
 SIZES_HW = ((96, 128), (131, 165), (160, 240))
-"""What is tried: multiples of the stride, odd sides, and another shape."""
+"""Tested image sizes: multiples of the stride, odd sides, and another aspect ratio."""
 MAX_DIFFERENCE = 1e-3
-"""Largest difference of any number of unit descriptors."""
+"""Largest allowed difference of any value of unit descriptors."""
 MIN_SAME_MATCHES = 0.995
-"""Smallest share of matches that are the same."""
+"""Smallest allowed share of equal matches."""
 
-_SAME_PIXELS, _SAME_SCORE = 0.5, 0.01  # within which two matches are the same
+_SAME_PIXELS, _SAME_SCORE = 0.5, 0.01  # tolerances within which two matches are equal
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How far onnxruntime and torch agree at one size.
+    """Agreement of onnxruntime and torch at one image size.
 
     Attributes:
         size_hw: (H, W) of the images.
-        max_difference: of unit descriptors for the graph `network`; of scores of the same matches for `pair`.
-        same_matches: share of matches that are the same, in [0, 1].
+        max_difference: of unit descriptors for the graph `network`; of scores of equal matches for `pair`.
+        same_matches: share of equal matches, in [0, 1].
     """
 
     size_hw: tuple[int, int]
@@ -55,11 +55,11 @@ def check_network(content: bytes, loaded: LoadedWeights, _k: int = 0) -> Iterato
             expected = loaded.model(torch.cat([image0, image1])).numpy()
         found = _run(session, torch.cat([image0, image1]))[0]
         _check_shape(found, expected.shape)
-        # One image alone, so that the size of a batch is free too.
+        # One image alone checks that the batch size is dynamic too.
         alone = _run(session, image1)[0]
         difference = max(np.abs(found - expected).max(), np.abs(alone[0] - expected[1]).max())
         same = float((_nearest(found) == _nearest(expected)).mean())
-        yield _judge(Parity(size_hw, float(difference), same), MAX_DIFFERENCE)
+        yield _check(Parity(size_hw, float(difference), same), MAX_DIFFERENCE)
 
 
 def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity]:
@@ -67,7 +67,7 @@ def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity
     session, settings = open_session(content), MatchConfig()
     for size_hw in SIZES_HW:
         image0, image1 = _read_pair(size_hw)
-        image1 = image1[..., 3:]  # views need not have one size
+        image1 = image1[..., 3:]  # both images may differ in size
         with torch.no_grad():
             points, strengths = strongest_corners(image0, k)
             corners = points[strengths > 0]
@@ -78,13 +78,13 @@ def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity
         _check_shape(points0, (k, 2))
         found = {tuple(point): row for row, point in enumerate(points0.tolist())}
         rows = np.array([found.get(tuple(point), -1) for point in corners.tolist()], np.int64)
-        misses = np.linalg.norm(points1[rows] - matches.points1.numpy(), axis=1)
+        errors = np.linalg.norm(points1[rows] - matches.points1.numpy(), axis=1)
         differences = np.abs(found_scores[rows] - scores)
-        beyond = matches.round_trip_errors.numpy() - settings.mutual_tolerance
-        is_told = (is_mutual[rows] == (beyond <= 0)) | (np.abs(beyond) <= _SAME_PIXELS)
-        is_same = (rows >= 0) & (misses <= _SAME_PIXELS) & (differences <= _SAME_SCORE) & is_told
+        excess = matches.round_trip_errors.numpy() - settings.mutual_tolerance
+        is_consistent = (is_mutual[rows] == (excess <= 0)) | (np.abs(excess) <= _SAME_PIXELS)
+        is_same = (rows >= 0) & (errors <= _SAME_PIXELS) & (differences <= _SAME_SCORE) & is_consistent
         largest = float(differences[is_same].max(initial=0))
-        yield _judge(Parity(size_hw, largest, float(is_same.mean())), _SAME_SCORE)
+        yield _check(Parity(size_hw, largest, float(is_same.mean())), _SAME_SCORE)
 
 
 def open_session(content: bytes) -> Any:
@@ -95,8 +95,8 @@ def open_session(content: bytes) -> Any:
     options.log_severity_level = 3  # errors only
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has an exception class of its own for each kind of trouble
-        raise OutputError(f"onnxruntime cannot run the exported graph; nothing was kept: {error}") from error
+    except Exception as error:  # onnxruntime raises many exception classes of its own
+        raise OutputError(f"onnxruntime cannot run the graph; no file was written: {error}") from error
 
 
 def _run(session: Any, *images: Tensor) -> list[FloatArray]:
@@ -106,11 +106,11 @@ def _run(session: Any, *images: Tensor) -> list[FloatArray]:
         return list(session.run(None, feed))
     except Exception as error:  # as above
         sizes = ", ".join(str(tuple(image.shape)) for image in images)
-        raise OutputError(f"the exported graph fails on {sizes}; nothing was kept: {error}") from error
+        raise OutputError(f"the exported graph fails on {sizes}; no file was written: {error}") from error
 
 
 def _read_pair(size_hw: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """The bundled photographs (1, 3, H, W), made as small."""
+    """The bundled photographs (1, 3, H, W), resized."""
     pair = example_pair()
     image0, image1 = (
         F.interpolate(
@@ -122,7 +122,7 @@ def _read_pair(size_hw: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def _nearest(features: FloatArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """For each cell of the first image the most similar cell of the second."""
+    """The most similar cell of the second image for each cell of the first."""
     cells0, cells1 = features.reshape(*features.shape[:2], -1)
     return np.asarray((cells0.T @ cells1).argmax(axis=1), np.int64)
 
@@ -130,17 +130,17 @@ def _nearest(features: FloatArray) -> np.ndarray[Any, np.dtype[np.int64]]:
 def _check_shape(found: FloatArray, expected: tuple[int, ...]) -> None:
     if found.shape != expected:
         raise OutputError(
-            f"the exported graph gives {found.shape} where torch gives {expected}; nothing was kept"
+            f"the exported graph gives {found.shape} where torch gives {expected}; no file was written"
         )
 
 
-def _judge(parity: Parity, limit: float) -> Parity:
+def _check(parity: Parity, limit: float) -> Parity:
     is_close = parity.max_difference <= limit  # False for NaN
     if not is_close or not parity.same_matches >= MIN_SAME_MATCHES:
         height, width = parity.size_hw
         raise OutputError(
-            f"the exported graph differs from torch at {width} × {height}: expected numbers within {limit:g} "
-            f"and {MIN_SAME_MATCHES:.1%} of the same matches, got {parity.max_difference:g} and "
-            f"{parity.same_matches:.1%}; nothing was kept"
+            f"the exported graph differs from torch at {width} × {height}: expected values within {limit:g} "
+            f"and {MIN_SAME_MATCHES:.1%} equal matches, got {parity.max_difference:g} and "
+            f"{parity.same_matches:.1%}; no file was written"
         )
     return parity

@@ -1,1 +1,1 @@
-"""Pair to matches: `matcher` (start here), `cells`, `scoring`, `keypoints`, `alignment`, `tracking`."""
+"""From a pair of images to matches: start with `matcher`, then `cells`."""

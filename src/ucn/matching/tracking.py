@@ -1,4 +1,4 @@
-"""Points followed through a clip: each frame is encoded once, and every answer is checked by the way back."""
+"""Point tracking through a video: each frame is encoded once, and matches must be cycle-consistent."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ucn.data.io import write_bytes_atomically
+from ucn.data.io import IMAGE_SUFFIXES
 from ucn.data.points import check_points
-from ucn.data.sets.layout import IMAGE_SUFFIXES
-from ucn.data.sets.video.frames import Clip, FrameFolder, Frames
+from ucn.data.sets.video.frames import FrameFolder, Frames, Video
 from ucn.errors import DataError
+from ucn.files import write_bytes_atomically
 from ucn.types import BoolArray, Features, FloatArray, Matches
 
 TRACK_COLUMNS = ("frame", "point", "x", "y", "score", "is_lost")
 """Header of a CSV of tracks."""
 MIN_SCORE = 0.5
-"""Answers that are likelier wrong than right are not taken."""
+"""Matches with a lower score are not used."""
 MAX_STEP = 0.1
 """How far a point may move from frame to frame, as a share of the longer side."""
 
-_AGREEMENT = 8.0  # pixels within which the first frame and the one before say the same: two cells
+_AGREEMENT = 8.0  # pixels, two cells, within which matches from the first and the previous frame agree
 
 
 class FrameMatcher(Protocol):
-    """What tracking asks of a matcher; `Matcher` is one."""
+    """The part of `Matcher` that tracking needs."""
 
     def extract(self, image: Tensor) -> Features:
         """Encodes a frame."""
 
     def match_features(self, features0: Features, features1: Features, *, points: FloatArray) -> Matches:
-        """Looks points of one frame up in another."""
+        """Matches points of one frame in another."""
 
 
 @dataclass(frozen=True)
 class TrackedFrame:
-    """Where N points are in one frame.
+    """Positions of N points in one frame.
 
     Attributes:
-        number: of the frame, from 0.
+        number: of the frame, counted from 0.
         points: (N, 2) float32 pixels; NaN where a point is lost.
-        scores: (N,) float32 in [0, 1]: estimated probability that the place is right; 0 where it is lost.
-        is_lost: (N,) bool: not seen in this frame, or not surely.
+        scores: (N,) float32 in [0, 1]: estimated probability that the position is correct; 0 where lost.
+        is_lost: (N,) bool: occluded, out of the frame, or not found reliably.
     """
 
     number: int
@@ -58,7 +58,7 @@ class TrackedFrame:
 
 
 def open_frames(path: Path, max_frames: int) -> Frames:
-    """Opens a clip, or a folder of images whose names are their order.
+    """Opens a video file, or a folder of images in the order of their names.
 
     Raises:
         DataError: it is neither, or damaged.
@@ -69,7 +69,7 @@ def open_frames(path: Path, max_frames: int) -> Frames:
     except OSError as error:
         raise DataError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     if not is_folder:
-        return Clip(path, max_frames)
+        return Video(path, max_frames)
     images = [file for file in names if file.suffix.lower() in IMAGE_SUFFIXES and file.name[0] != "."]
     if not images:
         raise DataError(f"{path} has no frames ({', '.join(IMAGE_SUFFIXES[:3])}, …); give a folder of images")
@@ -84,21 +84,20 @@ def track_points(
     min_score: float = MIN_SCORE,
     max_step: float = MAX_STEP,
 ) -> Iterator[TrackedFrame]:
-    """Follows points of the first frame through all that come after it.
+    """Tracks points of the first frame through all following frames.
 
-    A point is looked for twice: from where it was in the first frame, which cannot drift away, and from where
-    it was in the frame before, which looks most like this one. An answer counts if it is mutual, that is, if
-    the way back ends where it began, and if its score suffices. If both count, the first frame's is taken
-    where they agree or it is the surer one. A point that neither finds, or that would have to leap there, is
-    lost in this frame and looked for again in the next.
+    Each point is matched twice: from the first frame, which cannot drift, and from the previous frame, which
+    looks most like this one. A match counts if it is cycle-consistent and its score suffices. If both count,
+    the first frame's is taken where they agree or its score is higher. A point without a match, or whose
+    match is too far away, is lost in this frame and searched for again in the next.
 
     Args:
         matcher: such as `Matcher`.
         frames: (3, H, W) RGB in [0, 1], all of one size; read one by one.
         points: (N, 2) pixels of the first frame; N may be 0.
         min_score: in [0, 1].
-        max_step: how far a point may move from one frame to the next, as a share of the longer side; a point
-            that was lost may have moved on meanwhile.
+        max_step: how far a point may move from one frame to the next, as a share of the longer side; the
+            limit grows with each frame in which the point was lost.
 
     Raises:
         PointsError: a point is not finite or lies outside the first frame.
@@ -118,54 +117,54 @@ def track_points(
     count = len(starts)
     now = TrackedFrame(0, starts, np.ones(count, np.float32), np.zeros(count, np.bool_))
     yield now
-    last_seen, unseen_for = starts.copy(), np.zeros(count, np.int64)
+    last_seen, frames_lost = starts.copy(), np.zeros(count, np.int64)
     step = max_step * max(first.image_hw)
     for number, image in enumerate(images, start=1):
         features = matcher.extract(image)
         _check_size(features, first, number)
-        found = _look_up(matcher, first, features, starts, min_score)
+        found = _match_frame(matcher, first, features, starts, min_score)
         if number > 1:
-            found = _choose(found, _look_up(matcher, before, features, now.points, min_score))
-        found = _forbid_leaps(found, last_seen, step * (1 + unseen_for))
+            found = _choose(found, _match_frame(matcher, before, features, now.points, min_score))
+        found = _limit_steps(found, last_seen, step * (1 + frames_lost))
         before, now = features, TrackedFrame(number, *found)
         last_seen[~now.is_lost] = now.points[~now.is_lost]
-        unseen_for = np.where(now.is_lost, unseen_for + 1, 0)
+        frames_lost = np.where(now.is_lost, frames_lost + 1, 0)
         yield now
 
 
 _Found = tuple[FloatArray, FloatArray, BoolArray]
 
 
-def _look_up(
+def _match_frame(
     matcher: FrameMatcher, features0: Features, features1: Features, points: FloatArray, min_score: float
 ) -> _Found:
-    """Places and scores of points (N, 2) of one frame in another, and who is lost; NaN is from the start."""
-    places = np.full((len(points), 2), np.nan, np.float32)
+    """Positions and scores of points (N, 2) of one frame in another, and which are lost; NaN points are."""
+    positions = np.full((len(points), 2), np.nan, np.float32)
     scores = np.zeros(len(points), np.float32)
     rows = np.flatnonzero(np.isfinite(points).all(axis=1))
     if len(rows):
         matches = matcher.match_features(features0, features1, points=points[rows])
         is_good = matches.is_mutual & (matches.scores >= min_score) & np.isfinite(matches.points1).all(axis=1)
-        places[rows[is_good]] = matches.points1[is_good]
+        positions[rows[is_good]] = matches.points1[is_good]
         scores[rows[is_good]] = matches.scores[is_good]
-    return places, scores, np.isnan(places[:, 0])
+    return positions, scores, np.isnan(positions[:, 0])
 
 
 def _choose(far: _Found, near: _Found) -> _Found:
-    """Of what the first frame and the one before say, point by point, what is taken."""
+    """Chooses for each point between the matches from the first (far) and the previous (near) frame."""
     with np.errstate(invalid="ignore"):
         is_agreed = np.linalg.norm(far[0] - near[0], axis=1) <= _AGREEMENT
     use_far = ~far[2] & (near[2] | is_agreed | (far[1] > near[1]))
-    places = np.where(use_far[:, None], far[0], near[0])
-    return places, np.where(use_far, far[1], near[1]), np.isnan(places[:, 0])
+    positions = np.where(use_far[:, None], far[0], near[0])
+    return positions, np.where(use_far, far[1], near[1]), np.isnan(positions[:, 0])
 
 
-def _forbid_leaps(found: _Found, last_seen: FloatArray, limits: NDArray[np.floating[Any]]) -> _Found:
-    """Loses points that would have to move farther than their limits (N,), in pixels."""
-    places, scores, is_lost = found
+def _limit_steps(found: _Found, last_seen: FloatArray, limits: NDArray[np.floating[Any]]) -> _Found:
+    """Marks points as lost that would have moved farther than their limits (N,), in pixels."""
+    positions, scores, is_lost = found
     with np.errstate(invalid="ignore"):
-        is_lost = is_lost | (np.linalg.norm(places - last_seen, axis=1) > limits)
-    return np.where(is_lost[:, None], np.float32(np.nan), places), np.where(is_lost, 0, scores), is_lost
+        is_lost = is_lost | (np.linalg.norm(positions - last_seen, axis=1) > limits)
+    return np.where(is_lost[:, None], np.float32(np.nan), positions), np.where(is_lost, 0, scores), is_lost
 
 
 def _check_size(features: Features, first: Features, number: int) -> None:
@@ -178,7 +177,7 @@ def _check_size(features: Features, first: Features, number: int) -> None:
 
 
 def write_tracks(path: str | Path, tracks: Sequence[TrackedFrame], overwrite: bool = False) -> None:
-    """Writes a CSV: under the header `TRACK_COLUMNS` a line per frame and point; lost ones are at nan, nan.
+    """Writes a CSV with the header `TRACK_COLUMNS` and a line per frame and point; lost ones are nan, nan.
 
     Raises:
         OutputError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Weights that ship with the package, and the file format of all weights."""
+"""Shipped weights (`table`) and the weights file format (`store`)."""
 
 from ucn.weights.store import LoadedWeights, load_weights, save_weights
 from ucn.weights.table import WeightsInfo, list_weights

@@ -1,11 +1,11 @@
-"""The weights file: safetensors, its configuration in the header, float16 on disk and float32 in memory."""
+"""The weights file: safetensors with the configuration in the header, float16 on disk, float32 in memory."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,18 +13,19 @@ from typing import Any, TypeVar
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ucn.config import Calibration, ModelConfig
-from ucn.data.io import write_bytes_atomically
 from ucn.errors import UcnError, WeightsError
+from ucn.files import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.weights.table import SHIPPED, WeightsInfo, shipped_path
 
 FORMAT = "ucn-weights-1"
 DEFAULT_MAX_SIDE = 1024
-"""Longest side of images in pixels for weights that do not say otherwise."""
+"""Longest side of images in pixels for weights without one in their header."""
 _MAX_FILE_BYTES = 512 * 2**20
+_FOREIGN = "is a .safetensors file but not of ucn"
 
 _Built = TypeVar("_Built")
 
@@ -36,9 +37,9 @@ class LoadedWeights:
     Attributes:
         model: the network.
         calibration: how its similarities become probabilities.
-        info: what a user must know of it.
-        training: the record of its training.
-        max_side: longest side, in pixels, to which larger images should be reduced before it sees them.
+        info: task, data, licence, restrictions and metrics.
+        training: the configuration of its training.
+        max_side: longest side, in pixels, to which larger images should be reduced before encoding.
     """
 
     model: CorrespondenceNetwork
@@ -46,6 +47,21 @@ class LoadedWeights:
     info: WeightsInfo
     training: dict[str, Any]
     max_side: int = DEFAULT_MAX_SIDE
+
+
+@dataclass(frozen=True)
+class WeightsHeader:
+    """The header of a weights file.
+
+    Attributes:
+        info: its record in the table of shipped weights, or its path, SHA-256 and size.
+        model: configuration of the network.
+        max_side: as in `LoadedWeights`.
+    """
+
+    info: WeightsInfo
+    model: ModelConfig
+    max_side: int
 
 
 def save_weights(
@@ -63,23 +79,38 @@ def save_weights(
         path: ends in .safetensors.
         model: the network.
         calibration: how its similarities become probabilities.
-        training: the resolved training configuration, kept for the record.
-        max_side: longest side, in pixels, to which larger images should be reduced before it sees them.
-        overwrite: whether an existing file may be replaced.
+        training: the resolved training configuration.
+        max_side: longest side, in pixels, to which larger images should be reduced before encoding.
+        overwrite: replace an existing file.
     """
-    # Vectors stay float32: they are small, and batch variances reach beyond float16.
+    header = {
+        "model": model.config.to_dict(),
+        "calibration": (calibration or Calibration()).to_dict(),
+        "training": training or {},
+        "max_side": max_side,
+    }
+    return write_safetensors(path, model, FORMAT, header, overwrite)
+
+
+def write_safetensors(
+    path: Path, model: nn.Module, file_format: str, header: Mapping[str, Any], overwrite: bool
+) -> str:
+    """Writes the parameters and buffers of a module as float16 and returns the file's SHA-256.
+
+    Args:
+        path: ends in .safetensors.
+        model: the module.
+        file_format: name of the format, for the header.
+        header: more values for the header, as JSON can hold them.
+        overwrite: replace an existing file.
+    """
+    # Vectors stay float32: they are small, and batch variances exceed the range of float16.
     tensors = {
         name: value.detach().cpu().contiguous().to(torch.float16 if value.ndim > 1 else value.dtype)
         for name, value in model.state_dict().items()
     }
-    header = {
-        "format": FORMAT,
-        "model": json.dumps(model.config.to_dict(), sort_keys=True),
-        "calibration": json.dumps((calibration or Calibration()).to_dict(), sort_keys=True),
-        "training": json.dumps(training or {}, sort_keys=True),
-        "max_side": json.dumps(max_side),
-    }
-    content = _sort_header(safetensors.torch.save(tensors, header))
+    strings = {name: json.dumps(value, sort_keys=True) for name, value in header.items()}
+    content = _sort_header(safetensors.torch.save(tensors, {"format": file_format, **strings}))
     write_bytes_atomically(path, content, overwrite=overwrite)
     return hashlib.sha256(content).hexdigest()
 
@@ -94,13 +125,14 @@ def load_weights(name_or_path: str | Path) -> LoadedWeights:
     info = SHIPPED.get(str(name_or_path))
     path = shipped_path(info) if info else Path(name_or_path)
     content = _read_checked(path, str(name_or_path), info)
-    header, tensors = parse_safetensors(content, path, FORMAT, "is a .safetensors file but not of ucn")
+    header, tensors = parse_safetensors(content, path, FORMAT, _FOREIGN)
     model_config = _read_header(header, "model", ModelConfig.from_dict, path)
     calibration = _read_header(header, "calibration", Calibration.from_dict, path)
     training = _read_header(header, "training", _check_mapping, path)
-    # The first weights were written before this key, all for the usual side.
-    max_side = _read_header({"max_side": f"{DEFAULT_MAX_SIDE}"} | header, "max_side", _check_side, path)
-    _check_tensors(model_config, tensors, path)
+    max_side = _read_max_side(header, path)
+    with torch.device("meta"):
+        expected = CorrespondenceNetwork(model_config).state_dict()
+    check_tensors(tensors, expected, path)
     model = build_model(model_config)
     model.load_state_dict(tensors, strict=True)
     if info is None:
@@ -110,7 +142,32 @@ def load_weights(name_or_path: str | Path) -> LoadedWeights:
     return LoadedWeights(model.eval(), calibration, info, training, max_side)
 
 
-def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
+def read_weights_header(name_or_path: str | Path) -> WeightsHeader:
+    """Reads the header of shipped weights by name, or of any weights file by path, without its tensors.
+
+    The SHA-256 of shipped weights is that of the table; `load_weights` compares it with the file.
+
+    Raises:
+        WeightsError: the name is unknown, or the file is missing, not readable, or not of ucn.
+    """
+    info = SHIPPED.get(str(name_or_path))
+    path = shipped_path(info) if info else Path(name_or_path)
+    _check_file(path, str(name_or_path))
+    header = read_safetensors_header(path, FORMAT, _FOREIGN)
+    if info is None:
+        with path.open("rb") as file:
+            info = WeightsInfo.of_file(path, hashlib.file_digest(file, "sha256").hexdigest(), 0)
+    info = replace(info, file_bytes=path.stat().st_size)
+    model = _read_header(header, "model", ModelConfig.from_dict, path)
+    return WeightsHeader(info, model, _read_max_side(header, path))
+
+
+def _read_max_side(header: dict[str, str], path: Path) -> int:
+    # The first weights were written before this key, all for the default side.
+    return _read_header({"max_side": f"{DEFAULT_MAX_SIDE}"} | header, "max_side", _check_side, path)
+
+
+def _check_file(path: Path, given: str) -> None:
     try:
         if not path.is_file():
             names = ", ".join(sorted(SHIPPED))
@@ -120,8 +177,15 @@ def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
         size = path.stat().st_size
         if size > _MAX_FILE_BYTES:
             raise WeightsError(f"{path} has {size} bytes; weights have at most {_MAX_FILE_BYTES}")
+    except OSError as error:  # `is_file` raises it for a name that is too long
+        raise WeightsError(f"cannot read weights {path}: {error.strerror or error}") from error
+
+
+def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
+    _check_file(path, given)
+    try:
         content = path.read_bytes()
-    except OSError as error:  # is_file too raises it, of a name that is too long, say
+    except OSError as error:
         raise WeightsError(f"cannot read weights {path}: {error.strerror or error}") from error
     if info is not None:
         found = hashlib.sha256(content).hexdigest()
@@ -136,8 +200,8 @@ def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
 def _sort_header(content: bytes) -> bytes:
     """The same file with its header in a fixed order, so that equal weights have equal hashes.
 
-    The format (8 bytes of length, JSON padded with blanks to a multiple of 8, then data at offsets that count
-    from the header's end) leaves the order open, and the library writes a new one each time.
+    The format (8 bytes of length, JSON padded with spaces to a multiple of 8, then data at offsets from the
+    header's end) leaves the order open, and the library writes another one each time.
     """
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
@@ -145,16 +209,31 @@ def _sort_header(content: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[end:]
 
 
+def read_safetensors_header(path: Path, file_format: str, mistake: str) -> dict[str, str]:
+    """Reads the header of a file without its tensors; arguments as in `parse_safetensors`.
+
+    Raises:
+        WeightsError: it cannot be read, or is of another format.
+    """
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            header = file.metadata() or {}
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path} is not a readable .safetensors file: {error}") from error
+    _check_format(header, path, file_format, mistake)
+    return header
+
+
 def parse_safetensors(
-    content: bytes, path: Path, wanted: str, mistaken: str
+    content: bytes, path: Path, file_format: str, mistake: str
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The header's words and the arrays of a file of ours.
+    """Parses the header and the tensors of a file.
 
     Args:
         content: of the file.
-        path: its name, for messages.
-        wanted: the format that its header must name.
-        mistaken: what is said of a file of another format.
+        path: its name, for errors.
+        file_format: the format that its header must name.
+        mistake: what an error calls a file of another format.
 
     Raises:
         WeightsError: it cannot be read, or is of another format.
@@ -165,12 +244,16 @@ def parse_safetensors(
         raise WeightsError(f"{path} is not a readable .safetensors file: {error}") from error
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
-    if header.get("format") != wanted:
+    _check_format(header, path, file_format, mistake)
+    return header, tensors
+
+
+def _check_format(header: dict[str, str], path: Path, file_format: str, mistake: str) -> None:
+    if header.get("format") != file_format:
         raise WeightsError(
-            f"{path} {mistaken}: expected format '{wanted}' in its header, "
+            f"{path} {mistake}: expected format '{file_format}' in its header, "
             f"got {reprlib.repr(header.get('format'))}"
         )
-    return header, tensors
 
 
 def _read_header(header: dict[str, str], key: str, build: Callable[[Any], _Built], path: Path) -> _Built:
@@ -190,27 +273,29 @@ def _check_mapping(value: Any) -> dict[str, Any]:
 
 def _check_side(value: Any) -> int:
     if type(value) is not int or not 32 <= value <= 1_000_000:
-        raise WeightsError(f"expected a whole number of pixels from 32 on, got {reprlib.repr(value)}")
+        raise WeightsError(f"expected an integer of at least 32 pixels, got {reprlib.repr(value)}")
     return value
 
 
-def _check_tensors(config: ModelConfig, tensors: dict[str, Tensor], path: Path) -> None:
-    """Compares a file with the network its header asks for, before memory is taken for that network."""
-    with torch.device("meta"):
-        wanted = CorrespondenceNetwork(config).state_dict()
-    if tensors.keys() != wanted.keys():
-        odd = sorted(tensors.keys() ^ wanted.keys())
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path) -> None:
+    """Compares the tensors of a file with those of a network, which may be on the meta device.
+
+    Raises:
+        WeightsError: names, shapes or types differ, or a value is not finite.
+    """
+    if tensors.keys() != expected.keys():
+        odd = sorted(tensors.keys() ^ expected.keys())
         raise WeightsError(
             f"{path} does not fit its own configuration: {len(odd)} tensors differ, first '{odd[0][:80]}'"
         )
     for name, value in tensors.items():
-        if value.shape != wanted[name].shape:
-            came = reprlib.repr(tuple(value.shape))
-            raise WeightsError(f"tensor '{name}' of {path} must be {tuple(wanted[name].shape)}, got {came}")
-        dtype = wanted[name].dtype
+        if value.shape != expected[name].shape:
+            got = reprlib.repr(tuple(value.shape))
+            raise WeightsError(f"tensor '{name}' of {path} must be {tuple(expected[name].shape)}, got {got}")
+        dtype = expected[name].dtype
         legal = (torch.float16, torch.float32) if dtype.is_floating_point else (dtype,)
         if value.dtype not in legal:
-            expected = " or ".join(map(str, legal))
-            raise WeightsError(f"tensor '{name}' of {path} must be {expected}, got {value.dtype}")
+            types = " or ".join(map(str, legal))
+            raise WeightsError(f"tensor '{name}' of {path} must be {types}, got {value.dtype}")
         if not value.isfinite().all():
             raise WeightsError(f"tensor '{name}' of {path} holds values that are not finite")

@@ -1,4 +1,4 @@
-"""The table of weights that ship inside the package."""
+"""The table of shipped weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class WeightsInfo:
-    """What a user must know before relying on weights.
+    """Task, data, licence and limits of weights.
 
     Attributes:
         name: what `Matcher.from_pretrained` takes.
@@ -18,9 +18,9 @@ class WeightsInfo:
         data: what it was trained on.
         licence: of the weights.
         restrictions: limits of use.
-        metrics: figures with the name of their split, measured by the command on the card.
+        metrics: by name of data set, split and metric, measured by the command on the card.
         description: one sentence.
-        file_bytes: size of the file, 0 when not known.
+        file_bytes: size of the file; 0 where unknown.
     """
 
     name: str
@@ -35,7 +35,7 @@ class WeightsInfo:
 
     @classmethod
     def of_file(cls, path: Path, sha256: str, file_bytes: int) -> Self:
-        """What can be said of a file that is not in the table."""
+        """The entry of a file that is not in the table."""
         unknown = "not in the table of shipped weights"
         return cls(str(path), sha256, unknown, unknown, unknown, unknown, unknown, {}, file_bytes)
 
@@ -44,9 +44,9 @@ _GEOMETRIC = WeightsInfo(
     name="geometric",
     sha256="c90eb1a53e3d248ab56fa5ac263106bc20a764b36ebac3226ec22bc07351feff",
     task="geometric",
-    data="views made of 467 photographs under open licences; trunk from BVLC GoogLeNet (ImageNet)",
+    data="synthetic views of 467 photographs under open licences; trunk from BVLC GoogLeNet (ImageNet)",
     licence="MIT (training photographs under licences that allow any use, see the card)",
-    restrictions="same scene only, not semantic; trained on made-up views; scale changes up to 2.6",
+    restrictions="same scene only, not semantic; trained on synthetic views; scale changes up to 2.6",
     description="Finds the same point of one scene in two photographs of it.",
     metrics={"HPatches pck@3": 65.4, "HPatches pck@5": 75.5, "HPatches pck@10": 82.4},
 )
@@ -66,8 +66,8 @@ _UNIVERSAL = WeightsInfo(
     name="universal",
     sha256="5b876cf30954d964124b90b3a9fa42dc8fa5e1e28dee7fc5fd250e0ba21ae97f",
     task="geometric and semantic",
-    data="views made of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, 40 "
-    "frames of KITTI odometry; trunk from `birds`",
+    data="synthetic views of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, "
+    "40 frames of KITTI odometry; trunk from `birds`",
     licence="MIT (the authors' rights; training images for non-commercial use, see the card)",
     restrictions="parts of birds and faces only; reduce images of birds to 160 px; birds, faces and streets "
     "were published for non-commercial use",
@@ -87,11 +87,11 @@ _GEOMETRIC_LITE = WeightsInfo(
     name="geometric-lite",
     sha256="92df3672e8a98be49c8a46c52d298cf5cd52e15b759a6359c9158fa79eb21545",
     task="geometric",
-    data="views made of 2,128 photographs, with `geometric` for a teacher",
+    data="synthetic views of 2,128 photographs, distilled from `geometric`",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
-    restrictions="as geometric, but scale changes up to about 1.5, and less exact places; many photographs "
-    "were published for non-commercial research",
-    description="As geometric, many times faster on a processor and less accurate.",
+    restrictions="as geometric, but scale changes up to about 1.5, and less accurate positions; many "
+    "photographs were published for non-commercial research",
+    description="As geometric, many times faster on a CPU and less accurate.",
     metrics={"HPatches pck@3": 61.7, "HPatches pck@5": 72.5, "HPatches pck@10": 80.4},
 )
 
@@ -101,10 +101,10 @@ SHIPPED: dict[str, WeightsInfo] = {
 
 
 def shipped_path(info: WeightsInfo) -> Path:
-    """Where the file of shipped weights lies."""
+    """The file of shipped weights."""
     return Path(__file__).with_name(f"{info.name}.safetensors")
 
 
 def list_weights() -> tuple[WeightsInfo, ...]:
-    """All weights that ship with this installation."""
+    """All shipped weights, with their file sizes."""
     return tuple(replace(info, file_bytes=shipped_path(info).stat().st_size) for info in SHIPPED.values())

@@ -6,23 +6,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.alignment_cases import SHIFT, TURN, draw
+from support.alignment_cases import SHIFT, TURN, render
 from ucn.geometry.neighbours import nearest_points
 from ucn.matching import alignment
-from ucn.matching.alignment import align_points, estimate_linear_parts
-from ucn.matching.triton.alignment import align_fused, fit_linear_parts_fused
+from ucn.matching.alignment import align_patches, estimate_local_affine
+from ucn.matching.triton.alignment import align_patches_fused, fit_local_affine_fused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def draw_pair() -> tuple[Tensor, Tensor]:
-    """Two pictures of odd sizes; what is at p in the first is at TURN p + SHIFT in the second."""
+    """Two images of odd sizes; what is at p in the first is at TURN p + SHIFT in the second."""
     back = torch.linalg.inv(TURN)
-    return draw((torch.eye(2), torch.zeros(2)), (91, 117)), draw((back, -back @ SHIFT), (103, 129))
+    return render((torch.eye(2), torch.zeros(2)), (91, 117)), render((back, -back @ SHIFT), (103, 129))
 
 
 def scatter(count: int, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Points all over the first picture, matches up to about a pixel off, and linear parts, a little off."""
+    """Points all over the first image, matches about a pixel off, and local affine maps a little off."""
     generator = torch.Generator().manual_seed(count)
     points0 = torch.rand(count, 2, generator=generator) * torch.tensor([120.0, 94.0]) - 2
     points1 = points0 @ TURN.t() + SHIFT + spread * torch.randn(count, 2, generator=generator)
@@ -30,12 +30,12 @@ def scatter(count: int, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def search(*inputs: Tensor) -> tuple[Tensor, ...]:
-    found: tuple[Tensor, ...] = align_fused(
+    found: tuple[Tensor, ...] = align_patches_fused(
         *(each.to(DEVICE) for each in inputs),
         radius=alignment._RADIUS,
         spread=alignment._SPREAD,
         steps=alignment._STEPS,
-        first_steps=alignment._FIRST_STEPS,
+        translation_steps=alignment._TRANSLATION_STEPS,
         max_step=alignment._MAX_STEP,
         damping=alignment._DAMPING,
         min_contrast=alignment._MIN_CONTRAST,
@@ -48,7 +48,7 @@ def test_places_and_correlations(count: int) -> None:
     grey0, grey1 = draw_pair()
     points0, points1, linear = scatter(count)
     found = search(grey0, grey1, points0, points1, linear)
-    expected = alignment._search_plainly(*(x.double() for x in (grey0, grey1, points0, points1, linear)))
+    expected = alignment._search_reference(*(x.double() for x in (grey0, grey1, points0, points1, linear)))
     assert [each.shape for each in found] == [each.shape for each in expected]
     # Where patches agree, rounding dies out; elsewhere steps may lead anywhere.
     is_settled = expected[2] > 0.7
@@ -67,7 +67,7 @@ def test_matches_far_off_and_blank_patches() -> None:
     points1[4:6] = torch.tensor([[-500.0, 40.0], [1e9, -1e9]])
     linear[6] = 0
     found = search(grey0, grey1, points0, points1, linear)
-    expected = alignment._search_plainly(*(x.double() for x in (grey0, grey1, points0, points1, linear)))
+    expected = alignment._search_reference(*(x.double() for x in (grey0, grey1, points0, points1, linear)))
     assert (found[3][:3] < 1e-4).all()
     torch.testing.assert_close(found[3].double(), expected[3], rtol=0, atol=2e-5)
     # A patch that lies on one place of image 1 has no contrast, and what is left of it is rounding.
@@ -76,12 +76,12 @@ def test_matches_far_off_and_blank_patches() -> None:
     torch.testing.assert_close(found[1][others].double(), expected[1][others], rtol=0, atol=2e-5)
 
 
-def test_tiny_pictures() -> None:
+def test_tiny_images() -> None:
     for size_hw in ((1, 1), (1, 9), (5, 1)):
         grey = torch.rand(size_hw, generator=torch.Generator().manual_seed(3))
         inputs = (grey, grey, torch.zeros(2, 2), torch.full((2, 2), 0.25), torch.eye(2).expand(2, 2, 2))
         found = search(*inputs)
-        expected = alignment._search_plainly(*(x.double() for x in inputs))
+        expected = alignment._search_reference(*(x.double() for x in inputs))
         for row in (1, 3):
             torch.testing.assert_close(found[row].double(), expected[row], rtol=0, atol=2e-5)
 
@@ -94,10 +94,10 @@ def test_linear_parts(count: int, known: int) -> None:
     points0 = scatter(count)[0]
     neighbours = min(12, known)
     rows = nearest_points(points0, known0, neighbours)[1]
-    found = fit_linear_parts_fused(
-        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, least_scale=0.5
+    found = fit_local_affine_fused(
+        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, min_scale=0.5
     )
-    expected = estimate_linear_parts(points0.double(), known0.double(), known1.double())
+    expected = estimate_local_affine(points0.double(), known0.double(), known1.double())
     torch.testing.assert_close(found.cpu().double(), expected, rtol=0, atol=2e-4)
 
 
@@ -108,10 +108,10 @@ def test_neighbours_on_a_line(span: float) -> None:
     known0 = places * torch.tensor([0.6, 0.8])
     known1 = known0 @ TURN.t() + SHIFT
     rows = torch.arange(9).expand(2, 9)
-    found = fit_linear_parts_fused(
-        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, least_scale=0.5
+    found = fit_local_affine_fused(
+        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, min_scale=0.5
     )
-    expected = estimate_linear_parts(known0[:2], known0, known1)
+    expected = estimate_local_affine(known0[:2], known0, known1)
     torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
     along, across = torch.tensor([0.6, 0.8]), torch.tensor([-0.8, 0.6])
     if span > 100:
@@ -129,15 +129,15 @@ def test_shapes_that_are_no_numbers() -> None:
         assert torch.equal(ours[[0, 4, 5]], theirs[[0, 4, 5]])
 
 
-def test_faint_picture() -> None:
+def test_faint_image() -> None:
     grey0, grey1 = draw_pair()
     points0, points1, linear = scatter(12)
     inputs = (grey0, 1e-3 * grey1 + 0.3, points0, points1, linear)
-    expected = alignment._search_plainly(*(x.double() for x in inputs))
+    expected = alignment._search_reference(*(x.double() for x in inputs))
     torch.testing.assert_close(search(*inputs)[1].double(), expected[1], rtol=0, atol=1e-2)
 
 
-def test_nothing_is_read_beyond_a_picture() -> None:
+def test_nothing_is_read_beyond_a_image() -> None:
     # Rows of a larger buffer, in which all that follows is no number.
     whole = torch.full((40, 20), torch.nan)
     whole[:20] = torch.rand(20, 20, generator=torch.Generator().manual_seed(2))
@@ -153,12 +153,12 @@ def test_points_on_a_gpu_are_aligned_as_on_a_cpu(count: int) -> None:
     grey0, grey1 = draw_pair()
     points0, points1, linear = scatter(count)
     points1[::7] = torch.nan
-    expected = align_points(grey0, grey1, points0, points1, linear)
-    found = align_points(*(each.to(DEVICE) for each in (grey0, grey1, points0, points1, linear)))
+    expected = align_patches(grey0, grey1, points0, points1, linear)
+    found = align_patches(*(each.to(DEVICE) for each in (grey0, grey1, points0, points1, linear)))
     is_alike = found.is_aligned.cpu() == expected.is_aligned
     assert is_alike.float().mean() >= 0.99 or not count
     torch.testing.assert_close(
         found.points1.cpu()[is_alike], expected.points1[is_alike], rtol=0, atol=2e-3, equal_nan=True
     )
-    wide = align_points(*(each.to(DEVICE).double() for each in (grey0, grey1, points0, points1, linear)))
+    wide = align_patches(*(each.to(DEVICE).double() for each in (grey0, grey1, points0, points1, linear)))
     assert wide.points1.dtype == torch.float64

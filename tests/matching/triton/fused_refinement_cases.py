@@ -1,4 +1,4 @@
-"""Fused places between cells against the plain ones in float64; run by `test_triton_refinement`."""
+"""Fused sub-cell refinement against the reference in float64; run by `test_triton_refinement`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.matching import cells as matching
-from ucn.matching.triton.refinement import can_refine, refine_fused
+from ucn.matching.triton.refinement import can_refine, refine_sub_cell_fused
 from ucn.runtime.kernels import without_fused
 from ucn.types import FeatureMap
 
@@ -40,7 +40,7 @@ def refine(
     descriptors: Tensor, features: Tensor, index: Tensor, allowed: Tensor | None = None
 ) -> list[Tensor]:
     given = None if allowed is None else allowed.to(DEVICE)
-    found = refine_fused(
+    found = refine_sub_cell_fused(
         descriptors.to(DEVICE),
         features.to(DEVICE),
         index.to(DEVICE),
@@ -56,7 +56,7 @@ def expect(
     descriptors: Tensor, feature_map: FeatureMap, index: Tensor, allowed: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     wide = FeatureMap(feature_map.features.double(), STRIDE, OFFSET, feature_map.image_hw)
-    return matching._refine(descriptors.double(), wide, index, allowed)
+    return matching._refine_reference(descriptors.double(), wide, index, allowed)
 
 
 def compare(
@@ -162,8 +162,8 @@ def test_matches_on_a_gpu_as_without_fused_programs(count: int) -> None:
     map0, map1 = (draw_map(32, 30, 40) for _ in range(2))
     points = torch.rand(count, 2, generator=torch.Generator().manual_seed(1)) * torch.tensor([159.0, 119.0])
     there0, there1 = (FeatureMap(m.features.to(DEVICE), STRIDE, OFFSET, m.image_hw) for m in (map0, map1))
-    found = matching.match_cells(there0, there1, points.to(DEVICE))
+    found = matching.match_forward(there0, there1, points.to(DEVICE))
     with without_fused():
-        expected = matching.match_cells(there0, there1, points.to(DEVICE))
+        expected = matching.match_forward(there0, there1, points.to(DEVICE))
     torch.testing.assert_close(found.similarities, expected.similarities, rtol=0, atol=1e-5)
-    assert ((found.points1 - expected.points1).norm(dim=1) < 0.05).float().mean() >= 0.98 or not count
+    assert ((found.points - expected.points).norm(dim=1) < 0.05).float().mean() >= 0.98 or not count

@@ -12,14 +12,14 @@ def test_fused_alignment_in_the_interpreter() -> None:
 
 
 @pytest.mark.slow
-def test_programs_compile_for_a_gpu(tmp_path: Path) -> None:
+def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
-    from ucn.matching.triton import alignment as programs
+    from ucn.matching.triton import alignment as kernels
 
-    names = ("grey0", "grey1", "points0", "points1", "linear", "places", "first", "last", "contrasts")
+    names = ("grey0", "grey1", "points0", "points1", "linear", "positions", "before", "after", "contrasts")
     types = dict.fromkeys((*names, "known0", "known1"), "*fp32") | {"rows": "*i64"}
-    sizes = {"RADIUS": 7, "PIXELS": 256, "STEPS": 10, "FIRST_STEPS": 5}
+    sizes = {"RADIUS": 7, "PIXELS": 256, "STEPS": 10, "TRANSLATION_STEPS": 5}
     limits = {"SPREAD": 7 / 1.5, "MAX_STEP": 1.0, "DAMPING": 1e-2, "MIN_CONTRAST": 1e-2}
-    compile_for_gpu(programs._align_match, types, sizes | limits, tmp_path, 1)
-    fit = {"PADDED": 16, "STEPS": 4, "RIDGE": 1.0, "LEAST_SCALE": 0.5}
-    compile_for_gpu(programs._fit_linear_part, types, fit, tmp_path, 1)
+    compile_for_gpu(kernels._align_match, types, sizes | limits, tmp_path, 1)
+    fit = {"PADDED": 16, "STEPS": 4, "RIDGE": 1.0, "MIN_SCALE": 0.5}
+    compile_for_gpu(kernels._fit_affine, types, fit, tmp_path, 1)

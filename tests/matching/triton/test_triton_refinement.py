@@ -13,12 +13,12 @@ def test_fused_refinement_in_the_interpreter() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
-def test_program_compiles_for_a_gpu(capability: int, tmp_path: Path) -> None:
+def test_kernel_compiles_for_a_gpu(capability: int, tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
     from ucn.matching.triton import refinement as programs
 
     types = dict.fromkeys(("descriptors", "cells", "points", "similarities"), "*fp32")
     types |= {"index": "*i64", "is_allowed": "*i1"}
     types |= dict.fromkeys(("pixel_stride", "pixel_offset"), "fp32")
-    known = {"D_PAD": 128, "FINE_STEPS": 8, "PLACES": 512, "HAS_MASK": True}
+    known = {"D_PAD": 128, "FINE_STEPS": 8, "POSITIONS": 512, "HAS_MASK": True}
     compile_for_gpu(programs._refine_match, types, known, tmp_path, 4, capability=capability)

@@ -1,6 +1,7 @@
-"""Places between cells in one GPU program, in Triton, as `matching` finds them by many launches of torch.
+"""Sub-cell refinement as one Triton kernel, in place of many kernel launches of torch.
 
-A program is one match: the nine cells round its best one, and a fine grid of places between them.
+One program instance handles one match: the 3 × 3 cells around its best one, and a fine grid of positions.
+The reference is `_refine_reference` of `ucn.matching.cells`.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from torch import Tensor
 from ucn.runtime.kernels import launch_on, round_to_power
 
 MAX_DIMENSION = 512
-# Cells round a match, itself among them; more than products on a GPU need at least.
+# The 3 × 3 cells around a match, and their number padded to what matrix products on a GPU need.
 _CELLS = tl.constexpr(9)
 _CELLS_PAD = tl.constexpr(16)
-# Below the similarity of every place; of those on cells that may not take part, and of none at all.
+# Below every similarity: of positions that use a forbidden cell, and of padding.
 _FORBIDDEN = tl.constexpr(-2.0)
-_NO_PLACE = tl.constexpr(-3.0)
-# Arguments that differ from call to call; Triton would compile anew for those that are 1 or multiples of 16.
-# Strides are not among them: where they are multiples of 16, a thread reads several values at a time.
+_PADDING = tl.constexpr(-3.0)
+# Arguments that differ from call to call; Triton would recompile for values of 1 and multiples of 16. Strides
+# are not among them: where they are multiples of 16, a thread reads several values at a time.
 _SIZES = ["h", "w", "D"]
 
 
 def can_refine(descriptors: Tensor, features: Tensor) -> bool:
-    """Whether `refine_fused` takes such inputs: it reckons in float32, and knows no gradients."""
+    """Whether `refine_sub_cell_fused` takes these inputs: float32 without gradients."""
     is_short = 1 <= descriptors.shape[1] <= MAX_DIMENSION
     needs_gradient = torch.is_grad_enabled() and (descriptors.requires_grad or features.requires_grad)
     return is_short and not needs_gradient and descriptors.dtype == features.dtype == torch.float32
 
 
-def refine_fused(
+def refine_sub_cell_fused(
     descriptors: Tensor,
     features: Tensor,
     index: Tensor,
@@ -41,16 +42,16 @@ def refine_fused(
     offset: float,
     fine_steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Pixels (N, 2) and similarities (N,) of matches, moved to where they are most similar.
+    """Refines matches to sub-cell positions: pixels (N, 2) and similarities (N,).
 
     Args:
         descriptors: (N, D) float32 queries.
         features: (D, h, w) of the other image, likewise.
-        index: (N,) int64, the best cell of each query, at least 0.
-        is_allowed: (h * w,) bool, which cells may take part; None allows all.
-        stride: pixels from cell to cell.
-        offset: pixels of the first cell's centre.
-        fine_steps: places per cell and axis.
+        index: (N,) int64, the best cell of each query.
+        is_allowed: (h * w,) bool, the cells that may take part; None allows all.
+        stride: pixels between neighbouring cell centres.
+        offset: pixel coordinate of the centre of cell 0.
+        fine_steps: positions per cell and axis.
     """
     (count, D), (_, h, w) = descriptors.shape, features.shape
     cells = features.flatten(1).t()
@@ -61,31 +62,31 @@ def refine_fused(
             descriptors, cells, index.contiguous(), index if is_allowed is None else is_allowed.contiguous(),
             points, similarities, float(stride), float(offset), h, w, D, *descriptors.stride(),
             *cells.stride(), D_PAD=max(16, round_to_power(D)), FINE_STEPS=fine_steps,
-            PLACES=round_to_power((2 * fine_steps + 1) ** 2), HAS_MASK=is_allowed is not None, num_warps=4,
+            POSITIONS=round_to_power((2 * fine_steps + 1) ** 2), HAS_MASK=is_allowed is not None, num_warps=4,
         )  # fmt: skip
     return points, similarities
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _find_peak(
+@triton.jit
+def _fit_peak(
     surface: tl.tensor,
-    places: tl.tensor,
+    positions: tl.tensor,
     best: tl.tensor,
     middle: tl.tensor,
     position: tl.tensor,
     step: tl.constexpr,
     SIDE: tl.constexpr,
 ) -> tl.tensor:
-    """How far the top of a parabola through a place and its two neighbours on an axis lies, in places."""
-    low = tl.sum(tl.where(places == best - step, surface, 0.0), axis=0)
-    high = tl.sum(tl.where(places == best + step, surface, 0.0), axis=0)
+    """Offset, in grid steps, of the peak of a parabola through a position and its neighbours on an axis."""
+    low = tl.sum(tl.where(positions == best - step, surface, 0.0), axis=0)
+    high = tl.sum(tl.where(positions == best + step, surface, 0.0), axis=0)
     curvature = low - 2 * middle + high
     is_peak = (position > 0) & (position < SIDE - 1) & (curvature < -1e-9) & (low > -1.5) & (high > -1.5)
-    top = 0.5 * (low - high) / tl.where(is_peak, curvature, -1.0)
-    return tl.where(is_peak, tl.minimum(tl.maximum(top, -0.5), 0.5), 0.0)
+    peak = 0.5 * (low - high) / tl.where(is_peak, curvature, -1.0)
+    return tl.where(is_peak, tl.minimum(tl.maximum(peak, -0.5), 0.5), 0.0)
 
 
-@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)
 def _refine_match(
     descriptors: tl.tensor,
     cells: tl.tensor,
@@ -104,20 +105,20 @@ def _refine_match(
     stride_value: tl.tensor,
     D_PAD: tl.constexpr,
     FINE_STEPS: tl.constexpr,
-    PLACES: tl.constexpr,
+    POSITIONS: tl.constexpr,
     HAS_MASK: tl.constexpr,
 ) -> None:
-    """One match, moved to where the interpolated descriptor is most similar."""
+    """Moves one match to where the interpolated descriptor is most similar."""
     SIDE: tl.constexpr = 2 * FINE_STEPS + 1
     match = tl.program_id(0).to(tl.int64)
     own = tl.load(index + match)
     own_row, own_column = own // w, own % w
     near = tl.arange(0, _CELLS_PAD)
     row, column = own_row + near // 3 - 1, own_column + near % 3 - 1
-    takes_part = (near < _CELLS) & (row >= 0) & (row < h) & (column >= 0) & (column < w)
-    cell = tl.where(takes_part, row * w + column, own)
+    is_usable = (near < _CELLS) & (row >= 0) & (row < h) & (column >= 0) & (column < w)
+    cell = tl.where(is_usable, row * w + column, own)
     if HAS_MASK:
-        takes_part &= tl.load(is_allowed + cell) != 0
+        is_usable &= tl.load(is_allowed + cell) != 0
     value = tl.arange(0, D_PAD)
     is_value = value < D
     query_values = descriptors + match * query_stride_row + value.to(tl.int64) * query_stride_value
@@ -127,25 +128,25 @@ def _refine_match(
     along = tl.sum(rows * query[None, :], axis=1)
     gram = tl.dot(rows, tl.trans(rows), input_precision="ieee")
 
-    places = tl.arange(0, PLACES)
-    across = (places % SIDE - FINE_STEPS).to(tl.float32) * (1.0 / FINE_STEPS)
-    down = (places // SIDE - FINE_STEPS).to(tl.float32) * (1.0 / FINE_STEPS)
+    positions = tl.arange(0, POSITIONS)
+    across = (positions % SIDE - FINE_STEPS).to(tl.float32) * (1.0 / FINE_STEPS)
+    down = (positions // SIDE - FINE_STEPS).to(tl.float32) * (1.0 / FINE_STEPS)
     share_across = 1 - tl.abs(across[:, None] - (near % 3 - 1).to(tl.float32)[None, :])
     share_down = 1 - tl.abs(down[:, None] - (near // 3 - 1).to(tl.float32)[None, :])
     weights = tl.maximum(share_across, 0.0) * tl.maximum(share_down, 0.0)
     weights = tl.where((near < _CELLS)[None, :], weights, 0.0)
     inner = tl.sum(weights * along[None, :], axis=1)
     squared = tl.sum(tl.dot(weights, gram, input_precision="ieee") * weights, axis=1)
-    leaves_map = tl.sum(((weights > 0) & (takes_part == 0)[None, :]).to(tl.int32), axis=1) > 0
+    uses_forbidden = tl.sum(((weights > 0) & (is_usable == 0)[None, :]).to(tl.int32), axis=1) > 0
     surface = inner / tl.sqrt(tl.maximum(squared, 1e-12))
-    surface = tl.where(leaves_map, _FORBIDDEN, surface)
-    surface = tl.where(places < SIDE * SIDE, surface, _NO_PLACE)
+    surface = tl.where(uses_forbidden, _FORBIDDEN, surface)
+    surface = tl.where(positions < SIDE * SIDE, surface, _PADDING)
 
     best = tl.argmax(surface, axis=0)
     highest = tl.max(surface, axis=0)
     x, y = best % SIDE, best // SIDE
-    x_peak = x - FINE_STEPS + _find_peak(surface, places, best, highest, x, 1, SIDE)
-    y_peak = y - FINE_STEPS + _find_peak(surface, places, best, highest, y, SIDE, SIDE)
+    x_peak = x - FINE_STEPS + _fit_peak(surface, positions, best, highest, x, 1, SIDE)
+    y_peak = y - FINE_STEPS + _fit_peak(surface, positions, best, highest, y, SIDE, SIDE)
     targets = points + match * 2
     tl.store(targets, own_column * pixel_stride + pixel_offset + pixel_stride * (x_peak * (1.0 / FINE_STEPS)))
     tl.store(

@@ -1,25 +1,25 @@
-"""Lists of pairs of images as hloc has them: two names a line."""
+"""hloc's lists of image pairs (pairs.txt): two names per line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ucn.data.io import write_bytes_atomically
 from ucn.errors import DataError
+from ucn.files import write_bytes_atomically
 from ucn.formats.hloc import check_pair_names
 
 
 def has_space(name: str) -> bool:
-    """Whether a name would be cut in two in a list of pairs."""
-    return any(letter.isspace() for letter in name)
+    """Whether a name contains whitespace, which separates the names of a line."""
+    return any(character.isspace() for character in name)
 
 
-def write_pairs(path: Path, pairs: Sequence[tuple[str, str]], overwrite: bool = False) -> None:
-    """Writes pairs, two names a line.
+def write_pair_list(path: Path, pairs: Sequence[tuple[str, str]], overwrite: bool = False) -> None:
+    """Writes a list of pairs.
 
     Raises:
-        DataError: a name has a space, or hloc could not tell two images apart.
+        DataError: a name has whitespace, or two names collide in hloc's layout.
         OutputError: the file cannot be written, or exists already.
     """
     names = dict.fromkeys(name for pair in pairs for name in pair)
@@ -31,15 +31,15 @@ def write_pairs(path: Path, pairs: Sequence[tuple[str, str]], overwrite: bool = 
     write_bytes_atomically(path, text.encode(), overwrite)
 
 
-def read_pairs(path: Path, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Reads pairs; each once, whichever way round it comes again.
+def read_pair_list(path: Path, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Reads a list of pairs; a pair that comes again, in either order, is read once.
 
     Args:
-        path: of the list.
-        names: of all images there are.
+        path: the list.
+        names: all images.
 
     Raises:
-        DataError: with its line, where a pair is not two of those names; or the file is missing.
+        DataError: the file is missing, or a line is not two of those names; the error names the line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

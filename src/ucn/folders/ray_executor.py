@@ -1,8 +1,8 @@
-"""Shards made by a Ray cluster: an actor for each GPU or core, streamed by Ray Data.
+"""Shards extracted on a Ray cluster: one actor per GPU or core, streamed by Ray Data.
 
-Actors run the same code as one process does, and write the same files. When one dies, Ray starts another and
-gives it the shard that was not finished; a shard that was half written was never seen. All machines must see
-the folder of images and that of the output under the same paths.
+Actors run the same worker as a single process, and write the same files. When one dies, Ray starts another
+and gives it the unfinished shard; files are written atomically, so no partial shard is left. All machines
+must see the folder of images and that of the output under the same paths.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from ucn.errors import ConfigError
-from ucn.folders.extraction import Method
-from ucn.folders.image_features import ExtractSettings, ImageDescriber
-from ucn.folders.pipeline import MAX_THREADS, ShardMaker
+from ucn.features.method import MethodInfo
 from ucn.folders.shards import Shard
+from ucn.folders.worker import MAX_THREADS, BatchExtractor, ExtractSettings, FeatureExtractionWorker
 
 
 def load_ray() -> Any:
-    """The package with its data part; raises `ConfigError` where it is not installed."""
+    """Imports Ray with Ray Data; raises `ConfigError` where it is not installed."""
     for name in ("ray", "pyarrow"):
         if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"--engine ray needs {name}, which is not installed: pip install 'ucn[ray]'")
+            raise ConfigError(
+                f"extraction on Ray needs {name}, which is not installed: pip install 'ucn[ray]'"
+            )
     import ray
     import ray.data
 
@@ -37,44 +38,44 @@ def load_ray() -> Any:
 
 @contextmanager
 def _quiet_ray() -> Iterator[None]:
-    """Keeps Ray from saying what the command says itself, and what it says of dead workers off stdout."""
+    """Silences Ray's progress messages, and keeps its messages of dead workers off stdout."""
     logger = logging.getLogger("ray.data")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with redirect_stdout(sys.stderr):  # where there may be JSON for a program
+        with redirect_stdout(sys.stderr):  # stdout may carry JSON
             yield
     finally:
         logger.setLevel(before)
 
 
-class ShardWorker:
-    """What each actor does: one extractor, shard after shard."""
+class ShardActor:
+    """A Ray actor: one worker, shard after shard."""
 
     def __init__(
-        self, folder: str, method: Method, settings: ExtractSettings, device: str | None, threads: int
+        self, folder: str, method: MethodInfo, settings: ExtractSettings, device: str | None, threads: int
     ) -> None:
         import torch
 
         if device == "cpu":
             torch.set_num_threads(threads)  # each actor has its own cores
-        describer = ImageDescriber(method.make(device), settings)
-        self._maker = ShardMaker(Path(folder), describer, threads)
+        extractor = BatchExtractor(method.load(device).extractor, settings)
+        self._worker = FeatureExtractionWorker(Path(folder), extractor, threads)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Makes a shard, unless another actor did before it died."""
+        """Extracts a shard, unless another actor finished it before it died."""
         shard = Shard(Path(row["path"]), tuple(row["names"]))
         if not shard.path.exists():
-            deque(self._maker.make([shard]), maxlen=0)  # nothing is kept: it is the work that counts
+            deque(self._worker.run([shard]), maxlen=0)  # exhausts the generator
         return {"images": len(shard.names)}
 
 
 @dataclass(frozen=True)
-class RayEngine:
-    """A cluster, or this machine as one.
+class RayExecutor:
+    """Workers on a Ray cluster, or on this machine as one.
 
     Attributes:
-        workers: actors; None takes one for each GPU or, without, for each core.
+        workers: actors; None takes one per GPU or, without GPUs, one per core.
         device: cpu or cuda; None takes GPUs where the cluster has some.
     """
 
@@ -85,11 +86,11 @@ class RayEngine:
         self,
         folder: Path,
         shards: Sequence[Shard],
-        method: Method,
+        method: MethodInfo,
         settings: ExtractSettings,
         on_images: Callable[[int], None],
     ) -> None:
-        """Makes all shards."""
+        """Extracts all shards."""
         ray = load_ray()
         is_own = not ray.is_initialized()
         with _quiet_ray():
@@ -103,24 +104,24 @@ class RayEngine:
                     ray.shutdown()
 
     def _plan(
-        self, ray: Any, folder: Path, shards: Sequence[Shard], method: Method, settings: ExtractSettings
+        self, ray: Any, folder: Path, shards: Sequence[Shard], method: MethodInfo, settings: ExtractSettings
     ) -> Any:
-        """The work as a stream: a block a shard, so that only unfinished ones are done again."""
+        """The work as a Ray data set, with one block per shard: only unfinished shards are repeated."""
         resources = ray.cluster_resources()
         use_gpu = self._use_gpu(resources)
-        there = int(resources.get("GPU" if use_gpu else "CPU", 0))
-        asked = self.workers or there
-        if asked > there:
+        available = int(resources.get("GPU" if use_gpu else "CPU", 0))
+        workers = self.workers or available
+        if workers > available:
             raise ConfigError(
-                f"--workers {asked}: the cluster has {there} {'GPUs' if use_gpu else 'cores'}; ask for "
-                "fewer or start more nodes"
+                f"workers must be at most {available}, the cluster's {'GPUs' if use_gpu else 'cores'}, got "
+                f"{workers}; request fewer or start more nodes"
             )
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
         items = [{"path": str(shard.path.resolve()), "names": list(shard.names)} for shard in shards]
         return ray.data.from_items(items, override_num_blocks=len(items)).map(
-            ShardWorker,
+            ShardActor,
             fn_constructor_args=(
                 str(folder.resolve()),
                 method,
@@ -128,18 +129,18 @@ class RayEngine:
                 "cuda" if use_gpu else self.device or "cpu",
                 _share_cores(resources) if use_gpu else 1,
             ),
-            compute=ray.data.ActorPoolStrategy(size=min(asked, len(shards))),
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(shards))),
             **({"num_gpus": 1} if use_gpu else {"num_cpus": 1}),
         )
 
     def _use_gpu(self, resources: dict[str, float]) -> bool:
         has_gpu = resources.get("GPU", 0) >= 1
-        wants = self.device is not None and self.device.startswith("cuda")
-        if wants and not has_gpu:
-            raise ConfigError(f"--device {self.device}: the cluster has no GPU; use --device cpu")
-        return has_gpu if self.device is None else wants
+        is_requested = self.device is not None and self.device.startswith("cuda")
+        if is_requested and not has_gpu:
+            raise ConfigError(f"device '{self.device}' needs a GPU, and the cluster has none; use 'cpu'")
+        return has_gpu if self.device is None else is_requested
 
 
 def _share_cores(resources: dict[str, float]) -> int:
-    """Threads that read for each GPU of a cluster, whose machines are taken to be alike."""
+    """Reader threads per GPU of a cluster, whose machines are assumed to be alike."""
     return max(1, min(MAX_THREADS, int(resources.get("CPU", 1) / resources["GPU"])))

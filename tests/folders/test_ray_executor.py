@@ -1,4 +1,4 @@
-"""A local Ray cluster of two workers, one of which is killed; and what is said where Ray cannot do it."""
+"""A local Ray cluster of two workers, one of which is killed; and errors where Ray cannot run."""
 
 import importlib
 import os
@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,24 @@ import pytest
 from support import batch_cases
 from support.batch_cases import SETTINGS, make_method, write_images
 from ucn.errors import ConfigError
+from ucn.features.method import wrap_extractor
 from ucn.folders.extraction import extract_folder
-from ucn.folders.ray_engine import RayEngine, ShardWorker, _share_cores, load_ray
+from ucn.folders.ray_executor import RayExecutor, ShardActor, _share_cores, load_ray
 from ucn.types import Features, ImageLike
 
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"--engine ray needs ray.*pip install 'ucn\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"extraction on Ray needs ray.*pip install 'ucn\[ray\]'"):
         load_ray()
 
 
 def test_device_that_a_cluster_lacks() -> None:
-    assert RayEngine()._use_gpu({"CPU": 2, "GPU": 1})
-    assert not RayEngine()._use_gpu({"CPU": 2})
-    assert not RayEngine(device="cpu")._use_gpu({"CPU": 2, "GPU": 1})
-    with pytest.raises(ConfigError, match="the cluster has no GPU"):
-        RayEngine(device="cuda")._use_gpu({"CPU": 2})
+    assert RayExecutor()._use_gpu({"CPU": 2, "GPU": 1})
+    assert not RayExecutor()._use_gpu({"CPU": 2})
+    assert not RayExecutor(device="cpu")._use_gpu({"CPU": 2, "GPU": 1})
+    with pytest.raises(ConfigError, match="the cluster has none"):
+        RayExecutor(device="cuda")._use_gpu({"CPU": 2})
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_gpus_share_the_cores(cores: int, gpus: int, threads: int) -> None:
 def test_finished_shard_is_not_made_again(tmp_path: Path) -> None:
     names = write_images(tmp_path / "images", 2)
     diary = tmp_path / "diary"
-    worker = ShardWorker(str(tmp_path / "images"), make_method(diary), SETTINGS, None, 1)
+    worker = ShardActor(str(tmp_path / "images"), make_method(diary), SETTINGS, None, 1)
     row = {"path": str(tmp_path / "0.h5"), "names": names}
     assert worker(row) == worker(row) == {"images": 2}
     assert sorted(batch_cases.read_diary(diary)) == [0, 1]
@@ -54,14 +56,11 @@ def test_finished_shard_is_not_made_again(tmp_path: Path) -> None:
 class _PidExtractor(batch_cases.DiaryExtractor):
     """Also notes which process it is in, and waits for a second one, which may start late."""
 
-    def __init__(self, diary: Path, delay: float) -> None:
-        super().__init__(diary, delay)
-        self._folder = diary.parent
-        (self._folder / f"pid-{os.getpid()}").touch()
-
     def extract(self, image: ImageLike) -> Features:
+        folder = self._diary.parent
+        (folder / f"pid-{os.getpid()}").touch()
         end = time.monotonic() + 60
-        while len(list(self._folder.glob("pid-*"))) < 2 and time.monotonic() < end:
+        while len(list(folder.glob("pid-*"))) < 2 and time.monotonic() < end:
             time.sleep(0.02)
         return super().extract(image)
 
@@ -87,26 +86,18 @@ def cluster() -> Any:
         ray.shutdown()
 
 
-def _make_noted(diary: str, _device: str | None) -> _PidExtractor:
-    return _PidExtractor(Path(diary), 0.2)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_two_workers_of_which_one_is_killed(
     tmp_path: Path, cluster: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from functools import partial
-
-    from ucn.folders.extraction import Method
-
     write_images(tmp_path / "images", 12)
     local = extract_folder(
         tmp_path / "images", tmp_path / "local.h5", make_method(tmp_path / "d"), SETTINGS, shard=1
     )
     diary = tmp_path / "noted" / "diary"
     diary.parent.mkdir()
-    method = Method("diary", {"test": 1}, partial(_make_noted, str(diary)))
+    method = replace(make_method(diary), loader=wrap_extractor(_PidExtractor(diary, 0.2)))
     killed: list[int] = []
 
     def kill_one() -> None:
@@ -127,7 +118,7 @@ def test_two_workers_of_which_one_is_killed(
         tmp_path / "ray.h5",
         method,
         SETTINGS,
-        engine=RayEngine(workers=2, device="cpu"),
+        executor=RayExecutor(workers=2, device="cpu"),
         shard=1,
     )
     killer.join()
@@ -143,12 +134,12 @@ def test_two_workers_of_which_one_is_killed(
 @pytest.mark.slow
 def test_more_workers_than_cores(tmp_path: Path, cluster: Any) -> None:
     write_images(tmp_path / "images", 4)
-    with pytest.raises(ConfigError, match="--workers 3: the cluster has 2 cores"):
+    with pytest.raises(ConfigError, match="workers must be at most 2, the cluster's cores, got 3"):
         extract_folder(
             tmp_path / "images",
             tmp_path / "f.h5",
             make_method(tmp_path / "diary"),
             SETTINGS,
-            engine=RayEngine(workers=3, device="cpu"),
+            executor=RayExecutor(workers=3, device="cpu"),
             shard=1,
         )

@@ -1,0 +1,370 @@
+"""What each process of `ucn extract` does: images in, shards of keypoints and descriptors out.
+
+`FeatureExtractionWorker` streams shards, with its stages in parallel: threads read images and detect
+keypoints, the calling thread runs the network, and one more thread writes. A GPU gets its next batch before
+the last one ends. `BatchExtractor` is the stage of the network: it encodes images of one size together and
+samples descriptors at their keypoints.
+
+Reader threads run torch single-threaded. Otherwise torch would split each of their operations over all cores,
+and its helper threads, which spin while they wait, would take the cores from everyone else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ucn.data.io import read_image
+from ucn.errors import ConfigError, ImageReadError
+from ucn.features.extractor import Extractor, has_own_keypoints
+from ucn.folders.detectors import (
+    DEFAULT_DETECTOR,
+    DETECTORS,
+    PIXEL_DETECTORS,
+    DetectedKeypoints,
+    detect_keypoints,
+)
+from ucn.folders.shards import Shard
+from ucn.formats.hloc import ImageFeatures, PackedFeatures, pack_features, write_features
+from ucn.geometry.coords import resize_points, resize_scale
+from ucn.geometry.sampling import sample_descriptors
+from ucn.nn import MIN_SIDE
+from ucn.nn.tiling import reduce_image
+from ucn.runtime.threads import start_threads
+from ucn.types import FeatureMap, FloatArray
+
+OWN_DETECTOR = "own"
+"""The detector name for the keypoints that a method detects itself, where it does (DISK)."""
+MAX_THREADS = 16
+"""The most reader threads; each holds an image of full size in memory."""
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class ExtractSettings:
+    """How features are extracted.
+
+    Attributes:
+        max_side: larger images are reduced to this longest side in pixels; None keeps them.
+        max_keypoints: the most keypoints of an image.
+        detector: one of `DETECTORS`, or `OWN_DETECTOR`.
+        batch: images of one size that are encoded together.
+    """
+
+    max_side: int | None = 1024
+    max_keypoints: int = 4096
+    detector: str = DEFAULT_DETECTOR
+    batch: int = 4
+
+    def __post_init__(self) -> None:
+        """Checks ranges."""
+        legal = (*DETECTORS, OWN_DETECTOR)
+        if self.detector not in legal:
+            raise ConfigError(f"no detector '{self.detector[:80]}' (there are {', '.join(legal)})")
+        for name, low in (("max_keypoints", 1), ("batch", 1), ("max_side", MIN_SIDE)):
+            value = getattr(self, name)
+            if value is not None and not low <= value <= 1_000_000:
+                raise ConfigError(f"{name} must be in {low}..1,000,000, got {value}")
+
+
+@dataclass(frozen=True)
+class ResizedImage:
+    """An image at the size at which it is encoded.
+
+    Attributes:
+        pixels: (3, H, W) in [0, 1]; in pinned memory where a GPU encodes it.
+        image_hw: (H, W) of the file.
+        keypoints: in pixels of `pixels`; None before detection, and where the detector needs a feature map.
+    """
+
+    pixels: Tensor
+    image_hw: tuple[int, int]
+    keypoints: DetectedKeypoints | None = None
+
+    @property
+    def hw(self) -> tuple[int, int]:
+        """(H, W) of `pixels`."""
+        return self.pixels.shape[-2], self.pixels.shape[-1]
+
+
+def read_resized(path: Path, max_side: int | None) -> ResizedImage:
+    """Reads an image and reduces it to a longest side in pixels; None keeps it.
+
+    Raises:
+        ImageReadError: it cannot be read, or a side is shorter than 32 px.
+    """
+    pixels = read_image(path)
+    height, width = pixels.shape[-2:]
+    if min(height, width) < MIN_SIDE:
+        raise ImageReadError(
+            f"{path} must be at least {MIN_SIDE} px a side, got {width} × {height} (width × height); "
+            "enlarge it first",
+            path=path,
+        )
+    return ResizedImage(reduce_image(pixels, max_side), (height, width))
+
+
+@dataclass
+class _ShardInProgress:
+    """A shard with its images by name, as far as they are done, and why others are missing."""
+
+    shard: Shard
+    packed: dict[str, Future[PackedFeatures]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Batch:
+    """Images of one size and one shard, by name."""
+
+    target: _ShardInProgress
+    images: dict[str, ResizedImage]
+    is_last: bool
+
+
+class FeatureExtractionWorker:
+    """Extracts and writes shards, with its own threads while it runs."""
+
+    def __init__(self, folder: Path, extractor: BatchExtractor, threads: int | None = None) -> None:
+        """Starts nothing yet.
+
+        Args:
+            folder: of the images.
+            extractor: runs in the thread that iterates over `run`.
+            threads: that read images and detect keypoints; None takes one per core, up to `MAX_THREADS`.
+        """
+        self._folder, self._extractor = folder, extractor
+        self._threads = threads or min(_count_cores(), MAX_THREADS)
+
+    def run(self, shards: Sequence[Shard]) -> Generator[Shard, None, None]:
+        """Yields shards in order, each when its file is written."""
+        readers, writer = start_threads(self._threads), ThreadPoolExecutor(1)
+        try:
+            writing: deque[Future[Shard]] = deque()
+            for done in self._extract(shards, readers):
+                writing.append(writer.submit(_write, done))
+                if len(writing) > 1:  # bounds the finished shards in memory
+                    yield writing.popleft().result()
+            for shard in writing:
+                yield shard.result()
+        finally:
+            for pool in (readers, writer):
+                pool.shutdown(cancel_futures=True)
+
+    def _extract(self, shards: Sequence[Shard], readers: ThreadPoolExecutor) -> Iterator[_ShardInProgress]:
+        """Yields shards whose images are all encoded; each batch is submitted before the last is awaited."""
+        previous: tuple[_Batch, PendingFeatures] | None = None
+        for batch in self._make_batches(shards, readers):
+            pending = self._extractor.submit(list(batch.images.values()))
+            if previous is not None:
+                yield from _collect_batch(*previous, readers)
+            previous = batch, pending
+        if previous is not None:
+            yield from _collect_batch(*previous, readers)
+
+    def _make_batches(self, shards: Sequence[Shard], readers: ThreadPoolExecutor) -> Iterator[_Batch]:
+        """Yields batches: consecutive readable images of one size and one shard."""
+        limit = self._extractor.settings.batch
+        names = (name for shard in shards for name in shard.names)
+        found = _run_ahead(readers, self._read, names, 2 * limit + self._threads)
+        for shard in shards:
+            target = _ShardInProgress(shard)
+            images: dict[str, ResizedImage] = {}
+            for name in shard.names:
+                item = next(found)
+                if isinstance(item, str):
+                    target.failures[name] = item
+                    continue
+                first = next(iter(images.values()), item)
+                if len(images) == limit or first.hw != item.hw:
+                    yield _Batch(target, images, is_last=False)
+                    images = {}
+                images[name] = item
+            yield _Batch(target, images, is_last=True)
+
+    def _read(self, name: str) -> ResizedImage | str:
+        """An image with keypoints, or why it cannot be read: one bad file must not stop a run."""
+        try:
+            image = read_resized(self._folder / name, self._extractor.settings.max_side)
+        except ImageReadError as error:
+            # With its name, not its path: the output must not depend on where the folder lies.
+            return str(error).replace(str(self._folder / name), name)
+        return self._extractor.detect(image)
+
+
+def _run_ahead(
+    pool: ThreadPoolExecutor, work: Callable[[_Item], _Result], items: Iterable[_Item], ahead: int
+) -> Iterator[_Result]:
+    """Yields results in the order of items, with up to `ahead` items submitted before they are needed."""
+    rest = iter(items)
+    waiting = deque(pool.submit(work, item) for item in islice(rest, ahead))
+    while waiting:
+        first = waiting.popleft().result()
+        waiting.extend(pool.submit(work, item) for item in islice(rest, 1))
+        yield first
+
+
+def _collect_batch(
+    batch: _Batch, pending: PendingFeatures, pool: ThreadPoolExecutor
+) -> Iterator[_ShardInProgress]:
+    """Adds the features of a batch to its shard; yields the shard after its last batch."""
+    for name, features in zip(batch.images, pending.result(), strict=True):
+        batch.target.packed[name] = pool.submit(pack_features, features)
+    if batch.is_last:
+        yield batch.target
+
+
+def _write(done: _ShardInProgress) -> Shard:
+    packed = {name: item.result() for name, item in done.packed.items()}
+    write_features(done.shard.path, packed, {"failures": done.failures}, overwrite=True)
+    return done.shard
+
+
+def _count_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class PendingFeatures:
+    """Features of a batch that a GPU may still be computing."""
+
+    def __init__(self, features: Sequence[ImageFeatures], device: torch.device | None) -> None:
+        """Keeps features whose arrays the work queued on the device so far will fill."""
+        self._features, self._event = list(features), None
+        if device is not None and device.type == "cuda":
+            # A blocking event: otherwise waiting would keep a core busy that readers need.
+            self._event = torch.cuda.Event(blocking=True)
+            self._event.record(torch.cuda.current_stream(device))
+
+    def result(self) -> list[ImageFeatures]:
+        """Waits for the features and returns them."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._features
+
+
+class BatchExtractor:
+    """Extracts features of batches of images with one extractor and one detector."""
+
+    def __init__(self, extractor: Extractor, settings: ExtractSettings) -> None:
+        """Keeps both.
+
+        Raises:
+            ConfigError: the detector is `OWN_DETECTOR`, and the extractor detects no keypoints.
+        """
+        self._extractor, self.settings = extractor, settings
+        if settings.detector == OWN_DETECTOR and not has_own_keypoints(extractor):
+            raise ConfigError(
+                f"detector '{OWN_DETECTOR}': this method has no keypoints of its own; choose "
+                f"{', '.join(DETECTORS)}"
+            )
+        self._encode_batch: Any = getattr(extractor, "encode", None)
+        device = getattr(extractor, "device", None)
+        is_cuda = isinstance(device, torch.device) and device.type == "cuda"
+        self._gpu: torch.device | None = device if is_cuda and self._encode_batch is not None else None
+
+    @torch.no_grad()
+    def detect(self, image: ResizedImage) -> ResizedImage:
+        """Detects keypoints where that needs pixels alone; may run in other threads than `submit`."""
+        if self.settings.detector in PIXEL_DETECTORS:
+            keypoints = detect_keypoints(
+                self.settings.detector, image.pixels, None, self.settings.max_keypoints
+            )
+            image = replace(image, keypoints=keypoints)
+        return image if self._gpu is None else replace(image, pixels=image.pixels.pin_memory())
+
+    @torch.no_grad()
+    def submit(self, images: Sequence[ResizedImage]) -> PendingFeatures:
+        """Starts to extract features of images of one size, without waiting for a GPU where possible."""
+        if not images:
+            return PendingFeatures([], None)
+        if self._encode_batch is None:
+            single = [self._extract_one(image) for image in images]
+            return PendingFeatures([features for features, _ in single], single[-1][1])
+        maps: FeatureMap = self._encode_batch(self._stack([image.pixels for image in images]))
+        keypoints = [
+            image.keypoints or self._detect_in_map(image, maps[row], None) for row, image in enumerate(images)
+        ]
+        return PendingFeatures(_sample_features(maps, images, keypoints), maps.features.device)
+
+    def _extract_one(self, image: ResizedImage) -> tuple[ImageFeatures, torch.device]:
+        """The same by an extractor that takes one image at a time, and may detect its own keypoints."""
+        extracted = self._extractor.extract(image.pixels)
+        own = resize_points(extracted.keypoints, resize_scale(extracted.image_hw, extracted.map.image_hw))
+        keypoints = image.keypoints or self._detect_in_map(image, extracted.map, own)
+        return _sample_features(extracted.map, [image], [keypoints])[0], extracted.map.features.device
+
+    def _stack(self, images: Sequence[Tensor]) -> Tensor:
+        """Images as a batch; on a GPU by asynchronous copies."""
+        if self._gpu is None:
+            return torch.stack(list(images))
+        batch = torch.empty((len(images), *images[0].shape), device=self._gpu)
+        for row, image in zip(batch, images, strict=True):
+            row.copy_(image, non_blocking=True)
+        return batch
+
+    def _detect_in_map(
+        self, image: ResizedImage, feature_map: FeatureMap, own: Tensor | None
+    ) -> DetectedKeypoints:
+        """Keypoints that need features; `own` are the extractor's, in pixels of the map's image."""
+        count = self.settings.max_keypoints
+        if self.settings.detector != OWN_DETECTOR or own is None:
+            return detect_keypoints(self.settings.detector, image.pixels, feature_map, count)
+        own = resize_points(own[:count], resize_scale(feature_map.image_hw, image.hw))
+        points = np.ascontiguousarray(own.detach().float().cpu().numpy())
+        ranks = np.arange(len(points), dtype=np.float32)
+        return DetectedKeypoints(points, np.asarray(1 - 0.999 * ranks / max(len(points), 1), np.float32))
+
+
+def _sample_features(
+    maps: FeatureMap, images: Sequence[ResizedImage], keypoints: Sequence[DetectedKeypoints]
+) -> list[ImageFeatures]:
+    """Samples the descriptors of a batch at its keypoints, with one copy each to and from a GPU."""
+    points = np.zeros((len(images), max(len(item.points) for item in keypoints), 2), np.float32)
+    for row, item in zip(points, keypoints, strict=True):
+        row[: len(item.points)] = item.points
+    # Some extractors resize images themselves.
+    encoded = resize_points(torch.from_numpy(points), resize_scale(images[0].hw, maps.image_hw))
+    descriptors = _to_cpu(sample_descriptors(maps, _to_device(encoded, maps.features.device)))
+    global_descriptors = _to_cpu(F.normalize(maps.features.float().mean(dim=(2, 3)), dim=1))  # (B, D)
+    return [
+        ImageFeatures(
+            resize_points(torch.from_numpy(item.points), resize_scale(image.hw, image.image_hw)).numpy(),
+            descriptors[row, : len(item.points)],
+            item.scores,
+            image.image_hw,
+            global_descriptors[row],
+        )
+        for row, (image, item) in enumerate(zip(images, keypoints, strict=True))
+    ]
+
+
+def _to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copies values of the CPU to a device, asynchronously to a GPU."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+def _to_cpu(values: Tensor) -> FloatArray:
+    """Copies values to an array of the CPU, asynchronously from a GPU: valid after its queued work."""
+    values = values.detach().float()
+    if values.is_cuda:
+        target = torch.empty_like(values, device="cpu", pin_memory=True)  # with the same strides
+        values = target.copy_(values, non_blocking=True)
+    return values.cpu().numpy()
