@@ -2,8 +2,8 @@
 
 python examples/data_sheets.py [FOLDER]     (by default ./sheets)
 
-It shows, too, how little each of these layouts needs. Photographs in FOLDER/photographs, if there are any,
-are drawn as synthetic pairs.
+It also shows the files that each of these layouts needs. Photographs in FOLDER/photographs, if any, are drawn
+as synthetic pairs.
 """
 
 import shutil
@@ -21,7 +21,7 @@ from ucn.data.example import example_pair
 from ucn.data.io import write_image
 from ucn.viz import draw_samples
 
-FOCAL, BASELINE, CENTRE = 994.978, 0.193, (311.193, 254.877)  # of the pair's calibration, metres and pixels
+FOCAL, BASELINE, CENTRE = 994.978, 0.193, (311.193, 254.877)  # calibration of the pair, metres and pixels
 
 
 def write_middlebury(folder: Path) -> None:
@@ -37,7 +37,7 @@ def write_middlebury(folder: Path) -> None:
 
 
 def write_colmap(folder: Path) -> None:
-    """A model in text: one camera, two images, and the 3D points of corners whose disparity is known."""
+    """A text model: one camera, two images, and the 3D points of corners with known disparity."""
     images, model = folder / "images", folder / "sparse" / "0"
     images.mkdir(parents=True)
     model.mkdir(parents=True)
@@ -48,7 +48,8 @@ def write_colmap(folder: Path) -> None:
     corners = np.asarray(cv2.goodFeaturesToTrack(np.asarray(grey), 400, 0.01, 8)).reshape(-1, 2)
     disparity = pair.disparity[corners[:, 1].round().astype(int), corners[:, 0].round().astype(int)]
     is_known = np.isfinite(disparity) & (corners[:, 0] >= disparity)
-    x, y, shift = corners[is_known, 0] + 0.5, corners[is_known, 1] + 0.5, disparity[is_known]  # COLMAP's half
+    shift = disparity[is_known]
+    x, y = (corners[is_known] + 0.5).T  # COLMAP puts pixel centres at 0.5
     height, width = pair.disparity.shape
     intrinsics = f"{FOCAL} {FOCAL} {CENTRE[0]} {CENTRE[1]}"
     (model / "cameras.txt").write_text(f"1 PINHOLE {width} {height} {intrinsics}\n")
@@ -57,13 +58,13 @@ def write_colmap(folder: Path) -> None:
     poses = ("1 1 0 0 0 0 0 0 1 left.png", f"2 1 0 0 0 {-BASELINE} 0 0 1 right.png")
     (model / "images.txt").write_text(f"{poses[0]}\n{left}\n{poses[1]}\n{right}\n")
     depth = FOCAL * BASELINE / shift
-    places = zip((x - CENTRE[0]) * depth / FOCAL, (y - CENTRE[1]) * depth / FOCAL, depth, strict=True)
-    lines = [f"{i + 1} {a} {b} {c} 128 128 128 0.3 1 {i} 2 {i}" for i, (a, b, c) in enumerate(places)]
+    positions = zip((x - CENTRE[0]) * depth / FOCAL, (y - CENTRE[1]) * depth / FOCAL, depth, strict=True)
+    lines = [f"{i + 1} {a} {b} {c} 128 128 128 0.3 1 {i} 2 {i}" for i, (a, b, c) in enumerate(positions)]
     (model / "points3D.txt").write_text("\n".join(lines) + "\n")
 
 
 def write_frames(folder: Path) -> None:
-    """Frames of a clip: a camera that turns and comes nearer."""
+    """Frames of a video: a camera that rolls and moves forward."""
     folder.mkdir(parents=True)
     image = np.asarray(cv2.imread(str(example_pair().image0_path)))
     for frame in range(11):
@@ -73,7 +74,7 @@ def write_frames(folder: Path) -> None:
 
 
 def draw(name: str, folder: Path, sheet: Path, count: int = 1, **options: str) -> None:
-    """What `ucn data show` does."""
+    """As `ucn data show`."""
     data = open_data(name, folder, options=options)
     samples = [data.read(index) for index in spread(len(data), count)]
     write_image(sheet, draw_samples(samples, width=800), overwrite=True)
@@ -81,19 +82,19 @@ def draw(name: str, folder: Path, sheet: Path, count: int = 1, **options: str) -
 
 
 def main() -> None:
-    """Writes the folders beside the sheets, then draws them."""
+    """Writes the folders, then draws their sheets."""
     output = Path(sys.argv[1] if len(sys.argv) > 1 else "sheets")
     output.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         write_middlebury(work / "stereo")
         write_colmap(work / "scene")
-        write_frames(work / "clip")
+        write_frames(work / "video")
         convert_pairs(open_data("middlebury-stereo", work / "stereo"), work / "own", max_points=40)
         draw("middlebury-stereo", work / "stereo", output / "middlebury-stereo.jpg")
         draw("own", work / "own", output / "own.jpg")
         draw("colmap", work / "scene", output / "colmap.jpg")
-        draw("video", work / "clip", output / "video.jpg", gap="8")
+        draw("video", work / "video", output / "video.jpg", gap="8")
     if (output / "photographs").is_dir():
         draw("synthetic", output / "photographs", output / "synthetic.jpg", count=4)
 

@@ -2,7 +2,7 @@
 
     python examples/match_two_images.py [IMAGE0 IMAGE1]
 
-Without arguments it takes the pair of photographs that ships with the package.
+Without arguments it matches the bundled pair of photographs.
 """
 
 import sys
@@ -27,12 +27,12 @@ def main() -> None:
     matches = matcher.match(image0, image1)
 
     print(f"{len(matches)} matches, pair score {matches.pair_score:.3f}")
-    best = matches.select(np.arange(min(10, len(matches))))  # they come best first
+    best = matches.select(np.arange(min(10, len(matches))))  # sorted by score, best first
     for (x0, y0), (x1, y1), score in zip(best.points0, best.points1, best.scores, strict=True):
-        print(f"({x0:7.2f}, {y0:7.2f})  is  ({x1:7.2f}, {y1:7.2f})   score {score:.2f}")
+        print(f"({x0:7.2f}, {y0:7.2f})  ->  ({x1:7.2f}, {y1:7.2f})   score {score:.2f}")
 
     write_image("matches.png", draw_matches(image0, image1, matches), overwrite=True)
-    print("drawn in matches.png")
+    print("written: matches.png")
 
 
 if __name__ == "__main__":

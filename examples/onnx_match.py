@@ -1,9 +1,9 @@
-"""Match two images with an exported network, by onnxruntime and numpy alone: neither torch nor ucn is needed.
+"""Match two images with an exported network, with onnxruntime and numpy only, without torch and ucn.
 
     ucn export geometric -o ucn.onnx          # or with --pair
     python examples/onnx_match.py ucn.onnx a.jpg b.jpg matches.csv
 
-Both kinds of file are understood; the file itself says which it is and what it expects.
+Both kinds of file work; the metadata of the file describes its kind and its inputs.
 """
 
 import sys
@@ -17,7 +17,7 @@ import PIL.ImageOps
 Array = np.ndarray[Any, Any]
 
 AT_ONCE = 2048
-"""Cells of an image that are compared with all of the other at a time."""
+"""Cells that are compared with all cells of the other image at a time."""
 
 
 def main() -> None:
@@ -29,27 +29,27 @@ def main() -> None:
         sys.exit(__doc__)
     network, path0, path1, output = sys.argv[1:]
     session = onnxruntime.InferenceSession(network, providers=["CPUExecutionProvider"])
-    facts = session.get_modelmeta().custom_metadata_map
-    sides = int(facts["min_side"]), int(facts["max_side"])
+    metadata = session.get_modelmeta().custom_metadata_map
+    sides = int(metadata["min_side"]), int(metadata["max_side"])
     (image0, scale0), (image1, scale1) = (read_image(path, *sides) for path in (path0, path1))
-    if facts["kind"] == "pair":
+    if metadata["kind"] == "pair":
         points0, points1, scores, is_mutual = session.run(None, {"image0": image0, "image1": image1})
         keep = is_mutual & (scores >= 0.5)
         points0, points1, scores = points0[keep], points1[keep], scores[keep]
     else:
         map0, map1 = (session.run(None, {"images": image})[0][0] for image in (image0, image1))
-        points0, points1, scores = match_cells(map0, map1, int(facts["stride"]), float(facts["offset"]))
-    # Centres of pixels are at integers, so half a pixel is added before a scale and taken off after it.
+        points0, points1, scores = match_cells(map0, map1, int(metadata["stride"]), float(metadata["offset"]))
+    # Pixel centres are at integers, so half a pixel is added before scaling and subtracted after it.
     points0, points1 = (points0 + 0.5) * scale0 - 0.5, (points1 + 0.5) * scale1 - 0.5
     rows = np.column_stack([points0, points1, scores])
     np.savetxt(output, rows, "%.3f", ",", header="x0,y0,x1,y1,score", comments="")
-    print(f"{len(rows)} matches in {output}; weights {facts['weights']}, licence: {facts['licence']}")
+    print(f"{len(rows)} matches in {output}; weights {metadata['weights']}, licence: {metadata['licence']}")
 
 
 def read_image(path: str, min_side: int, max_side: int) -> tuple[Array, Array]:
-    """An image as (1, 3, H, W) RGB in [0, 1] at a longest side, and what its points are multiplied by.
+    """An image (1, 3, H, W) RGB in [0, 1], reduced to the longest side, and the scale of its points (x, y).
 
-    A long thin one is reduced less, so that its shorter side stays long enough for the network.
+    A long thin image is reduced less, since the network needs a minimum side.
     """
     with PIL.Image.open(path) as file:
         image = PIL.ImageOps.exif_transpose(file).convert("RGB")
@@ -65,7 +65,7 @@ def read_image(path: str, min_side: int, max_side: int) -> tuple[Array, Array]:
 
 
 def match_cells(map0: Array, map1: Array, stride: int, offset: float) -> tuple[Array, Array, Array]:
-    """Cells that are each other's nearest: points (N, 2) in both images, and their cosine similarities."""
+    """Mutual nearest neighbours: points (N, 2) of both images, and their cosine similarities."""
     cells0, cells1 = (features.reshape(len(features), -1) for features in (map0, map1))
     to1, similarities = find_nearest(cells0, cells1)
     to0, _ = find_nearest(cells1, cells0)
@@ -78,7 +78,7 @@ def match_cells(map0: Array, map1: Array, stride: int, offset: float) -> tuple[A
 
 
 def find_nearest(queries: Array, cells: Array) -> tuple[Array, Array]:
-    """For each query (D, N) the most similar cell of (D, M), and how similar; not all at once."""
+    """Index and similarity of the most similar cell (D, M) for each query (D, N), in blocks."""
     indices, similarities = [], []
     for start in range(0, queries.shape[1], AT_ONCE):
         block = queries[:, start : start + AT_ONCE].T @ cells

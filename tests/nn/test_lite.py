@@ -1,4 +1,4 @@
-"""The small trunk: its cells are GoogLeNet's, it sees what it says, and every other part works with it."""
+"""The lite trunk: GoogLeNet's cells, its receptive field, and every other part of the network with it."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ucn.data.example import example_pair
 from ucn.errors import ConfigError, WeightsError
 from ucn.matching.matcher import Matcher
 from ucn.nn import CorrespondenceNetwork, build_model, load_imagenet_trunk
-from ucn.nn.encoder import FastEncoder
+from ucn.nn.encoder import CpuEncoder
 from ucn.nn.folding import fold
 from ucn.nn.lite import LiteTrunk, ResidualUnit
 from ucn.nn.summary import list_layers
@@ -118,7 +118,7 @@ def test_cells_are_those_of_googlenet() -> None:
 
 @torch.no_grad()
 def make_all_seeing() -> CorrespondenceNetwork:
-    """A trunk that only adds up, so that no pixel is lost on the way."""
+    """A trunk that only adds up, so that every pixel of the receptive field counts."""
     model = build_model(OTHERS["bare"]).eval().double()
     for name, parameter in model.named_parameters():
         if "convolution" in name:
@@ -131,7 +131,7 @@ def test_a_cell_sees_what_is_said_round_its_centre() -> None:
     image = torch.full((1, 3, 1024, 32), 0.9, dtype=torch.float64).requires_grad_()
     features = model.trunk(image)
     sides = []
-    for cell in range(124, 132):  # one for each way to lie in a cell of 32 px
+    for cell in range(124, 132):  # one for each offset within a cell of 32 px
         (gradient,) = torch.autograd.grad(features[0, :, cell, 4].sum(), image, retain_graph=True)
         rows = gradient[0].abs().sum(dim=(0, 2)).nonzero()[:, 0]
         centre, first, last = 4 * cell + 2, int(rows.min()), int(rows.max())
@@ -139,7 +139,7 @@ def test_a_cell_sees_what_is_said_round_its_centre() -> None:
         assert min(centre - first, last - centre) >= 0.75 * model.reach
         sides.append(last - first + 1)
     # Interpolation reaches a quarter or three quarters of a coarse cell further, by where the cell lies.
-    assert min(sides) <= list_layers(model, (64, 64))[-1].field <= max(sides)
+    assert min(sides) <= list_layers(model, (64, 64))[-1].receptive_field <= max(sides)
 
 
 def test_stem_by_itself_is_centred_on_its_cells() -> None:
@@ -173,7 +173,7 @@ def test_folded_network_gives_the_same_descriptors(config: ModelConfig) -> None:
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.trunk.modules())
     assert not any(module.has_sum for module in folded.modules() if isinstance(module, ResidualUnit))
     torch.testing.assert_close(model(images), expected, atol=0, rtol=0)
-    torch.testing.assert_close(FastEncoder(model)(images), expected, atol=2e-5, rtol=0)
+    torch.testing.assert_close(CpuEncoder(model)(images), expected, atol=2e-5, rtol=0)
     rounded = fold(model, torch.bfloat16)(images)
     assert (rounded * expected).sum(dim=1).mean() > 0.99
 
@@ -187,7 +187,7 @@ def test_layers_are_those_of_the_network(config: ModelConfig) -> None:
     assert len({layer.title for layer in layers}) == len(layers)
     strides = {layer.block: layer.stride for layer in layers if layer.block.startswith("cells")}
     assert strides == {"cells_4": 4, "cells_8": 8, "cells_16": 16, "cells_32": 32}
-    assert layers[-1].field <= 2 * model.reach + 1
+    assert layers[-1].receptive_field <= 2 * model.reach + 1
 
 
 def test_cost_of_an_image() -> None:
@@ -226,7 +226,7 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, object], messag
 
 def test_weights_of_googlenet_are_refused(tmp_path: Path) -> None:
     model = build_model(CONFIG)
-    with pytest.raises(WeightsError, match="trunk is 'lite'; begin with random weights"):
+    with pytest.raises(WeightsError, match="trunk is 'lite'; start from random weights"):
         load_imagenet_trunk(model.trunk, tmp_path / "bvlc.npz")
 
 

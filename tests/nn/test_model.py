@@ -78,7 +78,7 @@ def test_l2_normalise_by_hand_and_at_zero() -> None:
     vectors = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64, requires_grad=True)
     unit = l2_normalise(vectors, dim=1)
     assert unit.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0]]
-    unit.sum().backward()  # type: ignore[no-untyped-call]
+    unit.sum().backward()
     assert vectors.grad is not None and vectors.grad.isfinite().all()
     x = torch.randn(
         2, 4, 3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from ucn.config import ModelConfig
 from ucn.errors import ConfigError
 from ucn.nn import build_model
-from ucn.nn.normalise import standardise_light
-from ucn.nn.pyramid import CoarseLevel, halve
+from ucn.nn.normalise import normalise_illumination
+from ucn.nn.pyramid import CoarseLevel, downsample
 from ucn.nn.tiling import encode_in_tiles
 
 
@@ -34,20 +34,20 @@ def halve_slowly(image: Tensor) -> Tensor:
 @pytest.mark.parametrize("size_hw", [(1, 1), (2, 3), (7, 6), (9, 12)])
 def test_halving_equals_a_slow_reference(size_hw: tuple[int, int]) -> None:
     images = torch.rand(2, 3, *size_hw, dtype=torch.float64, generator=seeded())
-    found = halve(images)
+    found = downsample(images)
     for image, made in zip(images.flatten(0, 1), found.flatten(0, 1), strict=True):
         torch.testing.assert_close(made, halve_slowly(image))
 
 
 def test_pixels_of_a_copy_lie_on_every_second_pixel() -> None:
     ramp = torch.arange(20.0).expand(1, 1, 6, 20)
-    torch.testing.assert_close(halve(ramp)[0, 0, 0, 1:9], torch.arange(2.0, 18.0, 2))
+    torch.testing.assert_close(downsample(ramp)[0, 0, 0, 1:9], torch.arange(2.0, 18.0, 2))
 
 
 def make_plain_level(factor: int) -> CoarseLevel:
     """A level that only grows its one channel back."""
     level = CoarseLevel(1, 1, factor, lambda _: nn.Identity())
-    level.start_at_zero()
+    level.initialise_to_zero()
     nn.init.ones_(level.projection.weight)
     return level
 
@@ -130,16 +130,16 @@ def test_standard_light_by_hand() -> None:
     image = torch.tensor([0.2, 0.4]).view(1, 1, 1, 2).expand(1, 3, 1, 2)
     # Mean 0.3, spread 0.1, so a gain of 0.24 / 0.12.
     expected = torch.tensor([0.44 - 0.2, 0.44 + 0.2]).view(1, 1, 1, 2).expand(1, 3, 1, 2)
-    torch.testing.assert_close(standardise_light(image), expected)
+    torch.testing.assert_close(normalise_illumination(image), expected)
 
 
 def test_standard_light_undoes_gain_and_shift_of_a_whole_image() -> None:
     images = torch.rand(3, 3, 20, 30, generator=seeded())
     dimmed = images * torch.tensor([0.5, 0.7, 1.0]).view(3, 1, 1, 1) + 0.1
-    found = standardise_light(dimmed)
-    assert (found - standardise_light(images)).abs().max() < 0.06  # but for what is added to the spread
+    found = normalise_illumination(dimmed)
+    assert (found - normalise_illumination(images)).abs().max() < 0.06  # but for what is added to the spread
     # Each image on its own; colours keep their balance.
-    torch.testing.assert_close(found[1:2], standardise_light(dimmed[1:2]))
+    torch.testing.assert_close(found[1:2], normalise_illumination(dimmed[1:2]))
     torch.testing.assert_close(
         (found[0, 0] - found[0, 2]) / (dimmed[0, 0] - dimmed[0, 2]),
         ((found[0, 0] - found[0, 2]) / (dimmed[0, 0] - dimmed[0, 2])).mean().expand(20, 30),
@@ -149,7 +149,7 @@ def test_standard_light_undoes_gain_and_shift_of_a_whole_image() -> None:
 
 
 def test_standard_light_of_nothing_and_of_one_colour() -> None:
-    assert standardise_light(torch.zeros(0, 3, 4, 4)).shape == (0, 3, 4, 4)
+    assert normalise_illumination(torch.zeros(0, 3, 4, 4)).shape == (0, 3, 4, 4)
     torch.testing.assert_close(
-        standardise_light(torch.full((1, 3, 5, 5), 0.9)), torch.full((1, 3, 5, 5), 0.44)
+        normalise_illumination(torch.full((1, 3, 5, 5), 0.9)), torch.full((1, 3, 5, 5), 0.44)
     )

@@ -1,4 +1,4 @@
-"""The list of layers is the network: its shapes, its numbers, its cells and what they see."""
+"""The list of layers: shapes, parameters, strides and receptive fields."""
 
 import pytest
 import torch
@@ -28,31 +28,32 @@ def test_layers_are_those_of_the_network(name: str) -> None:
     assert layers[-1].shape == tuple(wanted)
     assert layers[-1].stride == model.stride
     joined = next(layer for layer in layers if layer.title == "inception_4a")
-    assert (joined.stride, joined.field) == (model.trunk.stride, 2 * model.trunk.reach + 1)
+    assert (joined.stride, joined.receptive_field) == (model.trunk.stride, 2 * model.trunk.reach + 1)
     # What a transformer may reach is bounded, and at rest it reaches less.
-    assert layers[-1].field <= 2 * model.reach + 1
+    assert layers[-1].receptive_field <= 2 * model.reach + 1
     assert len({layer.title for layer in layers}) == len(layers)
 
 
 def test_fields_by_hand() -> None:
     layers = {layer.title: layer for layer in list_layers(build_model(CONFIGS["context"]), (64, 64))}
-    # conv1 sees 7 px and makes a cell of 2; the pool sees 2 more of these, and makes a cell of 4.
-    assert [(layers[name].stride, layers[name].field) for name in ("conv1", "pool1", "conv2")] == [
+    # conv1 has a field of 7 px and a stride of 2; the pool adds 2 cells of 2 px, for a stride of 4.
+    assert [(layers[name].stride, layers[name].receptive_field) for name in ("conv1", "pool1", "conv2")] == [
         (2, 7),
         (4, 11),
         (4, 19),
     ]
     # Pooling 4 cells: 83 + 3 * 4; a 3×3 convolution of cells of 16 px: 32 more each; then half of 32.
-    assert [layers[name].field for name in ("context.0", "context.1", "context.exit")] == [127, 159, 175]
+    fields = [layers[f"context.{name}"].receptive_field for name in ("0", "1", "exit")]
+    assert fields == [127, 159, 175]
     assert layers["context.0"].shape == (128, 4, 4)
-    assert layers["transformer"].field == 175 + 4 * 4
+    assert layers["transformer"].receptive_field == 175 + 4 * 4
     assert layers["transformer"].kind == "spatial transformer 5×5"
     copies = {layer.title: layer for layer in list_layers(build_model(CONFIGS["smaller copies"]), (64, 96))}
     # A cell of the copy of half the size sees 83 of its pixels, 82 steps of 2 px, and the kernel that halves
     # reaches 2 px further to each side; interpolation adds a cell of 8 px.
-    assert [copies[f"level_2.{name}"].field for name in ("norm", "projection")] == [169, 177]
+    assert [copies[f"level_2.{name}"].receptive_field for name in ("norm", "projection")] == [169, 177]
     assert copies["level_2.norm"].shape == (512, 8, 12) and copies["level_2.projection"].stride == 8
-    assert copies["level_4.projection"].field == 82 * 4 + 1 + 2 * (2 + 4) + 16
+    assert copies["level_4.projection"].receptive_field == 82 * 4 + 1 + 2 * (2 + 4) + 16
     assert copies["normalise"].shape == (16, 16, 24)
     branch = {layer.title: layer for layer in list_layers(build_model(CONFIGS["in the branches"]), (64, 64))}
     assert branch["inception_4a.conv_5x5"].kind == "spatial transformer 5×5"
@@ -66,7 +67,7 @@ def test_a_cell_sees_what_is_said() -> None:
     model.trunk(image)[0, :, 20, 20].sum().backward()
     assert image.grad is not None
     columns = image.grad[0].abs().sum(dim=(0, 1)).nonzero()[:, 0]
-    field = list_layers(model, (160, 160))[-1].field
+    field = list_layers(model, (160, 160))[-1].receptive_field
     # Max pools pass the gradient of one pixel each, so the edge of the field is rarely hit.
     assert 0.6 * field < int(columns.max() - columns.min()) + 1 <= field
 

@@ -66,7 +66,7 @@ def test_starts_as_an_ordinary_convolution_borders_included(kernel: int) -> None
     layer = ConvolutionalSpatialTransformer(6, 4, kernel).double()
     torch.nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(0))
     torch.nn.init.normal_(layer.bias, generator=torch.Generator().manual_seed(1))
-    layer.start_as_convolution()
+    layer.initialise_as_convolution()
     x = _random(2, 6, 9, 11)
     torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight, layer.bias, padding=kernel // 2))
 

@@ -1,4 +1,4 @@
-"""The network: GoogLeNet trunk, convolutional spatial transformer, normalisation."""
+"""The network: `model.py` is the reference, `encoder.py` chooses the engine that runs it."""
 
 from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.model import MIN_SIDE, CorrespondenceNetwork, build_model

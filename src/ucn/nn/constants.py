@@ -1,4 +1,4 @@
-"""Small constants of the network, made where its tensors are."""
+"""Small constant tensors, created on the device of the network."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 def make_constant(values: Sequence[float], like: Tensor) -> Tensor:
-    """(N,) values of the type and on the device of a tensor.
+    """Values (N,) with the type and on the device of a tensor.
 
-    They are filled in there: a copy from the host waits for the device, and a CUDA graph cannot hold it.
+    They are filled in on the device: a copy from the host synchronises, and a CUDA graph cannot capture it.
     """
     return torch.stack([like.new_full((), value) for value in values])

@@ -1,7 +1,7 @@
-"""What lies round a location: a coarse branch that lets descriptors know more of the object than a patch.
+"""The context branch: a larger receptive field for descriptors, at low resolution.
 
-At one cell per 4 pixels the trunk sees 83 pixels; a leg alone does not tell left from right. The branch pools
-cells, looks further with a few small convolutions, and adds what it found to the projection.
+The trunk's receptive field is 83 pixels at stride 4: enough for a leg, but not to tell left from right. The
+branch pools the trunk's features, applies a few dilated convolutions and adds the result to the projection.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 POOL = 4
-"""Cells per pooled cell and axis."""
+"""Cells per pooled cell, along each axis."""
 WIDTH = 128
 """Channels of the branch."""
 
 
 class ContextBranch(nn.Module):
-    """Pooling, residual 3×3 convolutions, and bilinear growth back to the grid; adds nothing at first.
+    """Average pooling, residual 3×3 convolutions and bilinear upsampling back to the grid.
 
     Attributes:
-        reach_cells: how far, in cells of the grid, it looks.
+        reach_cells: radius of the receptive field in cells of the grid.
     """
 
     def __init__(
@@ -35,39 +35,39 @@ class ContextBranch(nn.Module):
         """Makes the branch.
 
         Args:
-            channels: of the features it reads.
-            channels_out: of what it adds.
-            layers: 3×3 convolutions.
-            dilation: how many times further each of them reaches than the one before.
-            build_norm: makes the norm after a convolution, for so many channels.
+            channels: of the input.
+            channels_out: of the output.
+            layers: number of 3×3 convolutions.
+            dilation: ratio of the dilations of consecutive convolutions.
+            build_norm: makes the norm after a convolution, given its channels.
         """
         super().__init__()
         self.entry = nn.Conv2d(channels, WIDTH, 1)
-        spacings = [dilation**layer for layer in range(layers)]
+        dilations = [dilation**layer for layer in range(layers)]
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(WIDTH, WIDTH, 3, padding=spacing, dilation=spacing) for spacing in spacings
+            nn.Conv2d(WIDTH, WIDTH, 3, padding=each, dilation=each) for each in dilations
         )
         self.norms = nn.ModuleList(build_norm(WIDTH) for _ in range(layers))
         self.exit = nn.Conv2d(WIDTH, channels_out, 1)
-        # A pooled cell for the pooling's window, one for the interpolation, the rest for the convolutions.
-        self.reach_cells = POOL * (sum(spacings) + 2)
+        # One pooled cell for the pooling window, one for the interpolation, the rest for the convolutions.
+        self.reach_cells = POOL * (sum(dilations) + 2)
 
-    def start_at_zero(self) -> None:
-        """Makes the branch add nothing, so that a new network is what it would be without."""
+    def initialise_to_zero(self) -> None:
+        """Makes the output zero, so that a new network equals one without the branch."""
         nn.init.zeros_(self.exit.weight)
         if self.exit.bias is not None:
             nn.init.zeros_(self.exit.bias)
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, h, w) to (B, channels_out, h, w)."""
-        # Windows that hang over the edge average the cells they have, so the edge is no colder than the rest.
+        # Windows at the border average the cells inside the map, not zeros.
         pooled = F.avg_pool2d(F.relu(self.entry(features)), POOL, ceil_mode=True, count_include_pad=False)
-        return self.look_round(pooled, (features.shape[-2], features.shape[-1]))
+        return self.run_pooled(pooled, (features.shape[-2], features.shape[-1]))
 
-    def look_round(self, pooled: Tensor, grid_hw: tuple[int, int]) -> Tensor:
-        """What entered, pooled (B, WIDTH, h / POOL, w / POOL), to (B, channels_out, h, w)."""
+    def run_pooled(self, pooled: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+        """Everything after the pooling: (B, WIDTH, h / POOL, w / POOL) to (B, channels_out, h, w)."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             pooled = pooled + F.relu(norm(convolution(pooled)))
-        # Without aligned corners pooled cell k lies at cell 4k + 1.5, the middle of what it pooled.
-        grown = F.interpolate(self.exit(pooled), scale_factor=POOL, mode="bilinear", align_corners=False)
-        return grown[..., : grid_hw[0], : grid_hw[1]]
+        # Pooled cell k lies at cell 4k + 1.5, the centre of its window, as `align_corners=False` assumes.
+        fine = F.interpolate(self.exit(pooled), scale_factor=POOL, mode="bilinear", align_corners=False)
+        return fine[..., : grid_hw[0], : grid_hw[1]]

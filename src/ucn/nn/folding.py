@@ -1,8 +1,13 @@
-"""A copy of a network for use alone: constants folded, convolutions of one input joined, one type."""
+"""Folding: a copy of a network for inference alone, with fewer and larger convolutions.
+
+Batch norms go into the convolutions beside them, the 1×1 convolutions of an inception block become one, and a
+residual sum becomes part of its kernel (RepVGG, Ding et al. 2021). All fast engines start from this copy.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -11,14 +16,62 @@ from torch import Tensor, nn
 from ucn.nn.context import ContextBranch
 from ucn.nn.googlenet import GoogLeNetTrunk, Inception
 from ucn.nn.lite import NormedConvolution, ResidualUnit
-from ucn.nn.model import CorrespondenceNetwork
+from ucn.nn.model import CorrespondenceNetwork, check_images
 from ucn.nn.pyramid import CoarseLevel
 from ucn.nn.transformer import ConvolutionalSpatialTransformer
 from ucn.nn.trunk_layers import max_pool
+from ucn.types import FeatureMap
 
 
-class TypedConvolution(nn.Conv2d):
-    """A convolution that brings its input to the type of its weights."""
+class FoldedEncoder:
+    """Runs a folded copy of a network, in plain torch; the CPU and CUDA engines derive from it.
+
+    The copy is made once: later changes of the network's weights have no effect here.
+
+    Attributes:
+        network: the folded copy.
+        stride: pixels between neighbouring cells.
+        offset: pixel coordinate of cell 0.
+        reach: radius in pixels of a cell's receptive field.
+    """
+
+    def __init__(
+        self,
+        model: CorrespondenceNetwork,
+        dtype: torch.dtype = torch.float32,
+        *,
+        for_tensor_cores: bool = False,
+    ) -> None:
+        """Folds a network on the device where it is; see `fold`."""
+        self.network = fold(model, dtype, for_tensor_cores=for_tensor_cores)
+        self.stride, self.offset, self.reach = model.stride, model.offset, model.reach
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) RGB in [0, 1] to unit descriptors (B, D, h, w) in float32."""
+        return self.describe(self.prepare(images))
+
+    def encode(self, images: Tensor) -> FeatureMap:
+        """As `CorrespondenceNetwork.encode`."""
+        check_images(images)
+        return FeatureMap(self(images), self.stride, self.offset, (images.shape[-2], images.shape[-1]))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """As `CorrespondenceNetwork.prepare`."""
+        return self.network.prepare(images)
+
+    @torch.no_grad()
+    def describe(self, images: Tensor) -> Tensor:
+        """As `CorrespondenceNetwork.describe`."""
+        return self.network.describe(images)
+
+    def list_code_paths(self) -> list[Callable[[Tensor], Tensor]]:
+        """Every code path from images (B, 3, H, W) to descriptors, to be compared with the reference."""
+        return [self]
+
+
+class CastingConvolution(nn.Conv2d):
+    """A convolution that casts its input to the type of its weights."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, C, H, W) of any float type to the type of the weights."""
@@ -49,70 +102,61 @@ class JoinedInception(nn.Module):
         return torch.cat([own, *(F.relu(branch) for branch in branches)], dim=1)
 
 
-class QuarteredConvolution(nn.Module):
-    """The 7×7 convolution of stride 2 over 3 colours, as one of 4×4 and stride 1 over squares of 2×2 pixels.
+class SpaceToDepthConvolution(nn.Module):
+    """The 7×7 convolution of stride 2 over RGB, as a 4×4 convolution of stride 1 over 2×2 blocks of pixels.
 
-    Tensor cores multiply blocks of 8 or 16 channels at a time, of which 3 colours would leave most empty. The
-    kernel gets a row and a column of zeros first, and the 12 channels of a square 4 of zeros behind them.
+    Tensor cores multiply blocks of 8 or 16 channels; with 3 they would be mostly idle. The kernel is padded
+    with a row and a column of zeros to 8×8, and the 12 channels of a 2×2 block with 4 of zeros to 16.
     """
 
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()
         kernel = F.pad(convolution.weight, (1, 0, 1, 0))  # (C', 3, 8, 8)
-        squares = F.pixel_unshuffle(kernel, 2)  # (C', 12, 4, 4)
+        blocks = F.pixel_unshuffle(kernel, 2)  # (C', 12, 4, 4)
         self.convolution = nn.Conv2d(16, convolution.out_channels, 4)
-        self.convolution.weight = nn.Parameter(F.pad(squares, (0, 0, 0, 0, 0, 4)), requires_grad=False)
+        self.convolution.weight = nn.Parameter(F.pad(blocks, (0, 0, 0, 0, 0, 4)), requires_grad=False)
         self.convolution.bias = nn.Parameter(_bias(convolution), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) to (B, C', H / 2, W / 2), rounded up."""
         height, width = x.shape[-2:]
         padded = F.pad(x, (4, 2 + width % 2, 4, 2 + height % 2))
-        return self.convolution(F.pad(F.pixel_unshuffle(padded, 2), (0, 0, 0, 0, 0, 4)))  # type: ignore[no-any-return]
+        h, w = padded.shape[-2] // 2, padded.shape[-1] // 2
+        # torch's pixel_unshuffle leaves the shape of an empty batch as it is.
+        blocks = F.pixel_unshuffle(padded, 2) if len(x) else padded.view(0, 12, h, w)
+        return self.convolution(F.pad(blocks, (0, 0, 0, 0, 0, 4)))  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
 def fold(
     model: CorrespondenceNetwork, dtype: torch.dtype, *, for_tensor_cores: bool = False
 ) -> CorrespondenceNetwork:
-    """A copy that computes the same descriptors, for use without gradients, in channels-last memory.
+    """A copy that computes the same descriptors, without gradients, in channels-last memory.
 
-    Batch norms go into the convolutions beside them. Weights get the given type, and so do activations, but
-    for norms and the descriptors, which stay in float32. The copy is not for training or saving.
+    Weights and activations get the given type; norms and descriptors stay in float32. The copy is not for
+    training or saving.
 
     Args:
         model: stays as it is.
         dtype: float32, bfloat16 or float16.
-        for_tensor_cores: give the first convolution the form that they are quick at; a processor is not.
+        for_tensor_cores: give the first convolution the form in which tensor cores are fast.
     """
     folded = copy.deepcopy(model).eval()
     folded.requires_grad_(False)
     if isinstance(folded.trunk, GoogLeNetTrunk):
         if for_tensor_cores and folded.trunk.conv1.stride == (2, 2):
-            setattr(folded.trunk, "conv1", QuarteredConvolution(folded.trunk.conv1))  # noqa: B010
+            setattr(folded.trunk, "conv1", SpaceToDepthConvolution(folded.trunk.conv1))  # noqa: B010
         for block in ("inception_3a", "inception_3b", "inception_4a"):
             setattr(folded.trunk, block, JoinedInception(getattr(folded.trunk, block)))
-    _fold_head(folded)
+    _fold_norms(folded)
     for module in folded.modules():
-        if isinstance(module, NormedConvolution) and isinstance(module.norm, nn.BatchNorm2d):
-            _fold_behind(module.convolution, module.norm)
-            module.norm = nn.Identity()
-        if isinstance(module, ContextBranch):
-            for index, norm in enumerate(module.norms):
-                if isinstance(norm, nn.BatchNorm2d):
-                    _fold_behind(module.convolutions[index], norm)
-                    module.norms[index] = nn.Identity()
-        if isinstance(module, CoarseLevel) and isinstance(module.norm, nn.BatchNorm2d):
-            _fold_before(module.projection, module.norm)
-            module.norm = nn.Identity()
-    for module in folded.modules():
-        # After the norms, which the sum goes round; beside a 1 half types would round the kernel away.
+        # Beside a 1, half types would round the kernel away.
         if isinstance(module, ResidualUnit) and dtype == torch.float32:
             nn.init.dirac_(identity := torch.empty_like(module.body.convolution.weight))
             module.body.convolution.weight += identity
             module.has_sum = False
-        if isinstance(module, nn.Conv2d):
-            module.__class__ = TypedConvolution
+        if type(module) is nn.Conv2d:
+            module.__class__ = CastingConvolution
         if isinstance(module, (nn.Conv2d, ConvolutionalSpatialTransformer)):
             module.weight.data = module.weight.to(dtype, memory_format=torch.channels_last)
             if module.bias is not None:
@@ -120,14 +164,24 @@ def fold(
     return folded
 
 
-def _fold_head(model: CorrespondenceNetwork) -> None:
-    """The norm of the head goes into all convolutions that read it, where there are such."""
-    if not isinstance(model.head_norm, nn.BatchNorm2d) or not isinstance(model.projection, nn.Conv2d):
-        return
-    _fold_before(model.projection, model.head_norm)
-    if model.context is not None:
-        _fold_before(model.context.entry, model.head_norm)
-    model.head_norm = nn.Identity()
+def _fold_norms(model: CorrespondenceNetwork) -> None:
+    if isinstance(model.head_norm, nn.BatchNorm2d) and isinstance(model.projection, nn.Conv2d):
+        _fold_norm_before(model.projection, model.head_norm)
+        if model.context is not None:
+            _fold_norm_before(model.context.entry, model.head_norm)
+        model.head_norm = nn.Identity()
+    for module in model.modules():
+        if isinstance(module, NormedConvolution) and isinstance(module.norm, nn.BatchNorm2d):
+            _fold_norm_after(module.convolution, module.norm)
+            module.norm = nn.Identity()
+        if isinstance(module, ContextBranch):
+            for index, norm in enumerate(module.norms):
+                if isinstance(norm, nn.BatchNorm2d):
+                    _fold_norm_after(module.convolutions[index], norm)
+                    module.norms[index] = nn.Identity()
+        if isinstance(module, CoarseLevel) and isinstance(module.norm, nn.BatchNorm2d):
+            _fold_norm_before(module.projection, module.norm)
+            module.norm = nn.Identity()
 
 
 def _bias(convolution: nn.Conv2d) -> Tensor:
@@ -137,15 +191,15 @@ def _bias(convolution: nn.Conv2d) -> Tensor:
 
 
 def _scale_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """What a norm in use does, in float64: x * scale + shift."""
+    """A norm in evaluation mode as x * scale + shift, in float64."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     scale = norm.weight.double() * (norm.running_var.double() + norm.eps).rsqrt()
     return scale, norm.bias.double() - norm.running_mean.double() * scale
 
 
-def _fold_before(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
-    """A norm before a 1×1 convolution; larger ones pad with zeros, which a norm would have moved."""
+def _fold_norm_before(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    """Folds a norm before a 1×1 convolution; larger ones pad with zeros, which the norm would shift."""
     scale, shift = _scale_and_shift(norm)
     weight = convolution.weight.double()
     bias = _bias(convolution).double() + (weight[:, :, 0, 0] * shift).sum(dim=1)
@@ -153,8 +207,7 @@ def _fold_before(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
     convolution.bias = nn.Parameter(bias.float(), requires_grad=False)
 
 
-def _fold_behind(convolution: nn.Module, norm: nn.BatchNorm2d) -> None:
-    """A norm behind a convolution."""
+def _fold_norm_after(convolution: nn.Module, norm: nn.BatchNorm2d) -> None:
     assert isinstance(convolution, nn.Conv2d)
     scale, shift = _scale_and_shift(norm)
     weight = convolution.weight.double() * scale.view(-1, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""The trunk: ImageNet GoogLeNet (BVLC), conv1 to inception_4a, fully convolutional, strides as arguments."""
+"""The trunk: ImageNet GoogLeNet (BVLC) from conv1 to inception_4a, fully convolutional."""
 
 from __future__ import annotations
 
@@ -12,26 +12,33 @@ from ucn.nn.constants import make_constant
 from ucn.nn.trunk_layers import local_response_norm, max_pool
 
 MEAN_BGR = (104.0, 117.0, 123.0)
-"""Of ImageNet's pixels; BVLC's weights expect blue, green, red, 0..255, minus these."""
+"""Mean of ImageNet's pixels; BVLC's weights expect BGR in 0..255 minus this."""
 
 SpatialConvolution = Callable[[int, int, int], nn.Module]
+"""Makes a convolution from input channels, output channels and kernel size."""
 
 
 def plain_convolution(channels_in: int, channels_out: int, kernel: int) -> nn.Module:
-    """A k×k convolution that keeps the size."""
+    """A k×k convolution with padding that keeps the size."""
     return nn.Conv2d(channels_in, channels_out, kernel, padding=kernel // 2)
 
 
 class Inception(nn.Module):
-    """Four parallel branches over the same input, concatenated: 1×1, 3×3, 5×5 and pooled."""
+    """Four parallel branches, concatenated: 1×1, 3×3, 5×5 and max pooling."""
 
-    # channels: 1×1, 3×3 reduction, 3×3, 5×5 reduction, 5×5, pool projection
     def __init__(
         self,
         channels_in: int,
         channels: tuple[int, int, int, int, int, int],
         spatial_convolution: SpatialConvolution = plain_convolution,
     ) -> None:
+        """Makes the block.
+
+        Args:
+            channels_in: of the input.
+            channels: of the 1×1, the 3×3 reduction, the 3×3, the 5×5 reduction, the 5×5 and the projection.
+            spatial_convolution: makes the 3×3 and the 5×5.
+        """
         super().__init__()
         c1, r3, c3, r5, c5, cp = channels
         self.conv_1x1 = nn.Conv2d(channels_in, c1, 1)
@@ -53,12 +60,13 @@ class Inception(nn.Module):
 
 
 class GoogLeNetTrunk(nn.Module):
-    """Images to 512 channels of inception_4a.
+    """Images to the 512 channels of inception_4a.
 
     Attributes:
+        strides: of conv1, pool1, pool2 and pool3.
         stride: pixels between neighbouring cells; 4 at the paper's strides (2, 2, 1, 1).
-        offset: pixel at which cell 0 is centred; 2 at the paper's strides.
-        reach: pixels from a cell's centre to the edge of its receptive field.
+        offset: pixel coordinate of cell 0; 2 at the paper's strides.
+        reach: radius in pixels of a cell's receptive field.
     """
 
     channels_out = 512
@@ -95,13 +103,13 @@ class GoogLeNetTrunk(nn.Module):
 
 
 def preprocess(images: Tensor) -> Tensor:
-    """RGB in [0, 1] to what BVLC's weights expect: BGR, 0..255, mean subtracted."""
+    """RGB in [0, 1] to the input of BVLC's weights: BGR in 0..255, mean subtracted."""
     mean = make_constant(MEAN_BGR, images).view(1, 3, 1, 1)
     return images.flip(1) * 255.0 - mean
 
 
 def _locate_cells(strides: tuple[int, int, int, int]) -> tuple[int, float, int]:
-    """(stride, offset, reach) of the output cells in pixels, from the layers' kernels and paddings."""
+    """Stride, offset and reach of the output cells in pixels, from the layers' kernels and paddings."""
     stride, offset, reach = 1, 0.0, 0
     pools = [(3, s, 1 if s == 1 else 0) for s in strides[1:]]
     inception = (5, 1, 2)

@@ -1,8 +1,17 @@
-"""Images to descriptors: trunk, head, normalisation. `build_model` is the only way to make one."""
+"""The network, from images to descriptors: start reading here.
+
+    images (B, 3, H, W) ── prepare ── trunk ── head norm ── 1×1 projection ─┬─ transformer ── L2 norm
+                              │                    └─────── context branch ─┤                    │
+                              └─ at 1/2, 1/4, … of the size ── trunk ── coarse levels      (B, D, h, w)
+
+The context branch, the coarse levels and the spatial transformer are optional (`ModelConfig`). This is the
+reference, in plain torch; `encoder.py` chooses what runs in its place where that is faster.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,23 +20,42 @@ from ucn.config import ModelConfig
 from ucn.nn.context import ContextBranch
 from ucn.nn.googlenet import GoogLeNetTrunk, plain_convolution
 from ucn.nn.lite import LiteTrunk
-from ucn.nn.normalise import ChannelNorm, l2_normalise, standardise_light
-from ucn.nn.pyramid import CoarseLevel, halve
+from ucn.nn.normalise import ChannelNorm, l2_normalise, normalise_illumination
+from ucn.nn.pyramid import CoarseLevel, downsample
 from ucn.nn.transformer import MAX_REACH_CELLS, ConvolutionalSpatialTransformer
 from ucn.types import FeatureMap
 
 MIN_SIDE = 32
-"""Smallest image side in pixels that the network encodes."""
+"""Smallest image side, in pixels, that the network encodes."""
+
+
+class Encoder(Protocol):
+    """Maps images to descriptors: a `CorrespondenceNetwork`, or a fast engine in its place."""
+
+    stride: int
+    offset: float
+    reach: int
+
+    def encode(self, images: Tensor) -> FeatureMap:
+        """Images (B, 3, H, W) to descriptors and the positions of their cells."""
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Steps that need the whole image; the result may be cut into tiles."""
+
+    def describe(self, images: Tensor) -> Tensor:
+        """Prepared images, or tiles of them, to descriptors (B, D, h, w)."""
 
 
 class CorrespondenceNetwork(nn.Module):
-    """Maps every pixel to a unit vector, on a grid of cells.
+    """Maps an image to unit descriptors on a regular grid of cells.
+
+    Cell c is centred at pixel stride * c + offset, along both axes.
 
     Attributes:
-        config: what it was built from.
+        config: the configuration it was built from.
         stride: pixels between neighbouring cells.
         offset: pixel coordinate of cell 0.
-        reach: pixels from a cell's centre within which the image matters to its descriptor.
+        reach: radius in pixels of a cell's receptive field.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -35,53 +63,60 @@ class CorrespondenceNetwork(nn.Module):
         self.config = config
         self.trunk = _build_trunk(config)
         channels = self.trunk.channels_out
-        self.head_norm = _build_norm(config.head_norm, channels)
+        dimensions = config.dim or channels
+        build_norm = partial(_build_norm, config.head_norm)
+        self.head_norm = build_norm(channels)
         self.projection = nn.Identity() if config.dim is None else nn.Conv2d(channels, config.dim, 1)
         self.context = (
-            ContextBranch(
-                channels,
-                config.dim or channels,
-                config.context_layers,
-                config.context_dilation,
-                partial(_build_norm, config.head_norm),
-            )
+            ContextBranch(channels, dimensions, config.context_layers, config.context_dilation, build_norm)
             if config.context_layers
             else None
         )
         self.coarse_levels = nn.ModuleList(
-            CoarseLevel(channels, config.dim or channels, 2**level, partial(_build_norm, config.head_norm))
-            for level in range(1, config.levels)
+            CoarseLevel(channels, dimensions, 2**level, build_norm) for level in range(1, config.levels)
         )
-        channels = config.dim or channels
         self.transformer = (
-            ConvolutionalSpatialTransformer(channels, channels, config.transformer_kernel)
+            ConvolutionalSpatialTransformer(dimensions, dimensions, config.transformer_kernel)
             if config.transformer == "after_trunk"
             else nn.Identity()
         )
         self.stride, self.offset = self.trunk.stride, self.trunk.offset
         self.reach = self._find_reach()
 
+    def encode(self, images: Tensor) -> FeatureMap:
+        """Descriptors together with the positions of their cells.
+
+        Args:
+            images: (B, 3, H, W) RGB in [0, 1], at least 32 px a side.
+
+        Raises:
+            ValueError: the shape is wrong or a side is too short.
+        """
+        check_images(images)
+        height, width = images.shape[-2:]
+        return FeatureMap(self(images), self.stride, self.offset, (height, width))
+
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) RGB in [0, 1] to unit descriptors (B, D, h, w)."""
         return self.describe(self.prepare(images))
 
     def prepare(self, images: Tensor) -> Tensor:
-        """What is done to images as a whole, (B, 3, H, W) to the same; tiles on their own could not do it."""
-        return standardise_light(images) if self.config.use_standard_light else images
+        """Steps that need the whole image, (B, 3, H, W) to the same shape; a tile could not do them alone."""
+        return normalise_illumination(images) if self.config.use_standard_light else images
 
     def describe(self, images: Tensor) -> Tensor:
         """Prepared images (B, 3, H, W) to unit descriptors (B, D, h, w)."""
-        features = self.head_norm(self.trunk(images))
-        projected = self.projection(features)
+        features = self.head_norm(self.trunk(images))  # (B, C, h, w)
+        projected = self.projection(features)  # (B, D, h, w)
         if self.context is not None:
             projected = projected + self.context(features)
         for level in self.coarse_levels:
-            images = halve(images)
+            images = downsample(images)
             projected = projected + level(self.trunk(images), projected.shape[-2:])
         return l2_normalise(self.transformer(projected))
 
     def scale_coarse_levels(self, gain: float) -> None:
-        """Makes smaller copies of the image, or the coarser cells of the small trunk, count so much more."""
+        """Multiplies the contribution of the coarse levels, or of the lite trunk's coarse cells."""
         if isinstance(self.trunk, LiteTrunk):
             self.trunk.scale_coarse(gain)
         for level in self.coarse_levels:
@@ -98,22 +133,9 @@ class CorrespondenceNetwork(nn.Module):
         transformer_cells = 0 if self.config.transformer == "none" else MAX_REACH_CELLS
         return max(reaches) + transformer_cells * self.stride
 
-    def encode(self, images: Tensor) -> FeatureMap:
-        """Descriptors together with where their cells lie.
-
-        Args:
-            images: (B, 3, H, W) RGB in [0, 1], at least 32 px a side.
-
-        Raises:
-            ValueError: the shape is wrong or a side is too short.
-        """
-        check_images(images)
-        height, width = images.shape[-2:]
-        return FeatureMap(self(images), self.stride, self.offset, (height, width))
-
 
 def check_images(images: Tensor) -> None:
-    """Refuses with a ValueError what is not (B, 3, H, W) of at least 32 px a side."""
+    """Raises ValueError unless images are (B, 3, H, W) of at least 32 px a side."""
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"images must be (B, 3, H, W), got {tuple(images.shape)}")
     height, width = images.shape[-2:]
@@ -122,10 +144,10 @@ def check_images(images: Tensor) -> None:
 
 
 def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> CorrespondenceNetwork:
-    """A network with random weights, drawn from `generator` (seed 0 when none is given), on the CPU."""
+    """A network with random weights on the CPU, sampled with `generator` (seed 0 when None)."""
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    # Layers draw from the global generator when made; on the meta device they draw nothing.
+    # On the meta device layers do not sample from torch's global generator when they are made.
     with torch.device("meta"):
         model = CorrespondenceNetwork(config)
     model.to_empty(device="cpu")
@@ -133,9 +155,9 @@ def build_model(config: ModelConfig, generator: torch.Generator | None = None) -
         _initialise(module, generator)
     for module in model.modules():
         if isinstance(module, ConvolutionalSpatialTransformer):
-            module.start_as_convolution()
+            module.initialise_as_convolution()
         if isinstance(module, (ContextBranch, CoarseLevel)):
-            module.start_at_zero()
+            module.initialise_to_zero()
     return model
 
 

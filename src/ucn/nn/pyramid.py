@@ -1,7 +1,7 @@
-"""The same trunk on smaller copies of the image: what lies further away, seen with trained eyes.
+"""Coarse levels: the same trunk on an image pyramid, for a larger receptive field.
 
-A copy at half the size lets the trunk see twice as far for a quarter of the cost. What each copy shows is
-projected on its own, grown back to the grid and added to the projection of the image itself.
+At half the size the trunk's receptive field covers twice as many pixels for a quarter of the cost. The
+features of each level are projected, upsampled to the grid and added to the projection of the image itself.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from ucn.nn.constants import make_constant
 
 _TAPS = (1.0, 4.0, 6.0, 4.0, 1.0)
-"""Burt and Adelson's kernel (The Laplacian pyramid as a compact image code, 1983), times 16."""
+"""Burt and Adelson's binomial kernel (The Laplacian pyramid as a compact image code, 1983), times 16."""
 
 
 class CoarseLevel(nn.Module):
-    """What the trunk found in a copy `factor` times smaller, brought to the grid; adds nothing at first.
+    """Projects the trunk's features of an image `factor` times smaller, and upsamples them to the grid.
 
     Attributes:
-        factor: how many times smaller the copy is, a power of 2.
+        factor: reduction of the image, a power of 2.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class CoarseLevel(nn.Module):
         self.norm = build_norm(channels)
         self.projection = nn.Conv2d(channels, channels_out, 1)
 
-    def start_at_zero(self) -> None:
-        """Makes the level add nothing, so that a new network is what it would be without."""
+    def initialise_to_zero(self) -> None:
+        """Makes the output zero, so that a new network equals one without the level."""
         nn.init.zeros_(self.projection.weight)
         if self.projection.bias is not None:
             nn.init.zeros_(self.projection.bias)
 
     def scale_contribution(self, gain: float) -> None:
-        """Makes the level add so many times what it adds."""
+        """Multiplies the output by a gain."""
         with torch.no_grad():
             self.projection.weight.mul_(gain)
             if self.projection.bias is not None:
@@ -48,28 +48,28 @@ class CoarseLevel(nn.Module):
 
     def forward(self, features: Tensor, grid_hw: tuple[int, int]) -> Tensor:
         """(B, C, h / factor, w / factor) to (B, channels_out, h, w)."""
-        return self.grow(self.projection(self.norm(features)), grid_hw)
+        return self.upsample(self.projection(self.norm(features)), grid_hw)
 
-    def grow(self, coarse: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+    def upsample(self, coarse: Tensor, grid_hw: tuple[int, int]) -> Tensor:
         """Projected features (B, channels_out, h / factor, w / factor) to (B, channels_out, h, w)."""
-        # Rounding can leave the coarse grid a cell short of the fine one; beyond its edge it stays as it is.
-        # (Joined and not padded: torch's padding would lose the order of channels-last memory.)
+        # Rounding can leave the coarse grid a cell short of the fine one, so its border is replicated.
+        # (By concatenation: torch's padding would lose the channels-last layout.)
         coarse = torch.cat([coarse, coarse[..., -1:]], dim=-1)
         coarse = torch.cat([coarse, coarse[..., -1:, :]], dim=-2)
-        # Pixel i of the copy lies on pixel factor · i, so coarse cell k lies at cell factor · k +
-        # (factor - 1) / 2, which is where interpolation without aligned corners takes it to be.
-        grown = F.interpolate(coarse, scale_factor=self.factor, mode="bilinear", align_corners=False)
-        return grown[..., : grid_hw[0], : grid_hw[1]]
+        # Pixel i of the reduced image lies on pixel factor · i, so coarse cell k lies at cell
+        # factor · k + (factor - 1) / 2, as `align_corners=False` assumes.
+        fine = F.interpolate(coarse, scale_factor=self.factor, mode="bilinear", align_corners=False)
+        return fine[..., : grid_hw[0], : grid_hw[1]]
 
     def find_reach(self, trunk_reach: int, stride: int) -> int:
-        """Pixels from a cell's centre within which the image matters to this level."""
-        blur = 2 * (self.factor - 1)  # two pixels a halving, each twice as large as those of the one before
+        """Radius in pixels of the receptive field of this level."""
+        blur = 2 * (self.factor - 1)  # two pixels per downsampling, each twice as large as the ones before
         return self.factor * (trunk_reach + stride) + blur
 
 
-def halve(images: Tensor) -> Tensor:
-    """(B, C, H, W) to half the size, rounded up, smoothed first: pixel i lies on pixel 2i."""
-    channels = int(images.shape[1])  # a plain number also where a graph is recorded
+def downsample(images: Tensor) -> Tensor:
+    """Blurs and halves (B, C, H, W), sizes rounded up; pixel i of the result lies on pixel 2i."""
+    channels = int(images.shape[1])  # an int also while a graph is traced
     taps = make_constant(_TAPS, images) / 16
     padded = F.pad(images, (2, 2, 2, 2), mode="replicate")
     rows = F.conv2d(padded, taps.view(1, 1, 1, 5).expand(channels, 1, 1, 5), stride=(1, 2), groups=channels)

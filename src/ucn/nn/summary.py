@@ -1,4 +1,4 @@
-"""The network layer by layer: what each makes of an image, what it costs, and how far it sees."""
+"""The network layer by layer: output shapes, parameters, strides and receptive fields."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ucn.nn.transformer import ConvolutionalSpatialTransformer
 
 @dataclass(frozen=True)
 class Layer:
-    """A step of the network.
+    """One layer of the network.
 
     Attributes:
-        block: the part it belongs to.
-        name: within the block; empty where the block is the layer.
-        kind: what it does.
+        block: the block it belongs to.
+        name: within the block; empty where the block is a single layer.
+        kind: its operations.
         shape: (channels, h, w) of its output for one image.
-        parameters: trained numbers.
+        parameters: number of trained parameters.
         stride: pixels between neighbouring cells of its output.
-        field: side in pixels of what a cell of its output sees, with transformers at rest.
+        receptive_field: side in pixels, where transformers predict the identity.
     """
 
     block: str
@@ -39,7 +39,7 @@ class Layer:
     shape: tuple[int, int, int]
     parameters: int
     stride: int
-    field: int
+    receptive_field: int
 
     @property
     def title(self) -> str:
@@ -48,7 +48,7 @@ class Layer:
 
 
 def list_layers(model: CorrespondenceNetwork, image_hw: tuple[int, int]) -> list[Layer]:
-    """The layers of a network in the order of their work; nothing is computed but shapes.
+    """The layers of a network in the order of execution; only shapes are computed.
 
     Args:
         model: the network.
@@ -66,7 +66,7 @@ def _record_shapes(model: CorrespondenceNetwork, image_hw: tuple[int, int]) -> d
     shapes: dict[str, tuple[Any, Any]] = {}
 
     def record(name: str, _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        # The trunk also sees smaller copies, later; what counts is the image itself.
+        # The first call counts: later ones are of the reduced images of coarse levels.
         shapes.setdefault(name, (tuple(inputs[0].shape[1:]), tuple(output.shape[1:])))
 
     for name, module in shadow.named_modules():
@@ -78,7 +78,7 @@ def _record_shapes(model: CorrespondenceNetwork, image_hw: tuple[int, int]) -> d
 
 
 class _Walk:
-    """Goes through the network, with stride and field of where it is."""
+    """Walks through the network and tracks the stride and the receptive field."""
 
     def __init__(self, model: CorrespondenceNetwork, shapes: dict[str, tuple[Any, Any]]) -> None:
         self._model, self._shapes = model, shapes
@@ -108,7 +108,7 @@ class _Walk:
             )
         last = model.config.dim or model.trunk.channels_out
         _, h, w = self._shapes["trunk"][1]
-        yield Layer("normalise", "", "to unit length", (last, h, w), 0, self._stride, self._field)
+        yield Layer("normalise", "", "L2 norm", (last, h, w), 0, self._stride, self._field)
 
     def _walk_trunk(self, trunk: GoogLeNetTrunk) -> Iterator[Layer]:
         yield self._layer("conv1", "", "trunk.conv1", "convolution 7×7, ReLU", 7, trunk.strides[0])
@@ -122,32 +122,33 @@ class _Walk:
         yield from self._walk_inception("inception_4a", trunk.inception_4a)
 
     def _walk_lite(self, trunk: LiteTrunk) -> Iterator[Layer]:
-        """Down to the coarsest cells and back; blocks are named for the pixels of their cells."""
+        """Down to the coarsest level and back; blocks are named after the strides of their cells."""
         normed = ", batch norm, ReLU"
         yield self._layer("stem", "1", "trunk.stem1", f"convolution 3×3{normed}", 3, 2)
         yield self._layer("stem", "2", "trunk.stem2", f"convolution 3×3{normed}", 3, 2)
         yield from self._walk_units("trunk.down.0", "down")
-        for size in range(1, len(trunk.down)):
+        for level in range(1, len(trunk.down)):
+            path = f"trunk.halvings.{level - 1}"
             yield replace(
-                self._layer("", "halving", f"trunk.halvings.{size - 1}", f"convolution 2×2{normed}", 2, 2),
+                self._layer("", "downsample", path, f"convolution 2×2{normed}", 2, 2),
                 block=f"cells_{self._stride}",
             )
-            yield from self._walk_units(f"trunk.down.{size}", "down")
-        for size in reversed(range(len(trunk.up))):
-            self._field += self._stride  # growing back, a cell lies between two coarse ones
-            kind = "convolution 1×1, batch norm, enlarged, added, ReLU"
+            yield from self._walk_units(f"trunk.down.{level}", "down")
+        for level in reversed(range(len(trunk.up))):
+            self._field += self._stride  # upsampling interpolates between two coarse cells
+            kind = "convolution 1×1, batch norm, upsampled, added, ReLU"
             block = f"cells_{self._stride}"
-            yield self._layer(block, "lateral", f"trunk.laterals.{size}", kind)
+            yield self._layer(block, "lateral", f"trunk.laterals.{level}", kind)
             self._stride //= 2
-            yield from self._walk_units(f"trunk.up.{size}", "up")
+            yield from self._walk_units(f"trunk.up.{level}", "up")
 
-    def _walk_units(self, path: str, way: str) -> Iterator[Layer]:
+    def _walk_units(self, path: str, direction: str) -> Iterator[Layer]:
         kind = "convolution 3×3, batch norm, added, ReLU"
         for number in range(len(self._modules[path])):
-            yield self._layer(f"cells_{self._stride}", f"{way}_{number}", f"{path}.{number}", kind, 3)
+            yield self._layer(f"cells_{self._stride}", f"{direction}_{number}", f"{path}.{number}", kind, 3)
 
     def _walk_inception(self, block: str, module: Inception) -> Iterator[Layer]:
-        """Four branches beside each other; the widest says what the block sees."""
+        """Four parallel branches; the one with the largest kernel sets the receptive field."""
         start, path = self._field, f"trunk.{block}"
         kernels = {"reduce_3x3": 1, "conv_3x3": 3, "reduce_5x5": 1, "conv_5x5": 5}
         yield self._layer(block, "conv_1x1", f"{path}.conv_1x1", "convolution 1×1")
@@ -163,40 +164,40 @@ class _Walk:
         )
         self._field = start + 4 * self._stride
         shape = self._shapes[path][1]
-        yield Layer(block, "", "branches joined, ReLU", shape, 0, self._stride, self._field)
+        yield Layer(block, "", "branches concatenated, ReLU", shape, 0, self._stride, self._field)
 
     def _walk_context(self, branch: ContextBranch) -> Iterator[Layer]:
-        """The coarse branch beside the projection; it ends where the branch is added."""
+        """The context branch, up to where it is added to the projection."""
         field, coarse = self._field + (POOL - 1) * self._stride, self._stride * POOL
         yield self._layer("context", "entry", "context.entry", "convolution 1×1, ReLU")
         for number, norm in enumerate(branch.norms):
             path = f"context.convolutions.{number}"
-            spacing = self._modules[path].dilation[0]
-            pooled = f"mean pool {POOL}×{POOL}, " if number == 0 else ""
-            spaced = f" spaced {spacing}" if spacing > 1 else ""
-            field += 2 * spacing * coarse
-            layer = self._layer("context", f"{number}", path, f"{pooled}convolution 3×3{spaced}, added")
+            dilation = self._modules[path].dilation[0]
+            pooled = f"average pool {POOL}×{POOL}, " if number == 0 else ""
+            dilated = f" dilated {dilation}" if dilation > 1 else ""
+            field += 2 * dilation * coarse
+            layer = self._layer("context", f"{number}", path, f"{pooled}convolution 3×3{dilated}, added")
             parameters = layer.parameters + _count(norm)
-            yield replace(layer, parameters=parameters, stride=coarse, field=field)
-        field += coarse  # growing back, a cell lies between two coarse ones
-        exit_layer = self._layer("context", "exit", "context.exit", "convolution 1×1, enlarged, added")
-        yield replace(exit_layer, stride=coarse, field=field)
+            yield replace(layer, parameters=parameters, stride=coarse, receptive_field=field)
+        field += coarse  # upsampling interpolates between two coarse cells
+        exit_layer = self._layer("context", "exit", "context.exit", "convolution 1×1, upsampled, added")
+        yield replace(exit_layer, stride=coarse, receptive_field=field)
         self._field = field
 
     def _walk_level(self, level: CoarseLevel, path: str) -> Iterator[Layer]:
-        """The trunk's view of a smaller copy beside the projection; it ends where the view is added."""
+        """A coarse level, up to where it is added to the projection."""
         factor, coarse = level.factor, level.factor * self._stride
-        outside, block = self._field, f"level_{level.factor}"
+        before, block = self._field, f"level_{level.factor}"
         self._field = 2 * level.find_reach(self._model.trunk.reach, 0) + 1
         if not isinstance(level.norm, nn.Identity):
             kind = f"trunk at 1/{factor} of the size, {_name_norm(level.norm)}"
             yield replace(self._layer(block, "norm", f"{path}.norm", kind), stride=coarse)
-        self._field += coarse  # growing back, a cell lies between two coarse ones
+        self._field += coarse  # upsampling interpolates between two coarse cells
         projection = self._layer(
-            block, "projection", f"{path}.projection", "convolution 1×1, enlarged, added"
+            block, "projection", f"{path}.projection", "convolution 1×1, upsampled, added"
         )
         yield replace(projection, stride=coarse)
-        self._field = max(outside, self._field)
+        self._field = max(before, self._field)
 
     def _layer(self, block: str, name: str, path: str, kind: str, kernel: int = 1, stride: int = 1) -> Layer:
         self._field += (kernel - 1) * self._stride
@@ -205,7 +206,7 @@ class _Walk:
         return Layer(block, name, kind, shape, parameters, self._stride, self._field)
 
     def _pool(self, block: str, next_path: str, stride: int, after: str = "") -> Layer:
-        """Pools are functions, not modules: what they give is what the next module gets."""
+        """Pools are functions, not modules: their output is the next module's input."""
         self._field += 2 * self._stride
         self._stride *= stride
         shape = self._shapes[next_path][0]

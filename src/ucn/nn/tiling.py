@@ -1,41 +1,23 @@
-"""Images that are too large: reduced, or encoded in overlapping tiles that change nothing."""
+"""Large images: resized, or encoded in overlapping tiles with the same result as the whole image."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.nn.model import MIN_SIDE
+from ucn.nn.model import MIN_SIDE, Encoder
 from ucn.types import FeatureMap
 
-_ALIGNMENT = 32  # a multiple of every stride, so that tiles fall on the cells of the whole image
-
-
-class Encoder(Protocol):
-    """Makes images feature maps, whole or prepared and then in parts; `CorrespondenceNetwork` says how."""
-
-    stride: int
-    offset: float
-    reach: int
-
-    def encode(self, images: Tensor) -> FeatureMap:
-        """Whole images (B, 3, H, W)."""
-
-    def prepare(self, images: Tensor) -> Tensor:
-        """What parts of images cannot do alone."""
-
-    def describe(self, images: Tensor) -> Tensor:
-        """Parts of prepared images."""
+_ALIGNMENT = 32  # a multiple of every stride, so that the cells of tiles are those of the whole image
 
 
 @dataclass(frozen=True)
 class _Span:
-    """One tile along one axis, in pixels: what is kept, and the wider stretch that is encoded for it."""
+    """One tile along one axis, in pixels: the part that is kept, and the wider part that is encoded."""
 
     start: int
     stop: int
@@ -44,7 +26,7 @@ class _Span:
 
 
 def reduce_image(pixels: Tensor, max_side: int | None) -> Tensor:
-    """An image (3, H, W) reduced to a longest side, though never below what networks need; None keeps it."""
+    """Resizes an image (3, H, W) to a longest side; no side gets below `MIN_SIDE`. None keeps the size."""
     height, width = pixels.shape[-2:]
     if max_side is None or max(height, width) <= max_side:
         return pixels
@@ -64,15 +46,15 @@ def encode_in_tiles(
 ) -> FeatureMap:
     """Descriptors of one image, with memory bounded by the tile and not by the image.
 
-    Every tile is encoded with a border as wide as the network reaches, which is then cut off, so the result
-    equals that of the whole image.
+    Every tile is encoded with a border as wide as the network's receptive field, which is then cropped, so
+    the result equals that of the whole image.
 
     Args:
-        model: a network, or what encodes as one.
+        model: a network or a fast engine.
         image: (1, 3, H, W).
-        tile_side: in pixels, a multiple of 32. Images with a longer side are cut into tiles of at most as
-            many pixels, borders included, as a square one that contributes this side has.
-        report: called with a phrase before each tile.
+        tile_side: in pixels, a multiple of 32. An image with a longer side is cut into tiles. With their
+            borders they have at most as many pixels as a square tile of this side with its borders.
+        report: called with a message before each tile.
     """
     height, width = image.shape[-2:]
     if max(height, width) <= tile_side:
@@ -87,14 +69,14 @@ def encode_in_tiles(
                 report(f"tile {i * len(columns) + j + 1}/{count}")
             piece = prepared[..., row.wide_start : row.wide_stop, column.wide_start : column.wide_stop]
             features = model.describe(piece)
-            features = _cut(features, row, -2, height, model.stride)
-            pieces.append(_cut(features, column, -1, width, model.stride))
+            features = _crop(features, row, -2, height, model.stride)
+            pieces.append(_crop(features, column, -1, width, model.stride))
         strips.append(torch.cat(pieces, dim=-1))
     return FeatureMap(torch.cat(strips, dim=-2), model.stride, model.offset, (height, width))
 
 
 def count_encoded_pixels(size_hw: tuple[int, int], tile_side: int, reach: int) -> int:
-    """Pixels that go through a network of this reach for one image: its own, and again those of borders."""
+    """Pixels that a network of this reach encodes for one image, borders of tiles included."""
     if max(size_hw) <= tile_side:
         return size_hw[0] * size_hw[1]
     rows, columns = _plan_tiles(size_hw, tile_side, reach)
@@ -105,53 +87,53 @@ def count_encoded_pixels(size_hw: tuple[int, int], tile_side: int, reach: int) -
 def _plan_tiles(size_hw: tuple[int, int], tile_side: int, reach: int) -> tuple[list[_Span], list[_Span]]:
     """Spans of rows and of columns, so that as few pixels as possible are encoded twice.
 
-    Borders cost most where tiles are many and small: fewer, long ones of the same number of pixels have less
-    of them. At least one axis is cut.
+    Borders cost most with many small tiles: fewer, elongated tiles with as many pixels have less of them. At
+    least one axis is cut.
     """
     margin = -(-reach // _ALIGNMENT) * _ALIGNMENT
-    most_pixels = (tile_side + 2 * margin) ** 2
+    max_pixels = (tile_side + 2 * margin) ** 2
     height, width = size_hw
-    finest = _most_tiles(height, margin), _most_tiles(width, margin)
-    plans = [finest]  # for tiles hardly larger than their borders
+    finest = _max_tiles(height, margin), _max_tiles(width, margin)
+    plans = [finest]  # in case tiles are hardly larger than their borders
     for columns in range(1, min(4 * -(-width // tile_side), finest[1]) + 1):
-        rows = _count_tiles(height, most_pixels // _find_longest(width, columns, margin), margin)
+        rows = _count_tiles(height, max_pixels // _find_longest(width, columns, margin), margin)
         if rows is not None:
             plans.append((max(rows, 2) if columns == 1 and finest[0] > 1 else rows, columns))
 
-    def rate(plan: tuple[int, int]) -> tuple[bool, int]:
+    def find_cost(plan: tuple[int, int]) -> tuple[bool, int]:
         rows, columns = plan
         encoded = (height + 2 * margin * (rows - 1)) * (width + 2 * margin * (columns - 1))
         return plan == (1, 1), encoded
 
-    rows, columns = min(plans, key=rate)
+    rows, columns = min(plans, key=find_cost)
     return list(_spans(height, rows, margin)), list(_spans(width, columns, margin))
 
 
 def _find_longest(size: int, count: int, margin: int) -> int:
-    """Pixels along one axis of the longest of so many tiles."""
+    """Length in pixels of the longest of `count` tiles along one axis."""
     return max(span.wide_stop - span.wide_start for span in _spans(size, count, margin))
 
 
-def _most_tiles(size: int, margin: int) -> int:
-    """Into how many tiles an axis can be cut so that each contributes at least 32 pixels."""
+def _max_tiles(size: int, margin: int) -> int:
+    """Largest number of tiles along an axis such that each keeps at least 32 pixels."""
     return max(1, (size - 2 * margin) // _ALIGNMENT)
 
 
-def _count_tiles(size: int, most: int, margin: int) -> int | None:
-    """The fewest tiles of at most so many pixels along one axis; None where none are so short."""
-    if size <= most:
+def _count_tiles(size: int, limit: int, margin: int) -> int | None:
+    """Smallest number of tiles of at most `limit` pixels along one axis; None if that is impossible."""
+    if size <= limit:
         return 1
-    inner = most - 2 * margin
+    inner = limit - 2 * margin
     if inner <= _ALIGNMENT:
         return None
     fewest, enough = (-(-(size - 2 * margin) // each) for each in (inner, inner - _ALIGNMENT))
-    # Ends of tiles are aligned, so that some are longer than the mean.
-    counts = range(max(1, fewest), min(enough, _most_tiles(size, margin)) + 1)
-    return next((count for count in counts if _find_longest(size, count, margin) <= most), None)
+    # Tile borders are aligned, so that some tiles are longer than the mean.
+    counts = range(max(1, fewest), min(enough, _max_tiles(size, margin)) + 1)
+    return next((count for count in counts if _find_longest(size, count, margin) <= limit), None)
 
 
 def _spans(size: int, count: int, margin: int) -> Iterator[_Span]:
-    """So many tiles that encode about as many pixels each: those at the ends have one border only."""
+    """`count` tiles that encode about equally many pixels each; the outer ones have one border only."""
     inner = (size - 2 * margin) / count
     ends = [round((margin + inner * (index + 1)) / _ALIGNMENT) * _ALIGNMENT for index in range(count - 1)]
     starts = [0, *ends]
@@ -159,7 +141,7 @@ def _spans(size: int, count: int, margin: int) -> Iterator[_Span]:
         yield _Span(start, stop, max(0, start - margin), min(size, stop + margin))
 
 
-def _cut(features: Tensor, span: _Span, axis: int, size: int, stride: int) -> Tensor:
+def _crop(features: Tensor, span: _Span, axis: int, size: int, stride: int) -> Tensor:
     first = (span.start - span.wide_start) // stride
     if span.stop == size:  # the last tile keeps all cells to the image's end
         return features.narrow(axis, first, features.shape[axis] - first)

@@ -1,9 +1,9 @@
-"""The convolutional spatial transformer: a convolution whose k×k window turns and scales at each location.
+"""The convolutional spatial transformer: a convolution with an affine transformation of each window.
 
-At every location an own 2×2 matrix θ, itself predicted by convolution, moves the k×k grid round that
-location; the map is read there bilinearly, the k×k readings are laid side by side without overlap, and a k×k
-convolution of stride k combines them (paper, section 3 and appendix A.2). There is no translation, the origin
-is the centre of each kernel, and outside the map counts as zero. With θ = I this is an ordinary convolution
+At every cell a 2×2 matrix θ, itself predicted by convolution, transforms the k×k sampling grid around that
+cell. The map is sampled there bilinearly, the k×k samples are laid out side by side without overlap, and a
+k×k convolution of stride k combines them (paper, section 3 and appendix A.2). There is no translation, the
+origin is the centre of each kernel, and the map is zero outside. With θ = I this is an ordinary convolution
 with padding k // 2.
 """
 
@@ -23,11 +23,11 @@ from ucn.runtime.kernels import use_fused
 _LOCALISER_CHANNELS = 32
 
 MAX_REACH_CELLS = 12
-"""How far from its centre a window may read; several times a kernel, and what lets tiles equal the image."""
+"""Largest offset of a sample from its window's centre; bounded so that tiles equal the whole image."""
 
 
 class ConvolutionalSpatialTransformer(nn.Module):
-    """A k×k convolution behind an affine patch normalisation that is predicted at each location."""
+    """A k×k convolution after an affine patch normalisation that is predicted at each cell."""
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int) -> None:
         super().__init__()
@@ -41,16 +41,16 @@ class ConvolutionalSpatialTransformer(nn.Module):
             nn.Conv2d(_LOCALISER_CHANNELS, 4, 1),
         )
 
-    def start_as_convolution(self) -> None:
-        """Sets θ = I everywhere; from here the layer equals ``conv2d(x, weight, bias, padding=k // 2)``."""
+    def initialise_as_convolution(self) -> None:
+        """Sets θ = I everywhere: the layer then equals ``conv2d(x, weight, bias, padding=k // 2)``."""
         nn.init.zeros_(self.localiser[2].weight)  # type: ignore[arg-type]
         nn.init.zeros_(self.localiser[2].bias)  # type: ignore[arg-type]
 
     def predict_theta(self, x: Tensor) -> Tensor:
         """Matrices (B, 4, h, w) = (θ11, θ12, θ21, θ22) for a map (B, C, h, w)."""
         identity = make_constant((1.0, 0.0, 0.0, 1.0), x).view(1, 4, 1, 1)
-        # The localiser sees unit variance: trunk activations reach hundreds, and one step of an optimiser
-        # on such inputs would throw the windows off the map, where no gradient calls them back.
+        # The localiser gets unit variance: trunk activations reach hundreds, and one optimiser step on such
+        # inputs would move the windows off the map, where there is no gradient to bring them back.
         localised = self.localiser(l2_normalise(x) * math.sqrt(x.shape[1]))
         return localised + identity  # type: ignore[no-any-return]
 
@@ -60,11 +60,11 @@ class ConvolutionalSpatialTransformer(nn.Module):
 
 
 def transform_and_convolve(x: Tensor, theta: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Convolution over windows moved by `theta`.
+    """Convolution over windows transformed by `theta`.
 
     Args:
         x: (B, C, h, w).
-        theta: (B, 4, h, w), rows of the 2×2 matrix acting on (x, y) offsets in cells.
+        theta: (B, 4, h, w), rows of the 2×2 matrix that acts on (x, y) offsets in cells.
         weight: (C', C, k, k).
         bias: (C',) or None.
 
@@ -82,7 +82,7 @@ def transform_and_convolve(x: Tensor, theta: Tensor, weight: Tensor, bias: Tenso
 
 
 def _can_fuse(x: Tensor, theta: Tensor, weight: Tensor) -> bool:
-    """Whether the fused GPU programs take such inputs; their gradients are summed in no fixed order."""
+    """Whether the fused kernels take these inputs; they sum gradients in no fixed order."""
     if not use_fused(x, theta, weight) or torch.are_deterministic_algorithms_enabled():
         return False
     types = (torch.float16, torch.bfloat16, torch.float32)
@@ -91,9 +91,9 @@ def _can_fuse(x: Tensor, theta: Tensor, weight: Tensor) -> bool:
 
 
 def _fuse(x: Tensor, theta: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    from ucn.nn.triton.transformer import transform_and_convolve_fused  # only where Triton is there
+    from ucn.nn.triton.transformer import transform_and_convolve_fused  # Triton is optional
 
-    # Autocast does not know the operator, and would have made the convolution one of its type.
+    # Autocast does not know the operator; it would have cast a convolution to its type.
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
     bias = None if bias is None else bias.to(dtype)
     allow_tf32 = torch.backends.cudnn.allow_tf32
@@ -104,8 +104,8 @@ def _fuse(x: Tensor, theta: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
 
 
 def _window_positions(theta: Tensor, kernel: int) -> Tensor:
-    """Where each tap of each window reads, in cells: (B, h, k, w, k, 2)."""
-    # Positions need float32 at least: bf16 holds 8 bits, less than a map has columns.
+    """Sampling position (x, y) of each tap of each window, in cells: (B, h, k, w, k, 2)."""
+    # Positions need float32: bfloat16 has 8 bits, too few for the columns of a map.
     theta = theta.float() if theta.dtype.itemsize < 4 else theta
     _, _, h, w = theta.shape
     steps = torch.arange(kernel, device=theta.device, dtype=theta.dtype) - kernel // 2

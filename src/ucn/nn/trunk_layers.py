@@ -1,8 +1,8 @@
-"""Layers of the GoogLeNet trunk that torch has, but slowly: pools over 3×3 cells, and Caffe's response norm.
+"""Layers of the GoogLeNet trunk that are slow in plain torch: 3×3 max pools and Caffe's response norm.
 
-On a CUDA device fused programs take channels-last maps: there torch's own pools and a norm written in single
-steps take much of the time of a training step. Everywhere else, and where torch's compiler makes the
-programs, plain torch does the same.
+On a CUDA device, fused kernels (`triton/trunk_layers.py`) process channels-last maps: torch's own pools and a
+norm of several operations take much of the time of a training step. Plain torch does the same everywhere
+else, and under torch.compile.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from torch import Tensor
 from ucn.runtime.kernels import use_fused
 
 _FUSED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
-_MOST_VALUES = 2**31 - 1
-"""Of a map that the fused programs take: they count in 32 bits."""
+_MAX_VALUES = 2**31 - 1  # the kernels index with 32 bits
 
 
 def max_pool(x: Tensor, stride: int) -> Tensor:
-    """The largest of 3×3 cells, of each channel of (B, C, h, w).
+    """Max pooling of (B, C, h, w) over 3×3 cells.
 
-    One of stride 1 is padded so that it keeps the size; one of a larger stride is BVLC's, which has no
-    padding and rounds sizes up.
+    Stride 1 pads so that the size is kept. Larger strides are BVLC's: no padding, and sizes rounded up.
     """
     if stride <= 2 and _can_fuse(x):
-        from ucn.nn.triton.trunk_layers import fused_max_pool  # only where Triton is there
+        from ucn.nn.triton.trunk_layers import fused_max_pool  # Triton is optional
 
         return fused_max_pool(x, stride)
     if stride == 1:
@@ -36,11 +34,11 @@ def max_pool(x: Tensor, stride: int) -> Tensor:
 def local_response_norm(x: Tensor) -> Tensor:
     """Caffe's LRN across channels with n = 5, α = 1e-4, β = 0.75, k = 1, which BVLC's weights need.
 
-    Written out because `F.local_response_norm` takes a detour over a 3-D pooling and a general power:
+    Written out because `F.local_response_norm` uses a 3-D pooling and a general power, which are slow:
     s ** -0.75 is rsqrt(s * sqrt(s)).
     """
     if _can_fuse(x):
-        from ucn.nn.triton.trunk_layers import fused_response_norm  # only where Triton is there
+        from ucn.nn.triton.trunk_layers import fused_response_norm  # Triton is optional
 
         return fused_response_norm(x)
     wide = x.float() if x.dtype.itemsize < 4 else x
@@ -54,9 +52,9 @@ def local_response_norm(x: Tensor) -> Tensor:
 
 
 def _can_fuse(x: Tensor) -> bool:
-    """Whether the fused programs take such a map."""
-    # The compiler joins plain layers with what stands round them, which is better still.
+    """Whether the fused kernels take this map."""
+    # torch.compile fuses plain layers with their neighbours, which is better still.
     if torch.compiler.is_compiling() or not use_fused(x):
         return False
-    is_fit = x.dtype in _FUSED_TYPES and 0 < x.numel() <= _MOST_VALUES
+    is_fit = x.dtype in _FUSED_TYPES and 0 < x.numel() <= _MAX_VALUES
     return is_fit and x.is_contiguous(memory_format=torch.channels_last)

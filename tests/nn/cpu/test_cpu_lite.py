@@ -1,4 +1,4 @@
-"""The small network in bands against itself as a whole."""
+"""The lite network in bands against the reference."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from support.network_cases import make_lively
 from ucn.config import ModelConfig
 from ucn.nn.cpu import lite as banded_lite
 from ucn.nn.cpu.lite import BandedLite, can_band_lite
-from ucn.nn.encoder import FastEncoder
+from ucn.nn.encoder import CpuEncoder
 from ucn.nn.folding import fold
 from ucn.nn.tiling import encode_in_tiles
 
@@ -34,9 +34,9 @@ def two_threads() -> Iterator[None]:
 @pytest.fixture
 def low_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small images are cut, too, into bands of 4 rows."""
-    monkeypatch.setattr(banded_lite, "_LEAST_CELLS", 0)
+    monkeypatch.setattr(banded_lite, "_MIN_CELLS", 0)
     monkeypatch.setattr(banded_lite, "_BAND_CELLS", 1)
-    monkeypatch.setattr(banded_lite, "_LEAST_ROWS", 4)
+    monkeypatch.setattr(banded_lite, "_MIN_BAND_ROWS", 4)
 
 
 def _images(height: int, width: int, count: int = 1) -> Tensor:
@@ -48,8 +48,8 @@ def _images(height: int, width: int, count: int = 1) -> Tensor:
 @torch.no_grad()
 def test_bands_equal_the_whole(config: ModelConfig) -> None:
     model = make_lively(config)
-    encoder = FastEncoder(model)
-    assert isinstance(encoder._run, BandedLite)
+    encoder = CpuEncoder(model)
+    assert isinstance(encoder._banded, BandedLite)
     for size in ((32, 32), (33, 47), (66, 65), (101, 64)):
         expected = model(_images(*size))
         torch.testing.assert_close(encoder(_images(*size)), expected, rtol=0, atol=2e-5)
@@ -59,8 +59,8 @@ def test_bands_equal_the_whole(config: ModelConfig) -> None:
 @torch.no_grad()
 def test_images_that_are_not_cut(config: ModelConfig) -> None:
     model = make_lively(config)
-    encoder = FastEncoder(model)
-    for height in range(32, 37):  # each way to lie in a cell, where other rows are zeros
+    encoder = CpuEncoder(model)
+    for height in range(32, 37):  # each remainder, with other rows of zero padding
         images = _images(height, 100 - height, count=2)
         torch.testing.assert_close(encoder(images), model(images), rtol=0, atol=2e-5)
 
@@ -68,7 +68,7 @@ def test_images_that_are_not_cut(config: ModelConfig) -> None:
 @pytest.mark.usefixtures("low_bands", "two_threads")
 @torch.no_grad()
 def test_threads_change_nothing() -> None:
-    encoder, images = FastEncoder(make_lively(LITE)), _images(66, 65)
+    encoder, images = CpuEncoder(make_lively(LITE)), _images(66, 65)
     found = encoder(images)
     torch.set_num_threads(1)
     torch.testing.assert_close(encoder(images), found, rtol=0, atol=1e-6)
@@ -78,7 +78,7 @@ def test_threads_change_nothing() -> None:
 @torch.no_grad()
 def test_batches_and_tiles() -> None:
     model = make_lively(LITE)
-    encoder = FastEncoder(model)
+    encoder = CpuEncoder(model)
     images = _images(70, 90, count=2)
     torch.testing.assert_close(encoder(images), model(images), rtol=0, atol=2e-5)
     assert encoder(images[:0]).shape == model(images[:0]).shape
@@ -90,7 +90,7 @@ def test_batches_and_tiles() -> None:
 @pytest.mark.usefixtures("low_bands")
 @torch.no_grad()
 def test_the_callers_types_do_not_matter() -> None:
-    encoder, images = FastEncoder(make_lively(LITE)), _images(70, 90)
+    encoder, images = CpuEncoder(make_lively(LITE)), _images(70, 90)
     expected = encoder(images)
     with torch.autocast("cpu", torch.bfloat16):
         found = encoder(images)
@@ -101,15 +101,15 @@ def test_the_callers_types_do_not_matter() -> None:
 def test_a_large_image_is_cut_and_a_small_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     banded = BandedLite(fold(make_lively(LITE), torch.float32))
     cut: list[int] = []
-    describe = banded._describe_in_bands
+    describe = banded.describe_in_bands
 
-    def watch(image: Tensor) -> Tensor:
-        cut.append(image.shape[-1])
-        return describe(image)
+    def watch(images: Tensor) -> Tensor:
+        cut.append(images.shape[-1])
+        return describe(images)
 
-    monkeypatch.setattr(banded, "_describe_in_bands", watch)
+    monkeypatch.setattr(banded, "describe_in_bands", watch)
     for width in (700, 960):
-        found = banded(_images(896, width))
+        found = banded.describe(_images(896, width))
         torch.testing.assert_close(found.norm(dim=1), torch.ones_like(found[:, 0]), rtol=0, atol=1e-5)
     assert cut == [960]
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from support.network_cases import make_lively
 from ucn.config import ModelConfig
 from ucn.nn import ConvolutionalSpatialTransformer
-from ucn.nn.cpu.bands import cut_bands, for_each_band, make_map
-from ucn.nn.cpu.network import BandedNetwork, can_band
+from ucn.nn.cpu.bands import allocate_map, cut_bands, for_each_band
+from ucn.nn.cpu.network import can_band
 from ucn.nn.cpu.transformer import BandedTransformer
-from ucn.nn.encoder import FastEncoder
+from ucn.nn.encoder import CpuEncoder
 from ucn.nn.folding import fold
 from ucn.nn.tiling import encode_in_tiles
 from ucn.weights import list_weights, load_weights
@@ -52,11 +52,11 @@ def _images(count: int, height: int, width: int) -> Tensor:
 @torch.no_grad()
 def test_descriptors_are_those_of_the_network(config: ModelConfig) -> None:
     model = make_lively(config)
-    banded = BandedNetwork(fold(model, torch.float32))
+    encoder = CpuEncoder(model)
     for height, width in ((32, 32), (33, 70), (61, 46)):
         images = _images(2, height, width)
         expected = model(images)
-        found = banded(images)
+        found = encoder(images)
         assert found.is_contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
@@ -66,7 +66,7 @@ def test_descriptors_are_those_of_the_network(config: ModelConfig) -> None:
 def test_shipped_weights(name: str) -> None:
     model = load_weights(name).model.eval()
     images = _images(1, 125, 171)
-    found = FastEncoder(model).encode(images)
+    found = CpuEncoder(model).encode(images)
     expected = model.encode(images)
     assert (found.stride, found.offset, found.image_hw) == (
         expected.stride,
@@ -79,42 +79,42 @@ def test_shipped_weights(name: str) -> None:
 @torch.no_grad()
 def test_a_blank_image_and_no_images() -> None:
     model = make_lively(CONFIGS[2])
-    banded = BandedNetwork(fold(model, torch.float32))
+    encoder = CpuEncoder(model)
     for images in (torch.zeros(1, 3, 40, 40), torch.ones(1, 3, 40, 40), torch.zeros(0, 3, 40, 40)):
-        torch.testing.assert_close(banded(images), model(images), rtol=0, atol=1e-5)
+        torch.testing.assert_close(encoder(images), model(images), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
 def test_an_image_of_a_batch_is_what_it_is_alone() -> None:
-    banded = BandedNetwork(fold(make_lively(CONFIGS[5]), torch.float32))
+    encoder = CpuEncoder(make_lively(CONFIGS[5]))
     images = _images(3, 50, 66)
-    assert torch.equal(banded(images)[1:2], banded(images[1:2]))
+    assert torch.equal(encoder(images)[1:2], encoder(images[1:2]))
 
 
 @torch.no_grad()
 def test_threads_change_nothing() -> None:
-    banded, images = BandedNetwork(fold(make_lively(CONFIGS[2]), torch.float32)), _images(1, 300, 420)
+    encoder, images = CpuEncoder(make_lively(CONFIGS[2])), _images(1, 300, 420)
     before, found = torch.get_num_threads(), []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
-        found.append(banded(images))
+        found.append(encoder(images))
     torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
 
 
 def test_works_where_the_caller_records_nothing_or_everything() -> None:
-    banded, images = BandedNetwork(fold(make_lively(CONFIGS[2]), torch.float32)), _images(1, 40, 52)
-    recorded = banded(images)
+    encoder, images = CpuEncoder(make_lively(CONFIGS[2])), _images(1, 40, 52)
+    recorded = encoder(images)
     assert not recorded.requires_grad
     assert not recorded.is_inference()
     with torch.inference_mode():
-        assert torch.equal(banded(images), recorded)
+        assert torch.equal(encoder(images), recorded)
 
 
 @torch.no_grad()
 def test_tiles_equal_the_whole_image() -> None:
-    encoder = FastEncoder(make_lively(ModelConfig(dim=16, transformer="none", use_standard_light=True)))
+    encoder = CpuEncoder(make_lively(ModelConfig(dim=16, transformer="none", use_standard_light=True)))
     images = _images(1, 200, 330)
     tiled = encode_in_tiles(encoder, images, 128)
     torch.testing.assert_close(tiled.features, encoder.encode(images).features, rtol=0, atol=1e-5)
@@ -135,10 +135,10 @@ def test_transformer_reads_what_the_plain_one_reads(kernel: int, size_hw: tuple[
 
 @torch.no_grad()
 def test_what_is_not_finite_stays_so_and_in_its_place() -> None:
-    banded = BandedNetwork(fold(make_lively(CONFIGS[2]), torch.float32))
+    encoder = CpuEncoder(make_lively(CONFIGS[2]))
     images = _images(1, 64, 400)
     images[..., 30, 20] = torch.nan
-    found = banded(images)
+    found = encoder(images)
     assert found[..., 7, 5].isnan().all()
     assert found[..., 60:].isfinite().all()
 
@@ -158,15 +158,15 @@ def test_windows_without_bounds_read_from_the_table_alone() -> None:
 
 @torch.no_grad()
 def test_types_that_the_caller_prefers_do_not_matter(threads: int) -> None:
-    banded, images = BandedNetwork(fold(make_lively(CONFIGS[5]), torch.float32)), _images(1, 50, 66)
-    expected = banded(images)
+    encoder, images = CpuEncoder(make_lively(CONFIGS[5])), _images(1, 50, 66)
+    expected = encoder(images)
     torch.set_default_dtype(torch.float64)
     try:
-        assert torch.equal(banded(images), expected)
+        assert torch.equal(encoder(images), expected)
     finally:
         torch.set_default_dtype(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(banded(images), expected)
+        assert torch.equal(encoder(images), expected)
     assert threads == torch.get_num_threads()
 
 
@@ -205,7 +205,7 @@ def test_an_error_in_a_band_reaches_the_caller() -> None:
 
 def test_margins_are_zero() -> None:
     for _ in range(3):  # the second time, memory is used again
-        rows = make_map(3, 2, 4, margin=2)
+        rows = allocate_map(3, 2, 4, margin=2)
         assert rows.shape == (7, 2, 4)
         assert not rows[:2].any()
         assert not rows[5:].any()
@@ -225,4 +225,4 @@ def test_other_networks_are_run_as_they_are(config: ModelConfig) -> None:
     model = make_lively(config)
     assert not can_band(fold(model, torch.float32))
     images = _images(1, 40, 48)
-    torch.testing.assert_close(FastEncoder(model)(images), model(images), rtol=0, atol=2e-5)
+    torch.testing.assert_close(CpuEncoder(model)(images), model(images), rtol=0, atol=2e-5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -19,13 +19,23 @@ from ucn.nn.triton.transformer import transform_and_convolve_backward, transform
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def draw(*shape: int, seed: int = 0) -> Tensor:
+@pytest.fixture(autouse=True)
+def full_float32() -> Iterator[None]:
+    """No TF32, in which each path rounds differently."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, matmul.allow_tf32
+    cudnn.allow_tf32 = matmul.allow_tf32 = False
+    yield
+    cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
+def sample(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-def draw_theta(batch: int, h: int, w: int, spread: float) -> Tensor:
+def sample_theta(batch: int, h: int, w: int, spread: float) -> Tensor:
     identity = torch.tensor([1.0, 0, 0, 1], device=DEVICE).view(1, 4, 1, 1)
-    return identity + spread * draw(batch, 4, h, w, seed=1)
+    return identity + spread * sample(batch, 4, h, w, seed=1)
 
 
 def fuse(x: Tensor, theta: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -45,9 +55,9 @@ def compare(inputs: list[Tensor | None], tolerance: float = 2e-6) -> None:
         assert leaves[1] is not None
         assert leaves[2] is not None
         out = function(leaves[0], leaves[1], leaves[2], leaves[3])
-        gradient = draw(*out.shape, seed=9).to(out.dtype)
-        wanted = [x for x in leaves if x is not None and x.requires_grad]
-        results.append([out.detach(), *torch.autograd.grad(out, wanted, gradient)])
+        gradient = sample(*out.shape, seed=9).to(out.dtype)
+        leaves_with_gradient = [x for x in leaves if x is not None and x.requires_grad]
+        results.append([out.detach(), *torch.autograd.grad(out, leaves_with_gradient, gradient)])
     for ours, theirs in zip(*results, strict=True):
         assert ours.shape == theirs.shape
         scale = float(theirs.abs().max().clamp_min(1e-9))
@@ -58,10 +68,10 @@ def build(
     B: int, C: int, C_out: int, h: int, w: int, kernel: int, spread: float, dtype: torch.dtype = torch.float32
 ) -> list[Tensor | None]:
     tensors = [
-        draw(B, C, h, w).to(dtype),
-        draw_theta(B, h, w, spread),
-        draw(C_out, C, kernel, kernel, seed=2).to(dtype),
-        draw(C_out, seed=3).to(dtype),
+        sample(B, C, h, w).to(dtype),
+        sample_theta(B, h, w, spread),
+        sample(C_out, C, kernel, kernel, seed=2).to(dtype),
+        sample(C_out, seed=3).to(dtype),
     ]
     return [tensor.requires_grad_() for tensor in tensors]
 
@@ -96,14 +106,14 @@ def test_half_types_round_but_no_more(dtype: torch.dtype) -> None:
 
 
 def test_equals_a_convolution_where_theta_is_the_identity() -> None:
-    x, weight, bias = draw(1, 4, 5, 6), draw(3, 4, 3, 3, seed=2), draw(3, seed=3)
-    theta = draw_theta(1, 5, 6, 0.0)
+    x, weight, bias = sample(1, 4, 5, 6), sample(3, 4, 3, 3, seed=2), sample(3, seed=3)
+    theta = sample_theta(1, 5, 6, 0.0)
     expected = F.conv2d(x.double(), weight.double(), bias.double(), padding=1)
     torch.testing.assert_close(fuse(x, theta, weight, bias).double(), expected, rtol=0, atol=1e-5)
 
 
 def test_maps_in_any_memory_order_and_channels_last_output() -> None:
-    x, theta, weight = draw(2, 4, 3, 5), draw_theta(2, 3, 5, 0.2), draw(3, 4, 3, 3, seed=2)
+    x, theta, weight = sample(2, 4, 3, 5), sample_theta(2, 3, 5, 0.2), sample(3, 4, 3, 3, seed=2)
     found = fuse(x, theta, weight, None)
     assert found.is_contiguous(memory_format=torch.channels_last)
     other = fuse(x.to(memory_format=torch.channels_last), theta, weight, None)
@@ -111,7 +121,11 @@ def test_maps_in_any_memory_order_and_channels_last_output() -> None:
 
 
 def test_no_images() -> None:
-    x, theta, weight = draw(0, 4, 3, 5).requires_grad_(), draw(0, 4, 3, 5), draw(3, 4, 3, 3).requires_grad_()
+    x, theta, weight = (
+        sample(0, 4, 3, 5).requires_grad_(),
+        sample(0, 4, 3, 5),
+        sample(3, 4, 3, 3).requires_grad_(),
+    )
     found = fuse(x, theta, weight, None)
     assert found.shape == (0, 3, 3, 5)
     gradients = torch.autograd.grad(found.sum(), (x, weight))
@@ -127,7 +141,7 @@ def test_operators_are_what_torch_expects() -> None:
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )
     x, theta, weight = (x.detach() for x in leaves[:3] if x is not None)
-    arguments = (draw(1, 2, 3, 4, seed=5), x, theta, weight, MAX_REACH_CELLS, False)
+    arguments = (sample(1, 2, 3, 4, seed=5), x, theta, weight, MAX_REACH_CELLS, False)
     for needs in ((True, True, True), (False, True, False), (True, False, True)):
         torch.library.opcheck(
             transform_and_convolve_backward,
@@ -160,13 +174,12 @@ def test_the_layer_takes_the_fused_path(monkeypatch: pytest.MonkeyPatch) -> None
     layer = ConvolutionalSpatialTransformer(4, 3, 3).to(DEVICE)
     for index, parameter in enumerate(layer.parameters()):
         torch.nn.init.normal_(parameter, std=0.2, generator=None if DEVICE == "cuda" else _generator(index))
-    x = draw(1, 4, 4, 5)
+    x = sample(1, 4, 4, 5)
     calls = _count_calls(monkeypatch)
     found = layer(x)
     assert len(calls) == 1
     monkeypatch.setattr("ucn.nn.transformer.use_fused", lambda *tensors: False)
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        expected = layer(x)
+    expected = layer(x)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -177,7 +190,7 @@ def _generator(seed: int) -> torch.Generator:
 @pytest.mark.usefixtures("always_fused")
 def test_wide_types_and_deterministic_runs_stay_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = _count_calls(monkeypatch)
-    x, theta, weight = draw(1, 2, 3, 3), draw_theta(1, 3, 3, 0.2), draw(2, 2, 3, 3)
+    x, theta, weight = sample(1, 2, 3, 3), sample_theta(1, 3, 3, 0.2), sample(2, 2, 3, 3)
     transform_and_convolve(x.double(), theta.double(), weight.double(), None)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     transform_and_convolve(x, theta, weight, None)

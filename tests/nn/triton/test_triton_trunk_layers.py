@@ -36,9 +36,9 @@ def test_fused_layers_in_the_interpreter() -> None:
 
 
 @pytest.mark.slow
-def test_programs_compile_for_a_gpu(tmp_path: Path) -> None:
+def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
-    from ucn.nn.triton import trunk_layers as programs
+    from ucn.nn.triton import trunk_layers as kernels
 
     types = dict.fromkeys(("maps", "largest", "normed", "gradient", "map_gradient"), "*bf16") | {
         "taps": "*u8"
@@ -46,7 +46,7 @@ def test_programs_compile_for_a_gpu(tmp_path: Path) -> None:
     block = {"CELLS": 32, "CHANNELS": 64}
     for stride in (1, 2):
         window = block | {"STRIDE": stride, "PADDING": 2 - stride}
-        compile_for_gpu(programs.pool_forward, types, window | {"NEEDS_TAPS": True}, tmp_path, 4)
-        compile_for_gpu(programs.pool_backward, types, window, tmp_path, 4)
-    compile_for_gpu(programs.norm_forward, types, block, tmp_path, 4)
-    compile_for_gpu(programs.norm_backward, types, block, tmp_path, 4)
+        compile_for_gpu(kernels.pool_forward, types, window | {"NEEDS_TAPS": True}, tmp_path, 4)
+        compile_for_gpu(kernels.pool_backward, types, window, tmp_path, 4)
+    compile_for_gpu(kernels.norm_forward, types, block, tmp_path, 4)
+    compile_for_gpu(kernels.norm_backward, types, block, tmp_path, 4)

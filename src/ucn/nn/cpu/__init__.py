@@ -1,1 +1,1 @@
-"""The network in bands of rows, for CPUs, checked against the reference one folder up."""
+"""The CPU engine: the network in bands of rows, checked against the reference one folder up."""

@@ -1,4 +1,4 @@
-"""A folded network in bands of rows: encoding on a processor, in float32."""
+"""A folded network with a GoogLeNet trunk in bands of rows, on a CPU, in float32."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ucn.nn.context import POOL
-from ucn.nn.cpu.bands import ROWS_MULTIPLE, as_image, as_rows, for_each_band, make_map
+from ucn.nn.cpu.bands import ROWS_MULTIPLE, allocate_map, as_image, as_rows, for_each_band
 from ucn.nn.cpu.transformer import BandedTransformer
 from ucn.nn.cpu.trunk import STRIDES, BandedTrunk
 from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.model import CorrespondenceNetwork
 from ucn.nn.normalise import ChannelNorm, l2_normalise
-from ucn.nn.pyramid import CoarseLevel, halve
+from ucn.nn.pyramid import CoarseLevel, downsample
 from ucn.nn.transformer import ConvolutionalSpatialTransformer
 from ucn.runtime.threads import share
 
 
-class BandedNetwork(nn.Module):
-    """What a network computes, to rounding, several times as fast on a processor; without gradients."""
+class BandedNetwork:
+    """What a network computes, to rounding, several times as fast on a CPU; without gradients."""
 
     def __init__(self, network: CorrespondenceNetwork) -> None:
-        """Takes over the weights of a network in use; see `can_band`."""
-        super().__init__()
+        """Takes the weights of a folded network; see `can_band`."""
         assert isinstance(network.trunk, GoogLeNetTrunk)
         assert POOL == ROWS_MULTIPLE
         self._network, self._trunk = network, BandedTrunk(network.trunk)
@@ -40,38 +39,34 @@ class BandedNetwork(nn.Module):
         if isinstance(network.transformer, ConvolutionalSpatialTransformer):
             self._transformer = BandedTransformer(network.transformer)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) RGB in [0, 1] to unit descriptors (B, D, h, w), channels last."""
-        return self.describe(self._network.prepare(images))
-
     @torch.no_grad()
     def describe(self, images: Tensor) -> Tensor:
-        """Prepared images (B, 3, H, W) to unit descriptors (B, D, h, w), channels last."""
+        """Prepared images (B, 3, H, W) to unit descriptors (B, D, h, w), channels-last."""
         if len(images) == 0:
             return self._network.describe(images)
-        with torch.autocast("cpu", enabled=False):  # the caller's would reach some parts, and threads not
+        with torch.autocast("cpu", enabled=False):  # threads do not inherit the caller's autocast
             return torch.cat([self._describe_one(image[None].float()) for image in images])
 
     def _describe_one(self, image: Tensor) -> Tensor:
-        described, pooled = self._apply_head(self._head, image[0])
+        described, pooled = self._project(self._head, image[0])
         grid_hw = (described.shape[0], described.shape[1])
         coarser: list[tuple[Callable[[Tensor, tuple[int, int]], Tensor], Tensor]] = []
         if self._network.context is not None:
-            coarser.append((self._network.context.look_round, pooled))
+            coarser.append((self._network.context.run_pooled, pooled))
         for level, head in self._levels:
-            image = halve(image)
-            coarser.append((level.grow, self._apply_head(head, image[0])[0]))
-        grown = [described] * len(coarser)
+            image = downsample(image)
+            coarser.append((level.upsample, self._project(head, image[0])[0]))
+        upsampled = [described] * len(coarser)
 
-        def grow(place: int) -> None:
-            finish, rows = coarser[place]
-            grown[place] = as_rows(finish(as_image(rows), grid_hw))
+        def upsample(index: int) -> None:
+            finish, rows = coarser[index]
+            upsampled[index] = as_rows(finish(as_image(rows), grid_hw))
 
         def add(first: int, stop: int) -> None:
-            for rows in grown:
+            for rows in upsampled:
                 described[first:stop] += rows[first:stop]
 
-        share(grow, range(len(coarser)))
+        share(upsample, range(len(coarser)))
         if coarser:
             for_each_band(add, *grid_hw)
         if self._transformer is not None:
@@ -83,14 +78,14 @@ class BandedNetwork(nn.Module):
         for_each_band(normalise, *grid_hw)
         return as_image(described)
 
-    def _apply_head(self, head: _Head, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Projected features (h, w, D) of an image (3, H, W), and what the context begins with, pooled."""
+    def _project(self, head: _Head, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Projected features (h, w, D) of an image (3, H, W), and the pooled input of the context branch."""
         maps: list[Tensor] = []
         own, *rest = head.widths
 
         def start(h: int, w: int) -> Callable[[int, int, Tensor], None]:
-            described = make_map(h, w, own)
-            pooled = make_map(-(-h // POOL), -(-w // POOL), sum(rest))
+            described = allocate_map(h, w, own)
+            pooled = allocate_map(-(-h // POOL), -(-w // POOL), sum(rest))
             maps.extend((described, pooled))
 
             def take(first: int, stop: int, band: Tensor) -> None:
@@ -98,26 +93,26 @@ class BandedNetwork(nn.Module):
                 described[first:stop] = parts[0]
                 for part in parts[1:]:
                     entered = F.relu(as_image(part))
-                    found = F.avg_pool2d(entered, POOL, ceil_mode=True, count_include_pad=False)
-                    pooled[first // POOL : -(-stop // POOL)] = as_rows(found)
+                    means = F.avg_pool2d(entered, POOL, ceil_mode=True, count_include_pad=False)
+                    pooled[first // POOL : -(-stop // POOL)] = as_rows(means)
 
             return take
 
-        self._trunk.describe(image, start)
+        self._trunk.run(image, start)
         return maps[0], maps[1]
 
 
 def can_band(network: CorrespondenceNetwork) -> bool:
-    """Whether a `BandedNetwork` can be made of a network."""
+    """Whether `BandedNetwork` takes a network."""
     is_known = isinstance(network.trunk, GoogLeNetTrunk) and network.trunk.strides == STRIDES
     return is_known and isinstance(network.projection, nn.Conv2d)
 
 
 class _Head:
-    """A norm and the 1×1 convolutions that read it, as one product.
+    """A norm and the 1×1 convolutions that read it, as one matrix product.
 
     Attributes:
-        widths: channels of each convolution's output.
+        widths: output channels of each convolution.
     """
 
     def __init__(self, norm: nn.Module, convolutions: list[nn.Module]) -> None:
@@ -127,7 +122,7 @@ class _Head:
         bias = torch.cat([part.bias for part in parts if part.bias is not None]).double()
         self._epsilon = None
         if isinstance(norm, ChannelNorm):
-            # The product of centred rows is that of rows as they are with centred weights.
+            # Centring the input equals centring the weights.
             bias = bias + weight @ norm.bias.double()
             weight = weight * norm.weight.double()
             weight = weight - weight.mean(dim=1, keepdim=True)

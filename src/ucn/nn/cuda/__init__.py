@@ -1,1 +1,1 @@
-"""CUDA graphs of a network, checked against the reference one folder up."""
+"""The CUDA engine: the network in CUDA graphs, checked against the reference one folder up."""

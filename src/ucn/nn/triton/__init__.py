@@ -1,1 +1,1 @@
-"""CUDA kernels of the network's layers, checked against the reference one folder up."""
+"""Triton kernels of the network's layers, checked against the reference one folder up."""

@@ -1,8 +1,8 @@
-"""The convolutional spatial transformer on a CUDA device without the k² times larger map of its readings.
+"""The convolutional spatial transformer on a CUDA device, without the k² times larger map of its samples.
 
-Registered as operators of torch, so that autograd and torch.compile know them. The backward pass makes the
-readings once more instead of keeping them. Gradients of maps and weights are added up in no fixed order, as
-those of `grid_sample` on a CUDA device are.
+Registered as torch operators, so that autograd and torch.compile know them. The backward pass recomputes the
+samples instead of storing them. Gradients of maps and weights are summed in no fixed order, as in torch's
+`grid_sample` on a CUDA device.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from ucn.runtime.kernels import count_blocks, launch_on, round_to_power
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How a launch is cut into programs.
+class BlockSizes:
+    """Block sizes of a kernel launch.
 
     Attributes:
-        places: locations per program, or per step of one.
-        channels: of the map, per step.
-        outputs: channels of the output, per program or step.
-        warps: of 32 threads each.
+        locations: cells per Triton program, or per step of one.
+        channels: input channels per step.
+        outputs: output channels per program or step.
+        warps: groups of 32 threads per program.
     """
 
-    places: int
+    locations: int
     channels: int
     outputs: int
     warps: int
 
 
-FORWARD = Cut(64, 64, 128, 8)
-BACKWARD_MAPS = Cut(64, 32, 128, 4)
-BACKWARD_WEIGHT = Cut(64, 64, 128, 4)
+FORWARD = BlockSizes(64, 64, 128, 8)
+BACKWARD_MAPS = BlockSizes(64, 32, 128, 4)
+BACKWARD_WEIGHT = BlockSizes(64, 64, 128, 4)
 
-# Programs of `backward_weight` per multiprocessor, over all stretches of locations.
-_PROGRAMS = 4
+# Triton programs of `backward_weight` per streaming multiprocessor.
+_PROGRAMS_PER_SM = 4
 
 
-def _shrink(cut: Cut, total: int, C: int, C_out: int, x: Tensor) -> dict[str, int]:
-    """Sizes no larger than the work; float32 takes twice the registers and shared memory."""
+def _fit_blocks(blocks: BlockSizes, total: int, C: int, C_out: int, x: Tensor) -> dict[str, int]:
+    """Block sizes no larger than the problem; float32 takes twice the registers and shared memory."""
     wide = 2 if x.itemsize == 4 else 1
     return {
-        "PLACES": max(16, min(cut.places, round_to_power(total))),
-        "CHANNELS": max(16, min(cut.channels // wide, round_to_power(C))),
-        "OUTPUTS": max(16, min(cut.outputs, round_to_power(C_out))),
-        "num_warps": cut.warps,
-        # Loads ahead of time would go round the L1 cache, where neighbouring windows share their readings.
+        "LOCATIONS": max(16, min(blocks.locations, round_to_power(total))),
+        "CHANNELS": max(16, min(blocks.channels // wide, round_to_power(C))),
+        "OUTPUTS": max(16, min(blocks.outputs, round_to_power(C_out))),
+        "num_warps": blocks.warps,
+        # Prefetching would bypass the L1 cache, where neighbouring windows share their samples.
         "num_stages": 1,
     }
 
 
 def _settings(x: Tensor, allow_tf32: bool) -> dict[str, Any]:
-    # In the interpreter a product in bfloat16 is not what it is on a device.
+    # The interpreter rounds bfloat16 products differently from a GPU.
     return {"PRECISION": "tf32" if allow_tf32 else "ieee", "UPCAST": x.device.type == "cpu"}
 
 
 def _lay_out(x: Tensor) -> Tensor:
-    """(B, C, h, w) as (B, h, w, C) in one piece; no copy where it is channels-last."""
+    """(B, C, h, w) as contiguous (B, h, w, C); no copy where it is channels-last."""
     return x.permute(0, 2, 3, 1).contiguous()
 
 
@@ -78,15 +78,15 @@ def _lay_out_weight(weight: Tensor) -> Tensor:
 def transform_and_convolve_fused(
     x: Tensor, theta: Tensor, weight: Tensor, bias: Tensor | None, reach: int, allow_tf32: bool
 ) -> Tensor:
-    """Convolution over windows moved by `theta`, as `transform_and_convolve`.
+    """Convolution over windows transformed by `theta`, as `transform_and_convolve`.
 
     Args:
         x: (B, C, h, w) float16, bfloat16 or float32.
         theta: (B, 4, h, w) float32.
-        weight: (C', C, k, k), of the type of `x`.
+        weight: (C', C, k, k), with the type of `x`.
         bias: (C',) or None.
-        reach: most cells from its centre that a window reads.
-        allow_tf32: whether float32 products may round their factors.
+        reach: largest offset of a sample from its window's centre, in cells.
+        allow_tf32: whether float32 products may use TF32.
 
     Returns:
         (B, C', h, w) in channels-last memory.
@@ -95,16 +95,22 @@ def transform_and_convolve_fused(
 
 
 def run_forward(
-    x: Tensor, theta: Tensor, weight: Tensor, bias: Tensor | None, reach: int, allow_tf32: bool, cut: Cut
+    x: Tensor,
+    theta: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    reach: int,
+    allow_tf32: bool,
+    blocks: BlockSizes,
 ) -> Tensor:
-    """As `transform_and_convolve_fused`, without gradients, cut into programs as given."""
+    """As `transform_and_convolve_fused`, without gradients, with the given block sizes."""
     (B, C, h, w), (C_out, _, kernel, _) = x.shape, weight.shape
     output = x.new_empty((B, h, w, C_out))
     total = B * h * w
     if total > 0:
-        sizes = _shrink(cut, total, C, C_out, x)
+        sizes = _fit_blocks(blocks, total, C, C_out, x)
         with launch_on(x):
-            forward[(count_blocks(total, sizes["PLACES"]), count_blocks(C_out, sizes["OUTPUTS"]))](
+            forward[(count_blocks(total, sizes["LOCATIONS"]), count_blocks(C_out, sizes["OUTPUTS"]))](
                 _lay_out(x), theta.contiguous(), _lay_out_weight(weight), weight if bias is None else bias,
                 output, total, h, w, C, C_out, KERNEL=kernel, REACH=reach, HAS_BIAS=bias is not None,
                 **_settings(x, allow_tf32), **sizes,
@@ -137,7 +143,7 @@ def transform_and_convolve_backward(
     needs_theta: bool,
     needs_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of maps (B, C, h, w), matrices (B, 4, h, w) and weights; empty those that are not needed."""
+    """Gradients of x (B, C, h, w), theta (B, 4, h, w) and weight; empty where not needed."""
     (B, C, h, w), (C_out, _, kernel, _) = x.shape, weight.shape
     gradient_rows, rows, theta = _lay_out(gradient.to(x.dtype)), _lay_out(x), theta.contiguous()
     sizes = (h, w, C, C_out)
@@ -148,10 +154,10 @@ def transform_and_convolve_backward(
     weight_rows = weight.new_zeros((kernel**2, C, C_out) if needs_weight else (0, 0, 0), dtype=torch.float32)
     with launch_on(x):
         if total > 0 and (needs_x or needs_theta):
-            cut = _shrink(BACKWARD_MAPS, total, C, C_out, x)
-            backward_maps[(count_blocks(total, cut["PLACES"]),)](
+            block_sizes = _fit_blocks(BACKWARD_MAPS, total, C, C_out, x)
+            backward_maps[(count_blocks(total, block_sizes["LOCATIONS"]),)](
                 gradient_rows, rows, theta, _lay_out_weight(weight), x_rows, theta_gradient, total, *sizes,
-                **shared, NEEDS_MAPS=needs_x, NEEDS_THETA=needs_theta, **cut,
+                **shared, NEEDS_MAPS=needs_x, NEEDS_THETA=needs_theta, **block_sizes,
             )  # fmt: skip
         if total > 0 and needs_weight:
             _add_weight_gradient(gradient_rows, rows, theta, weight_rows, total, sizes, shared)
@@ -171,17 +177,19 @@ def _add_weight_gradient(
     shared: dict[str, Any],
 ) -> None:
     C, C_out = sizes[2:]
-    cut = _shrink(BACKWARD_WEIGHT, total, C, C_out, rows)
-    places = cut["PLACES"]
-    blocks = count_blocks(C, cut["CHANNELS"]) * count_blocks(C_out, cut["OUTPUTS"])
+    block_sizes = _fit_blocks(BACKWARD_WEIGHT, total, C, C_out, rows)
+    locations = block_sizes["LOCATIONS"]
+    blocks = count_blocks(C, block_sizes["CHANNELS"]) * count_blocks(C_out, block_sizes["OUTPUTS"])
     taps = shared["KERNEL"] ** 2
-    processors = 1
+    multiprocessors = 1
     if rows.is_cuda:
-        processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
-    stretches = max(1, min(count_blocks(total, places), _PROGRAMS * processors // (taps * blocks)))
-    steps = count_blocks(count_blocks(total, places), stretches)
-    backward_weight[(count_blocks(total, places * steps), taps, blocks)](
-        gradient_rows, rows, theta, weight_rows, total, steps, *sizes, **shared, **cut
+        multiprocessors = torch.cuda.get_device_properties(rows.device).multi_processor_count
+    programs = max(
+        1, min(count_blocks(total, locations), _PROGRAMS_PER_SM * multiprocessors // (taps * blocks))
+    )
+    steps = count_blocks(count_blocks(total, locations), programs)
+    backward_weight[(count_blocks(total, locations * steps), taps, blocks)](
+        gradient_rows, rows, theta, weight_rows, total, steps, *sizes, **shared, **block_sizes
     )
 
 

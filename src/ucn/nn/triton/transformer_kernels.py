@@ -1,8 +1,9 @@
-"""GPU programs of the fused convolutional spatial transformer, in Triton; `triton_transformer` launches them.
+"""Triton kernels of the fused convolutional spatial transformer; `transformer.py` launches them.
 
-Maps lie as (B, h, w, C), so that a reading of all channels is one stretch of memory. Each program takes some
-locations and makes the readings of one tap and some channels at a time, in registers; they go into a matrix
-product at once, and the k² times larger map of readings is never written.
+Maps are (B, h, w, C), so that the channels of a sample are contiguous. Each program takes a block of
+locations (cells of all images, flattened) and computes the samples of one tap and a block of channels at a
+time, in registers. They go straight into a matrix product: the k² times larger map of samples is never
+written.
 """
 
 from __future__ import annotations
@@ -10,45 +11,47 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Arguments that differ from call to call; Triton would compile anew for those that are 1 or multiples of 16.
+# Arguments that vary between calls; Triton would recompile for values of 1 and multiples of 16.
 _SIZES = ["total", "steps", "h", "w"]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _load_theta(
-    theta: tl.tensor, places: tl.tensor, is_place: tl.tensor, h: tl.tensor, w: tl.tensor
+    theta: tl.tensor, locations: tl.tensor, is_location: tl.tensor, h: tl.tensor, w: tl.tensor
 ) -> tl.tensor:
-    """Column, row, first place of the image, and the matrix of each location."""
+    """Column, row, index of the image's first location, and the matrix of each location."""
     size = h * w
-    item = places // size
-    inside = places % size
+    item = locations // size
+    inside = locations % size
     start = theta + item.to(tl.int64) * 4 * size + inside
-    t11 = tl.load(start, mask=is_place, other=0.0)
-    t12 = tl.load(start + size, mask=is_place, other=0.0)
-    t21 = tl.load(start + 2 * size, mask=is_place, other=0.0)
-    t22 = tl.load(start + 3 * size, mask=is_place, other=0.0)
+    t11 = tl.load(start, mask=is_location, other=0.0)
+    t12 = tl.load(start + size, mask=is_location, other=0.0)
+    t21 = tl.load(start + 2 * size, mask=is_location, other=0.0)
+    t22 = tl.load(start + 3 * size, mask=is_location, other=0.0)
     return inside % w, inside // w, item * size, t11, t12, t21, t22
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _limit(offset: tl.tensor, REACH: tl.constexpr) -> tl.tensor:
+@triton.jit
+def _clamp(offset: tl.tensor, REACH: tl.constexpr) -> tl.tensor:
     return tl.minimum(tl.maximum(offset, -REACH), REACH)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _find_corners(x: tl.tensor, y: tl.tensor, is_place: tl.tensor, h: tl.tensor, w: tl.tensor) -> tl.tensor:
-    """The cell at the upper left of each point, how far the point is from it, corners on the map."""
+@triton.jit
+def _find_corners(
+    x: tl.tensor, y: tl.tensor, is_location: tl.tensor, h: tl.tensor, w: tl.tensor
+) -> tl.tensor:
+    """The top-left cell of each point, the offset from it, and which of the four corners are on the map."""
     left, upper = tl.floor(x), tl.floor(y)
     column, row = left.to(tl.int32), upper.to(tl.int32)
-    is_left = (column >= 0) & (column < w) & is_place
-    is_right = (column >= -1) & (column < w - 1) & is_place
+    is_left = (column >= 0) & (column < w) & is_location
+    is_right = (column >= -1) & (column < w - 1) & is_location
     is_upper = (row >= 0) & (row < h)
     is_lower = (row >= -1) & (row < h - 1)
     corners = is_left & is_upper, is_right & is_upper, is_left & is_lower, is_right & is_lower
     return row * w + column, x - left, y - upper, corners[0], corners[1], corners[2], corners[3]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _read(
     maps: tl.tensor, cells: tl.tensor, channels: tl.tensor, is_on_map: tl.tensor, C: tl.tensor
 ) -> tl.tensor:
@@ -57,20 +60,20 @@ def _read(
     return tl.load(starts[:, None] + channels[None, :], mask=is_value, other=0.0).to(tl.float32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _interpolate(
     maps: tl.tensor,
     x: tl.tensor,
     y: tl.tensor,
     first: tl.tensor,
     channels: tl.tensor,
-    is_place: tl.tensor,
+    is_location: tl.tensor,
     h: tl.tensor,
     w: tl.tensor,
     C: tl.tensor,
 ) -> tl.tensor:
-    """Bilinear readings (places, channels) in float32; outside the map counts as zero."""
-    cell, right, lower, is_00, is_01, is_10, is_11 = _find_corners(x, y, is_place, h, w)
+    """Bilinear samples (locations, channels) in float32; the map is zero outside."""
+    cell, right, lower, is_00, is_01, is_10, is_11 = _find_corners(x, y, is_location, h, w)
     cell += first
     total = ((1 - right) * (1 - lower))[:, None] * _read(maps, cell, channels, is_00, C)
     total += (right * (1 - lower))[:, None] * _read(maps, cell + 1, channels, is_01, C)
@@ -79,7 +82,7 @@ def _interpolate(
     return total
 
 
-@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)
 def forward(
     maps: tl.tensor,
     theta: tl.tensor,
@@ -96,78 +99,80 @@ def forward(
     HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
-    PLACES: tl.constexpr,
+    LOCATIONS: tl.constexpr,
     CHANNELS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ) -> None:
-    """Outputs (places, C_OUT) for maps (places, C) and weights (taps, C, C_OUT)."""
-    places = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
+    """Outputs (locations, C_OUT) for maps (locations, C) and weights (taps, C, C_OUT)."""
+    locations = tl.program_id(0) * LOCATIONS + tl.arange(0, LOCATIONS)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    is_place, is_output = places < total, outputs < C_OUT
-    column, row, first, t11, t12, t21, t22 = _load_theta(theta, places, is_place, h, w)
-    accumulator = tl.zeros([PLACES, OUTPUTS], tl.float32)
+    is_location, is_output = locations < total, outputs < C_OUT
+    column, row, first, t11, t12, t21, t22 = _load_theta(theta, locations, is_location, h, w)
+    accumulator = tl.zeros([LOCATIONS, OUTPUTS], tl.float32)
     for tap in range(KERNEL * KERNEL):
         across, down = tap % KERNEL - KERNEL // 2, tap // KERNEL - KERNEL // 2
-        x = column + _limit(t11 * across + t12 * down, REACH)
-        y = row + _limit(t21 * across + t22 * down, REACH)
+        x = column + _clamp(t11 * across + t12 * down, REACH)
+        y = row + _clamp(t21 * across + t22 * down, REACH)
         for start in range(0, C, CHANNELS):
             channels = start + tl.arange(0, CHANNELS)
-            readings = _interpolate(maps, x, y, first, channels, is_place, h, w, C)
-            factors = tl.load(
+            samples = _interpolate(maps, x, y, first, channels, is_location, h, w, C)
+            weights = tl.load(
                 weight + (tap * C + channels)[:, None] * C_OUT + outputs[None, :],
                 mask=(channels < C)[:, None] & is_output[None, :],
                 other=0.0,
             )
             if UPCAST:
-                factors = factors.to(tl.float32)
-            accumulator = tl.dot(readings.to(factors.dtype), factors, accumulator, input_precision=PRECISION)
+                weights = weights.to(tl.float32)
+            accumulator = tl.dot(samples.to(weights.dtype), weights, accumulator, input_precision=PRECISION)
     if HAS_BIAS:
         accumulator += tl.load(bias + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
-    offsets = places.to(tl.int64)[:, None] * C_OUT + outputs[None, :]
+    offsets = locations.to(tl.int64)[:, None] * C_OUT + outputs[None, :]
     tl.store(
-        output + offsets, accumulator.to(output.dtype.element_ty), mask=is_place[:, None] & is_output[None, :]
+        output + offsets,
+        accumulator.to(output.dtype.element_ty),
+        mask=is_location[:, None] & is_output[None, :],
     )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _differentiate_readings(
+@triton.jit
+def _differentiate_samples(
     gradient: tl.tensor,
     weight: tl.tensor,
     tap: tl.tensor,
-    places: tl.tensor,
+    locations: tl.tensor,
     channels: tl.tensor,
-    is_place: tl.tensor,
+    is_location: tl.tensor,
     C: tl.tensor,
     C_OUT: tl.tensor,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
-    PLACES: tl.constexpr,
+    LOCATIONS: tl.constexpr,
     CHANNELS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ) -> tl.tensor:
-    """Gradient (places, channels) of the readings of one tap."""
-    result = tl.zeros([PLACES, CHANNELS], tl.float32)
+    """Gradient (locations, channels) of the samples of one tap."""
+    result = tl.zeros([LOCATIONS, CHANNELS], tl.float32)
     for start in range(0, C_OUT, OUTPUTS):
         outputs = start + tl.arange(0, OUTPUTS)
         is_output = outputs < C_OUT
         upstream = tl.load(
-            gradient + places.to(tl.int64)[:, None] * C_OUT + outputs[None, :],
-            mask=is_place[:, None] & is_output[None, :],
+            gradient + locations.to(tl.int64)[:, None] * C_OUT + outputs[None, :],
+            mask=is_location[:, None] & is_output[None, :],
             other=0.0,
         )
-        factors = tl.load(
+        weights = tl.load(
             weight + (tap * C + channels)[None, :] * C_OUT + outputs[:, None],
             mask=(channels < C)[None, :] & is_output[:, None],
             other=0.0,
         )
         if UPCAST:
-            upstream, factors = upstream.to(tl.float32), factors.to(tl.float32)
-        result = tl.dot(upstream, factors, result, input_precision=PRECISION)
+            upstream, weights = upstream.to(tl.float32), weights.to(tl.float32)
+        result = tl.dot(upstream, weights, result, input_precision=PRECISION)
     return result
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _spread(
+@triton.jit
+def _scatter(
     target: tl.tensor,
     cells: tl.tensor,
     channels: tl.tensor,
@@ -176,13 +181,13 @@ def _spread(
     values: tl.tensor,
     C: tl.tensor,
 ) -> None:
-    """Adds a corner's share of the values to the map's gradient."""
+    """Adds the weighted values of one corner to the map's gradient."""
     starts = target + cells.to(tl.int64) * C
     is_value = is_on_map[:, None] & (channels < C)[None, :]
     tl.atomic_add(starts[:, None] + channels[None, :], share[:, None] * values, mask=is_value, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)
 def backward_maps(
     gradient: tl.tensor,
     maps: tl.tensor,
@@ -201,45 +206,45 @@ def backward_maps(
     NEEDS_THETA: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
-    PLACES: tl.constexpr,
+    LOCATIONS: tl.constexpr,
     CHANNELS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ) -> None:
-    """Gradients of maps (float32, added to) and of matrices."""
-    places = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
-    is_place = places < total
-    column, row, first, t11, t12, t21, t22 = _load_theta(theta, places, is_place, h, w)
-    g11 = tl.zeros([PLACES], tl.float32)
-    g12 = tl.zeros([PLACES], tl.float32)
-    g21 = tl.zeros([PLACES], tl.float32)
-    g22 = tl.zeros([PLACES], tl.float32)
+    """Gradients of the maps (float32, accumulated) and of theta."""
+    locations = tl.program_id(0) * LOCATIONS + tl.arange(0, LOCATIONS)
+    is_location = locations < total
+    column, row, first, t11, t12, t21, t22 = _load_theta(theta, locations, is_location, h, w)
+    g11 = tl.zeros([LOCATIONS], tl.float32)
+    g12 = tl.zeros([LOCATIONS], tl.float32)
+    g21 = tl.zeros([LOCATIONS], tl.float32)
+    g22 = tl.zeros([LOCATIONS], tl.float32)
     for tap in range(KERNEL * KERNEL):
         across, down = tap % KERNEL - KERNEL // 2, tap // KERNEL - KERNEL // 2
         offset_x, offset_y = t11 * across + t12 * down, t21 * across + t22 * down
-        x, y = column + _limit(offset_x, REACH), row + _limit(offset_y, REACH)
-        cell, right, lower, is_00, is_01, is_10, is_11 = _find_corners(x, y, is_place, h, w)
+        x, y = column + _clamp(offset_x, REACH), row + _clamp(offset_y, REACH)
+        cell, right, lower, is_00, is_01, is_10, is_11 = _find_corners(x, y, is_location, h, w)
         cell += first
-        along_x = tl.zeros([PLACES], tl.float32)
-        along_y = tl.zeros([PLACES], tl.float32)
+        along_x = tl.zeros([LOCATIONS], tl.float32)
+        along_y = tl.zeros([LOCATIONS], tl.float32)
         for start in range(0, C, CHANNELS):
             channels = start + tl.arange(0, CHANNELS)
-            wanted = _differentiate_readings(
-                gradient, weight, tap, places, channels, is_place, C, C_OUT,
-                PRECISION, UPCAST, PLACES, CHANNELS, OUTPUTS,
+            sample_gradient = _differentiate_samples(
+                gradient, weight, tap, locations, channels, is_location, C, C_OUT,
+                PRECISION, UPCAST, LOCATIONS, CHANNELS, OUTPUTS,
             )  # fmt: skip
             if NEEDS_MAPS:
-                _spread(map_gradient, cell, channels, is_00, (1 - right) * (1 - lower), wanted, C)
-                _spread(map_gradient, cell + 1, channels, is_01, right * (1 - lower), wanted, C)
-                _spread(map_gradient, cell + w, channels, is_10, (1 - right) * lower, wanted, C)
-                _spread(map_gradient, cell + w + 1, channels, is_11, right * lower, wanted, C)
+                _scatter(map_gradient, cell, channels, is_00, (1 - right) * (1 - lower), sample_gradient, C)
+                _scatter(map_gradient, cell + 1, channels, is_01, right * (1 - lower), sample_gradient, C)
+                _scatter(map_gradient, cell + w, channels, is_10, (1 - right) * lower, sample_gradient, C)
+                _scatter(map_gradient, cell + w + 1, channels, is_11, right * lower, sample_gradient, C)
             if NEEDS_THETA:
                 v00, v01 = _read(maps, cell, channels, is_00, C), _read(maps, cell + 1, channels, is_01, C)
                 v10 = _read(maps, cell + w, channels, is_10, C)
                 v11 = _read(maps, cell + w + 1, channels, is_11, C)
                 slope_x = (1 - lower)[:, None] * (v01 - v00) + lower[:, None] * (v11 - v10)
                 slope_y = (1 - right)[:, None] * (v10 - v00) + right[:, None] * (v11 - v01)
-                along_x += tl.sum(wanted * slope_x, axis=1)
-                along_y += tl.sum(wanted * slope_y, axis=1)
+                along_x += tl.sum(sample_gradient * slope_x, axis=1)
+                along_y += tl.sum(sample_gradient * slope_y, axis=1)
         if NEEDS_THETA:
             along_x = tl.where(tl.abs(offset_x) <= REACH, along_x, 0.0)
             along_y = tl.where(tl.abs(offset_y) <= REACH, along_y, 0.0)
@@ -249,14 +254,14 @@ def backward_maps(
             g22 += along_y * down
     if NEEDS_THETA:
         size = h * w
-        start_of_theta = theta_gradient + (places // size).to(tl.int64) * 4 * size + places % size
-        tl.store(start_of_theta, g11, mask=is_place)
-        tl.store(start_of_theta + size, g12, mask=is_place)
-        tl.store(start_of_theta + 2 * size, g21, mask=is_place)
-        tl.store(start_of_theta + 3 * size, g22, mask=is_place)
+        theta_start = theta_gradient + (locations // size).to(tl.int64) * 4 * size + locations % size
+        tl.store(theta_start, g11, mask=is_location)
+        tl.store(theta_start + size, g12, mask=is_location)
+        tl.store(theta_start + 2 * size, g21, mask=is_location)
+        tl.store(theta_start + 3 * size, g22, mask=is_location)
 
 
-@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_SIZES)
 def backward_weight(
     gradient: tl.tensor,
     maps: tl.tensor,
@@ -272,11 +277,11 @@ def backward_weight(
     REACH: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
-    PLACES: tl.constexpr,
+    LOCATIONS: tl.constexpr,
     CHANNELS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ) -> None:
-    """Gradient of the weights (taps, C, C_OUT) in float32, added to, over `steps` * PLACES places."""
+    """Accumulates the weights' gradient (taps, C, C_OUT) in float32 over `steps` * LOCATIONS locations."""
     tap = tl.program_id(1)
     output_blocks = tl.cdiv(C_OUT, OUTPUTS)
     channels = (tl.program_id(2) // output_blocks) * CHANNELS + tl.arange(0, CHANNELS)
@@ -284,21 +289,21 @@ def backward_weight(
     across, down = tap % KERNEL - KERNEL // 2, tap // KERNEL - KERNEL // 2
     accumulator = tl.zeros([CHANNELS, OUTPUTS], tl.float32)
     for step in range(steps):
-        places = (tl.program_id(0) * steps + step) * PLACES + tl.arange(0, PLACES)
-        is_place = places < total
-        column, row, first, t11, t12, t21, t22 = _load_theta(theta, places, is_place, h, w)
-        x = column + _limit(t11 * across + t12 * down, REACH)
-        y = row + _limit(t21 * across + t22 * down, REACH)
-        readings = _interpolate(maps, x, y, first, channels, is_place, h, w, C)
+        locations = (tl.program_id(0) * steps + step) * LOCATIONS + tl.arange(0, LOCATIONS)
+        is_location = locations < total
+        column, row, first, t11, t12, t21, t22 = _load_theta(theta, locations, is_location, h, w)
+        x = column + _clamp(t11 * across + t12 * down, REACH)
+        y = row + _clamp(t21 * across + t22 * down, REACH)
+        samples = _interpolate(maps, x, y, first, channels, is_location, h, w, C)
         upstream = tl.load(
-            gradient + places.to(tl.int64)[:, None] * C_OUT + outputs[None, :],
-            mask=is_place[:, None] & (outputs < C_OUT)[None, :],
+            gradient + locations.to(tl.int64)[:, None] * C_OUT + outputs[None, :],
+            mask=is_location[:, None] & (outputs < C_OUT)[None, :],
             other=0.0,
         )
         if UPCAST:
             upstream = upstream.to(tl.float32)
-        readings = tl.trans(readings.to(upstream.dtype))
-        accumulator = tl.dot(readings, upstream, accumulator, input_precision=PRECISION)
+        samples = tl.trans(samples.to(upstream.dtype))
+        accumulator = tl.dot(samples, upstream, accumulator, input_precision=PRECISION)
     offsets = (tap * C + channels)[:, None] * C_OUT + outputs[None, :]
     is_weight = (channels < C)[:, None] & (outputs < C_OUT)[None, :]
     tl.atomic_add(weight_gradient + offsets, accumulator, mask=is_weight, sem="relaxed")
