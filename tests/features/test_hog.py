@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 
 from support.photo_cases import make_photo
-from ucn.features import DenseHog
 from ucn.features.extractor import to_grey
+from ucn.features.hog import DenseHog
 
 
 def describe_slowly(grey: NDArray[np.uint8], x: int, y: int) -> NDArray[np.float64]:
-    """The block round one pixel: 4 × 4 histograms 8 px apart, of 8 directions."""
+    """The block around one pixel: 4 × 4 histograms 8 px apart, of 8 directions."""
     values = grey.astype(np.float64) / 255
     height, width = values.shape
     block = np.zeros((4, 4, 8))

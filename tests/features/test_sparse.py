@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ucn.features import DenseDaisy, DenseKaze
+from ucn.features.classical import DenseDaisy, DenseKaze
 from ucn.features.sparse import (
     GridDescriptorsAtKeypoints,
     Keypoints,

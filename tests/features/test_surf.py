@@ -1,4 +1,4 @@
-"""SURF by mahotas: that it lies where the grid says, turns with the image, and is missed politely."""
+"""SURF by mahotas: centred on its cells, rotation invariant, and optional."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ import torch
 
 from support.photo_cases import make_photo
 from ucn.errors import ConfigError
-from ucn.evaluate.core.methods import load_methods
 from ucn.evaluate.points.predictions import find_points
 from ucn.features.extractor import count_cells, to_grey
 from ucn.features.sparse import match_keypoints
-from ucn.features.surf import DenseSurf, SurfKeypoints, find_obstacle
+from ucn.features.surf import DenseSurf, SurfKeypoints, explain_unavailable
+from ucn.paper.registry import METHODS
 
-needs_mahotas = pytest.mark.skipif(bool(find_obstacle()), reason=find_obstacle() or "there")
+needs_mahotas = pytest.mark.skipif(bool(explain_unavailable()), reason=explain_unavailable() or "there")
 
 
 def turn_error(side: int) -> float:
@@ -58,14 +58,14 @@ def test_every_cell_has_a_descriptor_of_unit_length(size_hw: tuple[int, int]) ->
 
 @needs_mahotas
 def test_the_method() -> None:
-    (method,) = load_methods(["surf"]).methods
+    (method,) = METHODS.load_dense(["surf"]).methods
     assert method.key["surf"] == {"scale": 4}
     assert "20 px" in method.title
 
 
 def test_without_mahotas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'ucn[baselines]'" in load_methods(["surf"]).skipped["surf"]
+    assert "pip install 'ucn[baselines]'" in METHODS.load_dense(["surf"]).skipped["surf"]
     for extractor in (DenseSurf(), SurfKeypoints()):
         with pytest.raises(ConfigError, match="needs mahotas"):
             extractor.extract(torch.zeros(3, 40, 40))
@@ -95,7 +95,7 @@ def test_no_keypoints() -> None:
 def test_descriptors_at_given_points() -> None:
     photo = make_photo(60, 64, seed=4, grain=8)
     points = np.array([[22.0, 30.0], [2.0, 2.0]], np.float32)
-    found = DenseSurf().describe_at(to_grey(photo), points)
+    found = DenseSurf().compute_at(to_grey(photo), points)
     dense = DenseSurf().extract(photo).map.features[0]
     assert np.allclose(found, dense[:, [7, 0], [5, 0]].t().numpy(), atol=1e-6)
-    assert DenseSurf().describe_at(to_grey(photo), points[:0]).shape == (0, 64)
+    assert DenseSurf().compute_at(to_grey(photo), points[:0]).shape == (0, 64)

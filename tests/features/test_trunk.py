@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from support.photo_cases import make_photo
 from support.trunk_cases import make_arrays, write_npz
 from ucn.errors import ImageReadError, WeightsError
-from ucn.features import UntrainedTrunk
+from ucn.features.trunk import UntrainedTrunk
 from ucn.nn import load_imagenet_trunk
 from ucn.nn.googlenet import GoogLeNetTrunk
 

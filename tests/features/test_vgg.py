@@ -11,9 +11,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ucn.errors import ConfigError, WeightsError
-from ucn.evaluate.core.methods import MethodFiles, list_methods, load_methods
+from ucn.features.method import MethodFiles
 from ucn.features.vgg import VggConv4
-from ucn.paper.figures import find_systems
+from ucn.paper.registry import METHODS
+from ucn.paper.results import find_systems
 
 CONVOLUTIONS = {0: (3, 64), 2: (64, 64), 5: (64, 128), 7: (128, 128), 10: (128, 256), 12: (256, 256)} | {
     14: (256, 256),
@@ -70,12 +71,12 @@ def test_it_is_torchvisions_network(path: Path) -> None:
     torch.testing.assert_close(found.map.features[0], describe_slowly(image), atol=1e-5, rtol=1e-4)
 
 
-def test_cells_see_what_lies_round_their_centres(path: Path) -> None:
+def test_receptive_fields_are_centred_on_cells(path: Path) -> None:
     extractor = VggConv4(path)
     grey = torch.full((3, 160, 160), 0.5)
     plain = extractor.extract(grey).map.features[0]
     spot = grey.clone()
-    spot[:, 76:84, 60:68] = 1.0  # round x = 63.5, y = 79.5
+    spot[:, 76:84, 60:68] = 1.0  # around x = 63.5, y = 79.5
     change = (extractor.extract(spot).map.features[0] - plain).norm(dim=0)
     weights = change / change.sum()
     y, x = torch.meshgrid(8 * torch.arange(20) + 3.5, 8 * torch.arange(20) + 3.5, indexing="ij")
@@ -105,10 +106,10 @@ def test_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         VggConv4(tmp_path / "vgg16.pth")
     for suffix, content in itertools.product((".pth", ".safetensors"), (b"", b"not weights at all")):
         (tmp_path / f"damaged{suffix}").write_bytes(content)
-        with pytest.raises(WeightsError, match="is no file of weights"):
+        with pytest.raises(WeightsError, match="is not a file of weights"):
             VggConv4(tmp_path / f"damaged{suffix}")
     torch.save(Harmful(), tmp_path / "harmful.pth")
-    with pytest.raises(WeightsError, match="is no file of weights"):
+    with pytest.raises(WeightsError, match="is not a file of weights"):
         VggConv4(tmp_path / "harmful.pth")
     assert not (tmp_path / "harm.txt").exists()
     torch.save([1, 2], tmp_path / "list.pth")
@@ -132,15 +133,15 @@ def test_wrong_arrays(tmp_path: Path, change: str) -> None:
 
 def test_as_a_method(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCN_DATA", raising=False)
-    assert "vgg" in list_methods()
-    assert "--vgg" in load_methods(["vgg"]).skipped["vgg"]
-    assert "vgg" not in load_methods(None).skipped
-    loaded = load_methods(["vgg", "vgg+sift-flow"], MethodFiles(vgg=path))
+    assert "vgg" in METHODS.list_names()
+    assert "`MethodFiles.vgg`" in METHODS.load_dense(["vgg"]).skipped["vgg"]
+    assert "vgg" not in METHODS.load_dense(None).skipped
+    loaded = METHODS.load_dense(["vgg", "vgg+sift-flow"], MethodFiles(vgg=path))
     assert [method.name for method in loaded.methods] == ["vgg", "vgg+sift-flow"]
     assert find_systems(loaded.methods[1]) == ("conv4 flow",)
-    assert "vgg" in [method.name for method in load_methods(None, MethodFiles(vgg=path)).methods]
+    assert "vgg" in [method.name for method in METHODS.load_dense(None, MethodFiles(vgg=path)).methods]
     assert np.isfinite(loaded.methods[0].extractor.extract(torch.rand(3, 40, 40)).map.features.numpy()).all()
-    with pytest.raises(WeightsError, match="--vgg expects"):
-        load_methods(["vgg"], MethodFiles(vgg=path.with_name("absent.pth")))
+    with pytest.raises(WeightsError, match="`vgg` must be a file"):
+        METHODS.load_dense(["vgg"], MethodFiles(vgg=path.with_name("absent.pth")))
     with pytest.raises(ConfigError, match="no method 'vggg'; did you mean 'vgg'"):
-        load_methods(["vggg"])
+        METHODS.load_dense(["vggg"])

@@ -9,8 +9,7 @@ from ucn.data.example import example_pair
 from ucn.data.io import read_image
 from ucn.errors import WeightsError
 from ucn.evaluate.points.predictions import find_points
-from ucn.features import XFeat
-from ucn.features.xfeat import find_obstacle
+from ucn.features.xfeat import XFeat, explain_unavailable
 
 FILE = "peers/xfeat_vga.onnx"
 
@@ -66,10 +65,10 @@ def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WeightsError, match="not an ONNX network"):
         XFeat(tmp_path / "bad.onnx")
     monkeypatch.setattr("ucn.features.xfeat._MAX_FILE_BYTES", 3)
-    assert "the limit for XFeat's network is 3" in find_obstacle(tmp_path / "bad.onnx")
+    assert "the limit for XFeat's network is 3" in explain_unavailable(tmp_path / "bad.onnx")
 
 
-def test_without_onnxruntime_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(WeightsError, match=r"needs onnxruntime, .* pip install 'ucn\[baselines\]'"):
         XFeat(tmp_path / "any.onnx")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ucn.paper.belief_propagation import Smoothness, minimise_on_grid, tell
+from ucn.paper.belief_propagation import Smoothness, compute_message, minimise_on_grid
 
 Problem = tuple[Tensor, Tensor, Tensor]
 """Costs, costs of single variables, and where windows start."""
@@ -45,7 +45,7 @@ def found_energy(problem: Problem, smoothness: Smoothness, iterations: int) -> f
 
 
 def make_problem(seed: int, h: int, w: int, side: int, jump: int = 2) -> Problem:
-    """Random numbers."""
+    """Random values."""
     generator = torch.Generator().manual_seed(seed)
     costs = torch.rand(h, w, side, side, generator=generator) * 4
     own_costs = torch.rand(2, h, w, side, generator=generator)
@@ -56,8 +56,8 @@ def make_problem(seed: int, h: int, w: int, side: int, jump: int = 2) -> Problem
 def test_a_message_by_hand() -> None:
     beliefs = torch.tensor([4.0, 1.0, 9.0, 9.0])
     # From state 1, at cost 1: 3, 1, 3, 5; no state costs more than the limit above the least.
-    assert tell(beliefs, Smoothness(2.0, 10.0)).tolist() == [2, 0, 2, 4]
-    assert tell(beliefs, Smoothness(2.0, 3.0)).tolist() == [2, 0, 2, 3]
+    assert compute_message(beliefs, Smoothness(2.0, 10.0)).tolist() == [2, 0, 2, 4]
+    assert compute_message(beliefs, Smoothness(2.0, 3.0)).tolist() == [2, 0, 2, 3]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -82,7 +82,7 @@ def test_grids_with_loops_come_close_to_the_minimum(seed: int) -> None:
     assert energy < grid_energy(problem, smoothness, [(state % 2, state // 2) for state in alone])
 
 
-def test_x_and_y_are_told_apart() -> None:
+def test_x_and_y_are_not_swapped() -> None:
     costs = torch.ones(3, 4, 3, 3)
     costs[..., 0, 2] = 0  # y by its first state, x by its last
     own_costs, starts = torch.zeros(2, 3, 4, 3), torch.zeros(2, 3, 4, dtype=torch.int64)
@@ -91,7 +91,7 @@ def test_x_and_y_are_told_apart() -> None:
     assert (found == torch.tensor([2, 0])).all()
 
 
-def test_a_blank_middle_follows_its_surroundings() -> None:
+def test_smoothness_fills_a_textureless_centre() -> None:
     costs = torch.full((1, 9, 3, 3), 1.0)
     costs[0, [0, 1, 7, 8], 1, 2] = 0.0
     own_costs, starts = torch.zeros(2, 1, 9, 3), torch.zeros(2, 1, 9, dtype=torch.int64)
@@ -102,7 +102,7 @@ def test_a_blank_middle_follows_its_surroundings() -> None:
 def test_windows_that_start_elsewhere_mean_other_displacements() -> None:
     # Two cells whose windows start 2 apart: their states agree where they show the same displacement.
     costs = torch.zeros(1, 2, 3, 3)
-    costs[0, 0, :, :] = torch.tensor([5.0, 5.0, 0.0])  # cell 0 wants its last state, displacement 0 + 2
+    costs[0, 0, :, :] = torch.tensor([5.0, 5.0, 0.0])  # cell 0 prefers its last state, displacement 0 + 2
     own_costs = torch.zeros(2, 1, 2, 3)
     starts = torch.tensor([[[0, 2]], [[0, 0]]])
     found = minimise_on_grid(costs, own_costs, starts, Smoothness(1.0, 9.0), 5)

@@ -45,7 +45,7 @@ def slow_atoms(features0: Tensor, features1: Tensor, cells: int) -> Tensor:
 
 
 def slow_best(maps: Tensor, y: int, x: int) -> float:
-    """The best of the 3 × 3 places round (2 y, 2 x) of a map (h, w); 0 where that lies outside."""
+    """The maximum of 3 × 3 positions around (2 y, 2 x) of a map (h, w); 0 outside."""
     h, w = maps.shape
     if not (0 <= 2 * y < h and 0 <= 2 * x < w):
         return 0.0
@@ -54,7 +54,7 @@ def slow_best(maps: Tensor, y: int, x: int) -> float:
 
 
 def slow_level(below: Tensor, level: int, cells: int) -> Tensor:
-    """A level from the one below, patch by patch and place by place."""
+    """A level from the one below, patch by patch and position by position."""
     n, m = (below.shape[0] - 1, below.shape[1] - 1) if level == 1 else below.shape[:2]
     h, w = ((side + 1) // 2 for side in below.shape[2:])
     shifts = quarter_shifts(cells, level)
@@ -85,7 +85,7 @@ def test_pyramid_against_loops(cells: int) -> None:
         assert torch.allclose(found, level, atol=1e-5)
 
 
-def test_level_zero_where_it_is_asked() -> None:
+def test_level_zero_at_given_positions() -> None:
     maps = make_maps(1, (9, 8), (7, 6))
     atoms = cut_atoms(*maps, 4, POWER)
     whole = slow_atoms(*maps, 4).flatten(2)
@@ -98,19 +98,19 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     atoms = cut_atoms(*make_maps(3, (9, 8), (7, 6)), 2, POWER)
     places = torch.randint(0, 42, (4, 4, 3), generator=torch.Generator().manual_seed(2))
     whole, asked = atoms.correlate(), atoms.look_up(places)
-    monkeypatch.setattr("ucn.paper.correlation._CHUNK_NUMBERS", 1)
+    monkeypatch.setattr("ucn.paper.correlation._CHUNK_VALUES", 1)
     assert torch.allclose(atoms.correlate(), whole)
     assert torch.allclose(atoms.look_up(places), asked)
 
 
-def test_negative_similarities_count_as_nothing() -> None:
+def test_negative_similarities_are_clamped() -> None:
     atoms = Atoms(torch.ones(1, 1, 1), torch.ones(1, 1), (1, 1), 2, POWER)
     assert atoms.rectify(torch.tensor([-0.5, 0.0, 0.25])).tolist() == pytest.approx([0, 0, 0.25**POWER])
 
 
 @pytest.mark.parametrize("cells", [2, 4, 6])
 def test_quarters_are_half_a_patch_apart_and_do_not_drift(cells: int) -> None:
-    # The middle of a patch lies half way between its quarters; its place, in cells, against level 0's.
+    # The centre of a patch lies half way between its quarters; its position in cells, against level 0's.
     drift = 0.0
     for level in range(1, 7):
         before, after = quarter_shifts(cells, level)

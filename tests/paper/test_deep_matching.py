@@ -1,4 +1,4 @@
-"""DeepMatching: the way down against all paths, peaks and claims by hand, shifts with a known answer."""
+"""DeepMatching: descent against all paths, peaks and conflicts by hand, known shifts."""
 
 from itertools import product
 
@@ -7,15 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from support.flow_cases import bend, find_errors
-from ucn.features import DenseSift
-from ucn.paper import DeepMatching, DeepPixels, NearestNeighbours
+from support.flow_cases import deform_texture, find_errors
+from ucn.features.classical import DenseSift
+from ucn.features.pair_matcher import NearestNeighbours
 from ucn.paper.correlation import Atoms, build_levels, child_step, cut_atoms, quarter_shifts
-from ucn.paper.deep_matching import AtomicMatches, descend, drop_repetitions, find_peaks
+from ucn.paper.deep_matching import AtomicMatches, DeepMatching, descend, drop_repeated, find_peaks
+from ucn.paper.deep_pixels import DeepPixels
 from ucn.types import FeatureMap
 
 Best = dict[tuple[int, int], dict[tuple[int, int], float]]
-"""By patch and place: the best sum of similarities of any path from the top to there."""
+"""By patch and position: the best sum of similarities of any path from the top to there."""
 
 
 def make_atoms(seed: int, cells: int) -> Atoms:
@@ -29,7 +30,7 @@ def make_atoms(seed: int, cells: int) -> Atoms:
 
 
 def slow_descent(atoms: Atoms, levels: list[Tensor]) -> Best:
-    """Follows every place of every patch down, one by one, without leaving any behind."""
+    """Traces every position of every patch down, one by one."""
     n0, m0 = atoms.patches0.shape[:2]
     h1, w1 = atoms.grid1_hw
     everywhere = torch.arange(h1 * w1).expand(n0, m0, h1 * w1)
@@ -70,7 +71,7 @@ def _follow(best: Best, below: Tensor, level: int, cells: int) -> Best:
 
 
 @pytest.mark.parametrize("cells", [2, 4])
-def test_the_way_down_against_all_paths(cells: int) -> None:
+def test_descent_against_all_paths(cells: int) -> None:
     atoms = make_atoms(0, cells)
     levels = build_levels(atoms)
     assert len(levels) == 2
@@ -82,7 +83,7 @@ def test_the_way_down_against_all_paths(cells: int) -> None:
         assert float(found.scores[i, j]) == pytest.approx(score, rel=1e-5)
 
 
-def test_few_places_lose_little() -> None:
+def test_few_positions_suffice() -> None:
     atoms = make_atoms(1, 2)
     levels = build_levels(atoms)
     few, many = descend(atoms, levels, kept=4), descend(atoms, levels, kept=99)
@@ -92,7 +93,7 @@ def test_few_places_lose_little() -> None:
 
 @pytest.mark.parametrize("extractor", [DeepPixels(1), DeepPixels(2), DenseSift()])
 def test_a_shift(extractor: DeepPixels | DenseSift) -> None:
-    views = bend((96, 128), (24.0, -8.0))
+    views = deform_texture((96, 128), (24.0, -8.0))
     matcher = DeepMatching(atom_cells=2 if isinstance(extractor, DenseSift) else 4)
     errors = find_errors(extractor, matcher, views, use_refinement=False)
     assert errors.quantile(0.9) < 0.01
@@ -100,31 +101,31 @@ def test_a_shift(extractor: DeepPixels | DenseSift) -> None:
 
 
 def test_waves_are_followed() -> None:
-    views = bend((96, 112), (9.0, 5.0), waves=3.0)
+    views = deform_texture((96, 112), (9.0, 5.0), waves=3.0)
     errors = find_errors(DeepPixels(1), DeepMatching(), views)
     assert errors.quantile(0.9) < 2
     assert errors.mean() < 0.2 * find_errors(DeepPixels(1), NearestNeighbours(), views).mean()
 
 
 def test_it_is_deterministic() -> None:
-    views = bend((64, 72), (5.0, 3.0), waves=2.0)
+    views = deform_texture((64, 72), (5.0, 3.0), waves=2.0)
     first, second = (find_errors(DeepPixels(1), DeepMatching(), views) for _ in range(2))
     assert torch.equal(first, second)
 
 
-def test_of_two_claims_the_better_one_stays() -> None:
+def test_of_two_matches_of_a_square_the_better_one_is_kept() -> None:
     rows, columns = torch.tensor([[0, 1, 5]]), torch.tensor([[7, 6, 7]])
-    claims = AtomicMatches(rows, columns, torch.tensor([[1.0, 2.0, 0.5]]))
-    assert claims.is_best_claim(4).tolist() == [[False, True, True]]  # the first two lie in one square
+    matches = AtomicMatches(rows, columns, torch.tensor([[1.0, 2.0, 0.5]]))
+    assert matches.is_best_in_square(4).tolist() == [[False, True, True]]  # the first two lie in one square
     lost = AtomicMatches(rows, columns, torch.tensor([[1.0, -torch.inf, 0.5]]))
-    assert lost.is_best_claim(4).tolist() == [[True, False, True]]
+    assert lost.is_best_in_square(4).tolist() == [[True, False, True]]
 
 
-def test_repeated_places_count_once() -> None:
+def test_repeated_positions_count_once() -> None:
     places = torch.tensor([[3, 5, 3, 5, 3]])
     scores = torch.tensor([[1.0, 2.0, 4.0, 2.0, 4.0]])
     infinite = torch.inf
-    assert drop_repetitions(places, scores).tolist() == [[-infinite, 2, 4, -infinite, -infinite]]
+    assert drop_repeated(places, scores).tolist() == [[-infinite, 2, 4, -infinite, -infinite]]
 
 
 def test_peaks_by_hand() -> None:
@@ -139,7 +140,7 @@ def test_peaks_by_hand() -> None:
 
 
 def test_padding_is_not_matched() -> None:
-    views = bend((64, 80), (6.0, 0.0))
+    views = deform_texture((64, 80), (6.0, 0.0))
     map0, map1 = (DeepPixels(1).extract(image).map for image in (views.image0, views.image1))
     is_allowed = torch.zeros(map1.grid_hw, dtype=torch.bool)
     is_allowed[:, 30:] = True

@@ -1,4 +1,4 @@
-"""DeepMatching's pixel descriptors: by hand on an edge, and that they lie where the map says."""
+"""DeepMatching's pixel descriptors: by hand on an edge, and centred on their cells."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.photo_cases import make_photo
-from ucn.paper import DeepPixels
+from ucn.paper.deep_pixels import DeepPixels
 
 
 def test_blank_pixels_are_all_constant() -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from support.photo_cases import make_photo
+from ucn.features.pixel_sift import PixelSift
 from ucn.paper.distances import UNRELATED, scale_to_sift, unrelated_distance, window_costs
-from ucn.paper.pixel_sift import PixelSift
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 2**20])
@@ -54,5 +54,5 @@ def test_sift_is_the_unit() -> None:
     photo0, photo1 = make_photo(64, 80, seed=0, grain=5), make_photo(64, 80, seed=1, grain=7)
     maps = [PixelSift(stride=2).extract(photo).map.features[0] for photo in (photo0, photo1)]
     assert scale_to_sift(*maps) == pytest.approx(1.0, abs=0.1)
-    doubled = [features.repeat(4, 1, 1) / 2 for features in maps]  # four times the numbers, of unit length
+    doubled = [features.repeat(4, 1, 1) / 2 for features in maps]  # four times the dimensions, of unit length
     assert scale_to_sift(*doubled) == pytest.approx(scale_to_sift(*maps) / 2, rel=1e-4)

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.flow_cases import bend, find_errors
-from ucn.features import DenseSift
-from ucn.paper import NearestNeighbours, PixelSift, SpatialPyramid
-from ucn.paper.dsp import leaf_costs, list_edges, minimise_on_graph, spread_l1
+from support.flow_cases import deform_texture, find_errors
+from ucn.features.classical import DenseSift
+from ucn.features.pair_matcher import NearestNeighbours
+from ucn.features.pixel_sift import PixelSift
+from ucn.paper.dsp import SpatialPyramid, leaf_costs, list_edges, minimise_on_graph, spread_l1
 from ucn.types import FeatureMap
 
 
@@ -90,7 +91,7 @@ def test_few_samples_still_speak_for_each_leaf() -> None:
 
 
 def test_a_shift_and_waves() -> None:
-    views = bend((112, 128), (24.0, -11.0), waves=3.0)
+    views = deform_texture((112, 128), (24.0, -11.0), waves=3.0)
     errors = find_errors(PixelSift(stride=4, bin_pixels=4.5), SpatialPyramid(), views)
     assert errors.quantile(0.9) < 2
     alone = find_errors(PixelSift(stride=4, bin_pixels=4.5), NearestNeighbours(), views)
@@ -98,8 +99,8 @@ def test_a_shift_and_waves() -> None:
 
 
 def test_repetition_is_resolved_by_the_nodes() -> None:
-    # Two copies of a texture side by side: only their surroundings tell them apart.
-    views = bend((64, 128), (8.0, 0.0))
+    # Two copies of a texture side by side: only their surroundings differ.
+    views = deform_texture((64, 128), (8.0, 0.0))
     twice = [image.clone() for image in (views.image0, views.image1)]
     twice[0][:, 20:44, 84:108] = twice[0][:, 20:44, 20:44]
     twice[1][:, 20:44, 92:116] = twice[1][:, 20:44, 28:52]
@@ -109,8 +110,8 @@ def test_repetition_is_resolved_by_the_nodes() -> None:
     assert (found - points - torch.tensor([8.0, 0.0])).abs().max() < 2
 
 
-def test_padding_and_nothing_at_all() -> None:
-    views = bend((64, 80), (6.0, 0.0))
+def test_masks() -> None:
+    views = deform_texture((64, 80), (6.0, 0.0))
     map0, map1 = (DenseSift().extract(image).map for image in (views.image0, views.image1))
     is_allowed = torch.zeros(map1.grid_hw, dtype=torch.bool)
     is_allowed[:, 10:] = True

@@ -3,21 +3,24 @@
 import pytest
 import torch
 
-from support.flow_cases import bend, find_errors
-from ucn.features import DenseSift
-from ucn.paper import NearestNeighbours, PixelSift, SiftFlow
-from ucn.paper.sift_flow import build_pyramid, grow
+from support.flow_cases import deform_texture, find_errors
+from ucn.features.classical import DenseSift
+from ucn.features.pair_matcher import NearestNeighbours
+from ucn.features.pixel_sift import PixelSift
+from ucn.paper.sift_flow import SiftFlow, build_pyramid, upsample_flow
 from ucn.types import FeatureMap
 
 
 def test_a_shift_larger_than_any_window() -> None:
     # 26 cells to the left on a grid of 120: found on the coarsest level, carried down to whole pixels.
-    errors = find_errors(PixelSift(), SiftFlow(), bend((90, 120), (26.0, -9.0)), use_refinement=False)
+    errors = find_errors(
+        PixelSift(), SiftFlow(), deform_texture((90, 120), (26.0, -9.0)), use_refinement=False
+    )
     assert errors.quantile(0.9) < 0.01
 
 
 def test_waves_are_followed() -> None:
-    views = bend((96, 112), (7.0, 4.0), waves=4.0)
+    views = deform_texture((96, 112), (7.0, 4.0), waves=4.0)
     errors = find_errors(PixelSift(), SiftFlow(), views)
     assert errors.median() < 1
     assert errors.quantile(0.9) < 2
@@ -25,12 +28,12 @@ def test_waves_are_followed() -> None:
 
 
 def test_any_features_will_do() -> None:
-    views = bend((128, 144), (-13.0, 10.0), waves=3.0)
+    views = deform_texture((128, 144), (-13.0, 10.0), waves=3.0)
     assert find_errors(DenseSift(), SiftFlow(), views).quantile(0.9) < 3
 
 
 def test_it_is_deterministic() -> None:
-    views = bend((64, 72), (5.0, 3.0), waves=2.0)
+    views = deform_texture((64, 72), (5.0, 3.0), waves=2.0)
     threads = torch.get_num_threads()
     first, second = (find_errors(PixelSift(stride=2), SiftFlow(), views) for _ in range(2))
     assert torch.equal(first, second)
@@ -51,7 +54,7 @@ def test_smoothness_decides_where_features_do_not() -> None:
 
 
 def test_padding_is_not_matched() -> None:
-    views = bend((64, 80), (6.0, 0.0))
+    views = deform_texture((64, 80), (6.0, 0.0))
     map0, map1 = (PixelSift(stride=2).extract(image).map for image in (views.image0, views.image1))
     is_allowed = torch.zeros(map1.grid_hw, dtype=torch.bool)
     is_allowed[:, 20:] = True
@@ -65,7 +68,7 @@ def test_padding_is_not_matched() -> None:
 
 
 def test_maps_of_other_sizes() -> None:
-    views = bend((66, 90), (9.0, 5.0))
+    views = deform_texture((66, 90), (9.0, 5.0))
     map0 = PixelSift(stride=2).extract(views.image0[:, :50, :70].contiguous()).map
     map1 = PixelSift(stride=2).extract(views.image1).map
     is_there = (views.points0 < torch.tensor([58.0, 38.0])).all(dim=-1)
@@ -87,9 +90,9 @@ def test_both_pyramids_have_the_same_levels(
     assert torch.allclose(pyramid[1][:, 1, -1], features[:, 2:4, -1].mean(dim=1))
 
 
-def test_growing_a_flow() -> None:
+def test_upsampling_a_flow() -> None:
     flow = torch.tensor([[[1, -2]], [[0, 3]]])
-    assert grow(flow, torch.zeros(5, 2, 3)).tolist() == [
+    assert upsample_flow(flow, torch.zeros(5, 2, 3)).tolist() == [
         [[2, 2, -4], [2, 2, -4]],
         [[0, 0, 6], [0, 0, 6]],
     ]

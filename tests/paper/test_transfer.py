@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from support.photo_cases import make_photo
-from ucn.features import DenseHog
-from ucn.paper.transfer import PartGallery, describe_object, from_relative, to_relative
+from ucn.features.hog import DenseHog
+from ucn.paper.transfer import PartGallery, compute_object_descriptor, from_relative, to_relative
 
 
 def make_gallery() -> PartGallery:
@@ -36,7 +36,7 @@ def test_a_hidden_part_comes_from_the_next_object() -> None:
     assert copied(torch.tensor([0.9, 0.1, 0.5]), "bird", [0, 1]) == [[0.1, 0.2], [0.5, 0.6]]
 
 
-def test_parts_that_nobody_shows() -> None:
+def test_parts_that_are_visible_nowhere() -> None:
     gallery = make_gallery()
     hidden = PartGallery(
         gallery.descriptors, gallery.parts, gallery.is_visible.new_zeros(3, 2), gallery.kinds
@@ -60,21 +60,21 @@ def test_relative_to_a_box_by_hand() -> None:
     assert from_relative(relative, wide).tolist() == [[-0.5, -0.5], [39.5, 19.5], [9.5, 9.5]]
 
 
-def test_the_descriptor_sees_the_box_alone() -> None:
+def test_the_descriptor_depends_on_the_box_only() -> None:
     photo, other = make_photo(96, 96, seed=0, grain=7), make_photo(96, 96, seed=1, grain=7)
     box = (30.0, 20.0, 77.0, 67.0)
     pasted = other.clone()
     pasted[:, 20:68, 30:78] = photo[:, 20:68, 30:78]
-    found = describe_object(DenseHog(), photo, box)
+    found = compute_object_descriptor(DenseHog(), photo, box)
     assert found.norm().item() == pytest.approx(1, rel=1e-5)
-    assert torch.allclose(found, describe_object(DenseHog(), pasted, box), atol=1e-6)
-    assert float(found @ describe_object(DenseHog(), other, box)) < 0.95
+    assert torch.allclose(found, compute_object_descriptor(DenseHog(), pasted, box), atol=1e-6)
+    assert float(found @ compute_object_descriptor(DenseHog(), other, box)) < 0.95
 
 
 def test_boxes_that_leave_the_image() -> None:
     photo = make_photo(40, 50, seed=0, grain=7)
-    whole = describe_object(DenseHog(), photo, (0.0, 0.0, 49.0, 39.0))
-    assert torch.equal(describe_object(DenseHog(), photo, (-9.0, -3.0, 80.0, 60.0)), whole)
-    assert torch.equal(describe_object(DenseHog(), photo, (70.0, 0.0, 90.0, 30.0)), whole)
-    thin = describe_object(DenseHog(), photo, (3.0, 3.0, 3.0, 3.0))
+    whole = compute_object_descriptor(DenseHog(), photo, (0.0, 0.0, 49.0, 39.0))
+    assert torch.equal(compute_object_descriptor(DenseHog(), photo, (-9.0, -3.0, 80.0, 60.0)), whole)
+    assert torch.equal(compute_object_descriptor(DenseHog(), photo, (70.0, 0.0, 90.0, 30.0)), whole)
+    thin = compute_object_descriptor(DenseHog(), photo, (3.0, 3.0, 3.0, 3.0))
     assert math.isclose(float(thin.norm()), 1, rel_tol=1e-5)

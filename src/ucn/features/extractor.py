@@ -1,4 +1,4 @@
-"""What a method must do to be measured beside the network, and the grid that hand-made descriptors lie on."""
+"""The protocol of feature extractors, and the grid that classical dense descriptors are computed on."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from ucn.nn import MIN_SIDE
 from ucn.types import FeatureMap, Features, FloatArray, ImageLike
 
 STRIDE = 4
-"""Pixels between the cells of hand-made descriptors: as fine as the network's own grid."""
+"""Pixels between the cells of classical descriptors, as in the network."""
 OFFSET = 2
-"""Pixel that cell 0 of hand-made descriptors is centred on, as in the network; a whole one, since OpenCV's
-SIFT rounds positions."""
+"""Pixel coordinate of cell 0 of classical descriptors, as in the network; OpenCV's SIFT rounds it."""
 
 GreyArray = NDArray[np.uint8]
 
-# Blank surfaces give descriptors of no length; what is below this is rounding.
-_SHORTEST = 1e-6
+_MIN_NORM = 1e-6  # descriptors of textureless surfaces are zero up to rounding
 
 
 class Extractor(Protocol):
-    """Turns an image into dense features; `ucn.Matcher` is one, and so is every baseline."""
+    """Extracts dense features from an image; `ucn.Matcher` is one, and so is every baseline.
+
+    An extractor with a detector of its own has a class attribute ``has_own_keypoints = True``.
+    """
 
     def extract(self, image: ImageLike) -> Features:
-        """Describes one image, whole, on a regular grid of cells.
+        """Extracts features on a regular grid of cells.
 
         Args:
             image: path, `PIL.Image`, numpy uint8 (H, W, 3) RGB or (H, W), or torch (3, H, W) in [0, 1].
@@ -42,8 +43,13 @@ class Extractor(Protocol):
         """
 
 
+def has_own_keypoints(extractor: object) -> bool:
+    """Whether an extractor detects keypoints itself, as DISK does; others give the centres of their cells."""
+    return bool(getattr(extractor, "has_own_keypoints", False))
+
+
 def read_pixels(image: ImageLike) -> Tensor:
-    """An image as (3, H, W) in [0, 1]; raises `ImageReadError` where a side is too short to describe."""
+    """An image as (3, H, W) in [0, 1]; raises `ImageReadError` where a side is too short."""
     pixels = to_tensor(image)
     height, width = pixels.shape[-2:]
     if min(height, width) < MIN_SIDE:
@@ -55,14 +61,14 @@ def read_pixels(image: ImageLike) -> Tensor:
 
 
 def to_grey(pixels: Tensor) -> GreyArray:
-    """Luma of (3, H, W) RGB in [0, 1] as OpenCV weighs it (BT.601), rounded to uint8 (H, W)."""
+    """Luma of (3, H, W) RGB in [0, 1] with OpenCV's weights (BT.601), rounded to uint8 (H, W)."""
     weights = pixels.new_tensor([0.299, 0.587, 0.114])
     grey = torch.einsum("c,chw->hw", weights, pixels).mul(255).round().clamp(0, 255)
     return np.ascontiguousarray(grey.to(torch.uint8).cpu().numpy())
 
 
 def count_cells(image_hw: tuple[int, int]) -> tuple[int, int]:
-    """(h, w): how many cells of `STRIDE` and `OFFSET` have their centre on an image."""
+    """(h, w): the number of cells of `STRIDE` and `OFFSET` whose centre lies on an image."""
     height, width = image_hw
     return (height - OFFSET + STRIDE - 1) // STRIDE, (width - OFFSET + STRIDE - 1) // STRIDE
 
@@ -75,35 +81,31 @@ def list_centres(image_hw: tuple[int, int]) -> FloatArray:
     return centres
 
 
-def make_unit(descriptors: Tensor, dim: int) -> Tensor:
-    """Descriptors of unit length along `dim`; those of no length, of blank surfaces, become all equal."""
+def normalise_descriptors(descriptors: Tensor, dim: int) -> Tensor:
+    """Descriptors of unit length along `dim`; zero descriptors become one constant unit vector."""
     lengths = descriptors.norm(dim=dim, keepdim=True)
-    flat = torch.full_like(descriptors, descriptors.shape[dim] ** -0.5)
-    return torch.where(lengths > _SHORTEST, F.normalize(descriptors, dim=dim, eps=_SHORTEST), flat)
+    constant = torch.full_like(descriptors, descriptors.shape[dim] ** -0.5)
+    return torch.where(lengths > _MIN_NORM, F.normalize(descriptors, dim=dim, eps=_MIN_NORM), constant)
 
 
 def make_features(
-    descriptors: Tensor, image_hw: tuple[int, int], stride: int = STRIDE, offset: float = OFFSET
+    descriptors: Tensor,
+    image_hw: tuple[int, int],
+    stride: int = STRIDE,
+    offset: float = OFFSET,
+    *,
+    encoded_hw: tuple[int, int] | None = None,
 ) -> Features:
-    """Features of an image that was described at its own size; all cell centres are its keypoints.
+    """Features of an image, with the centres of all cells as keypoints.
 
     Args:
-        descriptors: (D, h, w), of any length.
-        image_hw: (H, W).
-        stride: pixels between cells.
-        offset: pixel of cell 0.
+        descriptors: (D, h, w), of any length; they are normalised.
+        image_hw: (H, W) of the image.
+        stride: pixels between cells, at the encoded size.
+        offset: pixel coordinate of cell 0, at the encoded size.
+        encoded_hw: (H, W) at which the descriptors were computed; `image_hw` when None.
     """
-    return resized_features(descriptors, image_hw, image_hw, stride, offset)
-
-
-def resized_features(
-    descriptors: Tensor,
-    encoded_hw: tuple[int, int],
-    image_hw: tuple[int, int],
-    stride: int,
-    offset: float,
-) -> Features:
-    """Features of an image of `image_hw` that was described at the size `encoded_hw`; see `make_features`."""
-    feature_map = FeatureMap(make_unit(descriptors, 0)[None], stride, offset, encoded_hw)
+    encoded_hw = encoded_hw or image_hw
+    feature_map = FeatureMap(normalise_descriptors(descriptors, 0)[None], stride, offset, encoded_hw)
     keypoints = resize_points(cell_centres(feature_map), resize_scale(encoded_hw, image_hw))
     return Features(feature_map, image_hw, keypoints)

@@ -1,15 +1,17 @@
-"""SURF (Bay et al. 2008), on a grid and at its own keypoints: by mahotas, as OpenCV comes without it."""
+"""SURF (Bay et al. 2008), on a grid and at its own keypoints: by mahotas, as OpenCV is built without it."""
 
 from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from ucn.errors import ConfigError
 from ucn.features.extractor import (
+    STRIDE,
     GreyArray,
     count_cells,
     list_centres,
@@ -20,35 +22,45 @@ from ucn.features.extractor import (
 from ucn.features.sparse import Keypoints
 from ucn.types import Features, FloatArray, ImageLike
 
-# Units of scale from a point to the farthest pixel that mahotas may read; it leaves out points nearer to the
-# border. Measured: about 16.
+# Scales from a point to the farthest pixel that mahotas may read; it drops points nearer to the border.
+# Measured: about 16.
 _REACH = 18
-# Pixels that its descriptors are centred left of and above the point. Measured: where the descriptors of an
-# image turned by 180 degrees are those of the image.
+# Pixels by which its descriptors are centred left of and above the point. Measured by rotating an image by
+# 180 degrees and comparing descriptors.
 _CENTRE = 1.0
-_THRESHOLD = 1.0  # of the detector; mahotas' own is 0.1, which lets noise of dark surfaces through
+_THRESHOLD = 1.0  # of the detector; mahotas' default of 0.1 lets noise of dark surfaces through
 
 
 @dataclass(frozen=True)
 class DenseSurf:
-    """SURF at each cell: sums of wavelets in 4 × 4 squares, 64 numbers, turned to the dominant direction.
+    """SURF at each cell: sums of wavelets in 4 × 4 squares, rotated to the dominant orientation.
 
     Attributes:
-        scale: of all points in pixels: squares are 5 scales wide. A whole number, since mahotas' descriptors
+        scale: of all points in pixels; squares are 5 scales wide. A whole number, since mahotas' descriptors
             on a grid hardly match at scales of 1.5 or 2.5.
     """
 
+    dim: ClassVar[int] = 64
+    stride: ClassVar[int] = STRIDE
     scale: int = 4
 
+    @property
+    def title(self) -> str:
+        """Name and settings."""
+        return (
+            f"dense SURF, 4 × 4 squares of {5 * self.scale} px, {self.dim} dimensions, rotated to the "
+            f"dominant orientation, one cell per {STRIDE} px"
+        )
+
     def extract(self, image: ImageLike) -> Features:
-        """Describes the grey image at every cell."""
+        """Computes the descriptors of the grey image at every cell."""
         pixels = read_pixels(image)
         image_hw = (pixels.shape[-2], pixels.shape[-1])
-        descriptors = self.describe_at(to_grey(pixels), list_centres(image_hw))
+        descriptors = self.compute_at(to_grey(pixels), list_centres(image_hw))
         return make_features(torch.from_numpy(descriptors).t().reshape(-1, *count_cells(image_hw)), image_hw)
 
-    def describe_at(self, grey: GreyArray, points: FloatArray) -> FloatArray:
-        """Descriptors (K, 64) at points (K, 2); beyond the border the image goes on as at the border.
+    def compute_at(self, grey: GreyArray, points: FloatArray) -> FloatArray:
+        """Descriptors (K, 64) at points (K, 2); the image is extended by its border pixels.
 
         Raises:
             ConfigError: mahotas is not installed.
@@ -57,28 +69,32 @@ class DenseSurf:
         from mahotas.features import surf
 
         frame = _REACH * self.scale
-        # Row, column, scale, strength and sign of the Laplacian; the last two mean nothing to a descriptor.
-        asked = np.ones((len(points), 5))
-        asked[:, :2], asked[:, 2] = points[:, ::-1] + frame + _CENTRE, self.scale
+        # Row, column, scale, strength and sign of the Laplacian; descriptors do not depend on the last two.
+        interest_points = np.ones((len(points), 5))
+        interest_points[:, :2] = points[:, ::-1] + frame + _CENTRE
+        interest_points[:, 2] = self.scale
         framed = np.pad(grey, frame, mode="edge")
-        descriptors = surf.descriptors(framed, asked, descriptor_only=True)
+        descriptors = surf.descriptors(framed, interest_points, descriptor_only=True)
         if len(descriptors) != len(points):
-            raise RuntimeError(f"mahotas described {len(descriptors)} of {len(points)} points; expected all")
+            raise RuntimeError(
+                f"mahotas computed {len(descriptors)} of {len(points)} descriptors; expected all"
+            )
         return np.asarray(descriptors, np.float32)
 
 
 @dataclass(frozen=True)
 class SurfKeypoints:
-    """SURF's keypoints with SURF's descriptors, of the scale and direction found there.
+    """SURF's keypoints with SURF's descriptors, at the scale and orientation of each keypoint.
 
     Attributes:
-        max_count: of the strongest so many, those far enough from the border are kept.
+        max_count: the strongest keypoints to detect; those too near to the border are then dropped.
     """
 
+    dim: ClassVar[int] = DenseSurf.dim
     max_count: int = 4096
 
     def extract(self, image: ImageLike) -> Keypoints:
-        """Finds and describes the keypoints of the grey image.
+        """Detects keypoints of the grey image and computes their descriptors.
 
         Raises:
             ConfigError: mahotas is not installed.
@@ -92,14 +108,14 @@ class SurfKeypoints:
         return Keypoints(torch.from_numpy(rows[:, 1::-1].copy()), torch.from_numpy(rows[:, 6:].copy()))
 
 
-def find_obstacle() -> str:
-    """Why SURF cannot be computed; empty where it can."""
+def explain_unavailable() -> str:
+    """Why SURF cannot be computed here; empty where it can."""
     if importlib.util.find_spec("mahotas") is None:
         return "SURF needs mahotas, which is not installed: pip install 'ucn[baselines]'"
     return ""
 
 
 def _require_mahotas() -> None:
-    reason = find_obstacle()
+    reason = explain_unavailable()
     if reason:
         raise ConfigError(reason)

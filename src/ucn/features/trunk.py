@@ -1,4 +1,4 @@
-"""The network's trunk as ImageNet left it: what training on correspondences adds shows against this."""
+"""The network's trunk with its ImageNet weights: the baseline that shows what training adds."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ _TILE_SIDE = 1536
 
 
 class UntrainedTrunk:
-    """GoogLeNet's inception_4a at one cell per 4 pixels, 512 numbers, of unit length."""
+    """GoogLeNet's inception_4a at one cell per 4 pixels, normalised.
+
+    Attributes:
+        device: where the network runs.
+    """
+
+    dim, stride = 512, 4
+    title = "GoogLeNet's inception_4a as trained on ImageNet, one cell per 4 px, 512 dimensions"
 
     def __init__(self, path: Path, device: torch.device | str = "cpu") -> None:
         """Loads BVLC's arrays.
 
         Args:
-            path: the file that `ucn train` starts from: an .npz of ``NAME_w``, ``NAME_b`` arrays, say.
+            path: a file that `ucn train` starts from, such as an .npz of ``NAME_w``, ``NAME_b`` arrays.
             device: where the network runs.
 
         Raises:
@@ -36,7 +43,7 @@ class UntrainedTrunk:
 
     @torch.no_grad()
     def extract(self, image: ImageLike) -> Features:
-        """Describes an image at every cell."""
+        """Computes the descriptors of an image at every cell."""
         pixels = read_pixels(image).to(self.device)
         found = encode_in_tiles(self._model, pixels[None], _TILE_SIDE)
         return make_features(found.features[0], found.image_hw, found.stride, found.offset)

@@ -1,4 +1,4 @@
-"""XFeat (Potje et al. 2024), a modern peer: its dense descriptors from an ONNX file, run by onnxruntime."""
+"""XFeat (Potje et al. 2024): its dense descriptors from an ONNX file, run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -11,51 +11,54 @@ import torch
 import torch.nn.functional as F
 
 from ucn.errors import WeightsError
-from ucn.features.extractor import read_pixels, resized_features
+from ucn.features.extractor import make_features, read_pixels
 from ucn.types import Features, ImageLike
 
 INPUT_HW = (480, 640)
-"""The one size that the exported network takes."""
-STRIDE, OFFSET = 8, 3.5
-"""Training assigns pixel x to cell x // 8, so cell c covers the pixels 8c to 8c + 7."""
-
-_DIM = 64
+"""The only input size of the exported network."""
+_OFFSET = 3.5  # training assigns pixel x to cell x // 8, so cell c covers the pixels 8c to 8c + 7
 _MAX_FILE_BYTES = 256 * 2**20
 
 
 class XFeat:
-    """XFeat's dense descriptors, one per 8 pixels, 64 numbers.
+    """XFeat's dense descriptors, one per 8 pixels.
 
-    An image of another size than 640 × 480 is scaled to fit into it, and the rest of the input is filled with
-    its mean grey; cells beyond the image are cut off.
+    An image of another size than 640 × 480 is scaled to fit into it, and the input is padded with its mean
+    grey; cells outside the image are dropped.
     """
+
+    dim, stride = 64, 8
+    title = (
+        "XFeat's dense descriptors, one per 8 px, 64 dimensions; other sizes than 640 × 480 are fitted into "
+        "it"
+    )
 
     def __init__(self, path: Path, threads: int = 0) -> None:
         """Opens the network.
 
         Args:
             path: the ONNX file, with an input of 1 × 1 × 480 × 640, grey 0..255.
-            threads: of the CPU; 0 takes as many as there are.
+            threads: of the CPU; 0 uses all cores.
 
         Raises:
             WeightsError: onnxruntime is not installed, or the file is missing, damaged or another network.
         """
-        reason = find_obstacle(path)
+        reason = explain_unavailable(path)
         if reason:
             raise WeightsError(reason)
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        # Threads that wait busily for the next image would take the cores from whoever works in between.
+        # Threads that spin while they wait for the next image slow down all other work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(
                 path.read_bytes(), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # onnxruntime has an exception class of its own for each kind of damage
+        except Exception as error:  # onnxruntime raises many classes of its own
             raise WeightsError(f"{path} is not an ONNX network that onnxruntime can run: {error}") from error
-        self._input, self._output = _find_ends(self._session, path)
+        self._input, self._output = _find_tensors(self._session, path)
         self._path, self._threads = path, threads
 
     def __reduce__(self) -> tuple[type[XFeat], tuple[Path, int]]:
@@ -63,7 +66,7 @@ class XFeat:
 
     @torch.no_grad()
     def extract(self, image: ImageLike) -> Features:
-        """Describes an image at every cell."""
+        """Computes the descriptors of an image at every cell."""
         pixels = read_pixels(image).cpu()
         image_hw = (pixels.shape[-2], pixels.shape[-1])
         grey = pixels.mean(dim=0)[None, None] * 255
@@ -71,16 +74,16 @@ class XFeat:
         fitted_hw = (max(1, round(image_hw[0] * scale)), max(1, round(image_hw[1] * scale)))
         if fitted_hw != image_hw:
             grey = F.interpolate(grey, fitted_hw, mode="bilinear", antialias=True, align_corners=False)
-        rest = (0, INPUT_HW[1] - fitted_hw[1], 0, INPUT_HW[0] - fitted_hw[0])
-        canvas = F.pad(grey, rest, value=float(grey.mean()))
+        padding = (0, INPUT_HW[1] - fitted_hw[1], 0, INPUT_HW[0] - fitted_hw[0])
+        canvas = F.pad(grey, padding, value=float(grey.mean()))
         found = self._session.run([self._output], {self._input: np.ascontiguousarray(canvas.numpy())})[0]
-        h, w = (max(1, int((side - 1 - OFFSET) // STRIDE) + 1) for side in fitted_hw)
+        h, w = (max(1, int((side - 1 - _OFFSET) // self.stride) + 1) for side in fitted_hw)
         descriptors = torch.from_numpy(np.asarray(found, np.float32))[0, :, :h, :w]
-        return resized_features(descriptors, fitted_hw, image_hw, STRIDE, OFFSET)
+        return make_features(descriptors, image_hw, self.stride, _OFFSET, encoded_hw=fitted_hw)
 
 
-def find_obstacle(path: Path) -> str:
-    """Why XFeat cannot be run; empty where it can."""
+def explain_unavailable(path: Path) -> str:
+    """Why XFeat cannot run here; empty where it can."""
     if importlib.util.find_spec("onnxruntime") is None:
         return "XFeat needs onnxruntime, which is not installed: pip install 'ucn[baselines]'"
     try:
@@ -94,13 +97,13 @@ def find_obstacle(path: Path) -> str:
     return ""
 
 
-def _find_ends(session: Any, path: Path) -> tuple[str, str]:
-    """Names of the input and of the output that holds the descriptors."""
+def _find_tensors(session: Any, path: Path) -> tuple[str, str]:
+    """Names of the input and of the output with the descriptors."""
     inputs = [node.name for node in session.get_inputs() if node.shape == [1, 1, *INPUT_HW]]
-    wanted = [1, _DIM, INPUT_HW[0] // STRIDE, INPUT_HW[1] // STRIDE]
-    outputs = [node.name for node in session.get_outputs() if node.shape == wanted]
+    shape = [1, XFeat.dim, INPUT_HW[0] // XFeat.stride, INPUT_HW[1] // XFeat.stride]
+    outputs = [node.name for node in session.get_outputs() if node.shape == shape]
     if len(session.get_inputs()) != 1 or not inputs or not outputs:
         raise WeightsError(
-            f"{path} is not XFeat for 640 × 480: expected an input {[1, 1, *INPUT_HW]} and an output {wanted}"
+            f"{path} is not XFeat for 640 × 480: expected an input {[1, 1, *INPUT_HW]} and an output {shape}"
         )
     return inputs[0], outputs[0]

@@ -1,13 +1,13 @@
 """The correlation pyramid of DeepMatching, from the bottom up (Revaud et al. 2016, sections 3.2 and 3.3).
 
-Image 0 is cut into atomic patches of A × A cells. Level 0 says how similar each is to image 1 at every cell.
-A patch of the next level has four patches of the one below as its quarters, each of which may move a little:
-its similarity is the mean of theirs, each the best of 3 × 3 places round where the quarter should be, at
-every second place, and raised to a power that favours what is similar throughout. Patches of all levels lie
-on the grid of the atomic ones, so that they overlap; quarters that lie outside image 0 do not count.
+Image 0 is cut into atomic patches of A × A cells. Level 0 holds the similarity of each to image 1 at every
+cell. A patch of the next level consists of four patches of the level below, its quarters, each of which may
+move: its similarity is the mean of theirs, each the maximum of 3 × 3 positions around the expected one, at
+every second position, and raised to a power that favours patches whose quarters all match. Patches of all
+levels lie on the grid of the atomic ones, so that they overlap; quarters outside image 0 do not count.
 
-A place k on level l stands for cell ``2^l k`` plus a constant of image 1, so that a patch at k has its
-quarters round the places ``2 (k + shift)`` of the level below, with the shifts of `quarter_shifts`.
+Position k on level l is cell ``2^l k`` of image 1 plus a constant, so that a patch at k has its quarters
+around positions ``2 (k + shift)`` of the level below, with the shifts of `quarter_shifts`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_CHUNK_NUMBERS = 2**24
+_CHUNK_VALUES = 2**24
 _QUARTERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 
@@ -27,8 +27,8 @@ class Atoms:
     """Patches of A × A cells: those of image 0 side by side, those of image 1 at every cell.
 
     Attributes:
-        patches0: (n0, m0, E) unit vectors divided by their number in a patch, E = D * A * A.
-        patches1: (E, h1 * w1), zero beyond the image.
+        patches0: (n0, m0, E) concatenated unit descriptors divided by A², E = D * A * A.
+        patches1: (E, h1 * w1), zero outside the image.
         grid1_hw: (h1, w1).
         cells: A, even.
         power: of the rectification.
@@ -41,41 +41,41 @@ class Atoms:
     power: float
 
     def correlate(self) -> Tensor:
-        """(n0, m0, ceil(h1 / 2), ceil(w1 / 2)) level 0, rectified and pooled at once, being large."""
+        """(n0, m0, ceil(h1 / 2), ceil(w1 / 2)) level 0, rectified and pooled in chunks to save memory."""
         h1, w1 = self.grid1_hw
         flat = self.patches0.flatten(0, 1)
         pooled = flat.new_empty(len(flat), (h1 + 1) // 2, (w1 + 1) // 2)
-        chunk = max(1, _CHUNK_NUMBERS // (h1 * w1))
+        chunk = max(1, _CHUNK_VALUES // (h1 * w1))
         for first in range(0, len(flat), chunk):
             part = slice(first, first + chunk)
             pooled[part] = self.rectify(pool((flat[part] @ self.patches1).view(-1, h1, w1)))
         return pooled.view(*self.patches0.shape[:2], *pooled.shape[1:])
 
-    def look_up(self, places: Tensor) -> Tensor:
-        """Level 0 at given places.
+    def look_up(self, positions: Tensor) -> Tensor:
+        """Level 0 at given positions.
 
         Args:
-            places: (n0, m0, K) int64, ``row * w1 + column``.
+            positions: (n0, m0, K) int64, ``row * w1 + column``.
 
         Returns:
             (n0, m0, K).
         """
-        flat, wanted = self.patches0.flatten(0, 1), places.flatten(0, 1)
+        flat, indices = self.patches0.flatten(0, 1), positions.flatten(0, 1)
         columns = self.patches1.t().contiguous()
-        found = flat.new_empty(wanted.shape)
-        chunk = max(1, _CHUNK_NUMBERS // max(1, wanted.shape[1] * columns.shape[1]))
+        found = flat.new_empty(indices.shape)
+        chunk = max(1, _CHUNK_VALUES // max(1, indices.shape[1] * columns.shape[1]))
         for first in range(0, len(flat), chunk):
             part = slice(first, first + chunk)
-            found[part] = torch.einsum("pe,pke->pk", flat[part], columns[wanted[part]])
-        return self.rectify(found).view(places.shape)
+            found[part] = torch.einsum("pe,pke->pk", flat[part], columns[indices[part]])
+        return self.rectify(found).view(positions.shape)
 
     def rectify(self, similarities: Tensor) -> Tensor:
-        """Similarities in [-1, 1] raised to the power; what is negative counts as nothing."""
+        """Similarities in [-1, 1], clamped to 0 and raised to the power."""
         return similarities.clamp_min(0).pow_(self.power)
 
 
 def cut_atoms(features0: Tensor, features1: Tensor, cells: int, power: float) -> Atoms:
-    """Cuts two maps (D, h, w) of unit descriptors into patches; the last cells may fill none."""
+    """Cuts two maps (D, h, w) of unit descriptors into patches; incomplete ones are dropped."""
     n0, m0 = features0.shape[-2] // cells, features0.shape[-1] // cells
     used = features0[:, : n0 * cells, : m0 * cells]
     patches0 = used.reshape(-1, n0, cells, m0, cells).permute(1, 3, 0, 2, 4).flatten(2) / cells**2
@@ -85,9 +85,9 @@ def cut_atoms(features0: Tensor, features1: Tensor, cells: int, power: float) ->
 
 
 def build_levels(atoms: Atoms) -> list[Tensor]:
-    """Levels 1 and up: (n, m, h, w) similarities of patches n × m at places h × w; n = n0 - 1, m = m0 - 1.
+    """Levels 1 and up: (n, m, h, w) similarities of n × m patches at h × w positions; n = n0 - 1, m = m0 - 1.
 
-    Patch (i, j) of each level has the corner between atomic patches (i, j) and (i + 1, j + 1) in its middle.
+    Patch (i, j) of each level is centred on the corner between atomic patches (i, j) and (i + 1, j + 1).
     Levels are added until patches are larger than image 0.
     """
     below = atoms.correlate()
@@ -103,7 +103,7 @@ def build_levels(atoms: Atoms) -> list[Tensor]:
 
 
 def _aggregate(below: Tensor, level: int, atoms: Atoms) -> Tensor:
-    """Level 2 or higher from the pooled level below it."""
+    """Level 2 or higher from the pooled level below."""
     n, m = below.shape[:2]
     shifts, step = quarter_shifts(atoms.cells, level), child_step(level)
     total, count = torch.zeros_like(below), below.new_zeros(n, m, 1, 1)
@@ -116,36 +116,36 @@ def _aggregate(below: Tensor, level: int, atoms: Atoms) -> Tensor:
 
 
 def child_step(level: int) -> int:
-    """How many atomic patches the middles of a patch's quarters lie from its own, on level 2 or higher."""
+    """Atomic patches from the centre of a patch to the centres of its quarters, on level 2 or higher."""
     return int(2 ** (level - 2))
 
 
 def pair_up(count: int, step: int) -> tuple[slice, slice]:
-    """Which patches of `count` have one `step` further, and those."""
+    """Slices of the patches, of `count`, that have a patch `step` further, and of those patches."""
     if step >= 0:
         return slice(0, max(0, count - step)), slice(min(step, count), count)
     return slice(min(-step, count), count), slice(0, max(0, count + step))
 
 
 def quarter_shifts(cells: int, level: int) -> tuple[int, int]:
-    """Where the quarters of a patch lie, in places of the pooled level below: before and after its middle.
+    """Shifts of the quarters before and after a patch's centre, in positions of the pooled level below.
 
-    They are half a patch apart. Where that is an odd number of places, the middle cannot lie on a place; it
-    is put half a place before and behind one in turn, so that no level drifts away.
+    Quarters are half a patch apart. Where that is an odd number of positions, the centre lies between two; it
+    is rounded down and up on alternate levels, so that levels do not drift.
     """
     first = -(cells // 4) if cells % 4 == 0 else (0 if level % 2 else -(cells // 2))
     return first, first + cells // 2
 
 
 def pool(maps: Tensor) -> Tensor:
-    """Maps (..., h, w): the best of 3 × 3 places, at every second place."""
+    """Maps (..., h, w): the maximum of 3 × 3 positions, at every second position."""
     h, w = maps.shape[-2:]
     pooled = F.max_pool2d(maps.reshape(-1, 1, h, w), 3, stride=2, padding=1)
     return pooled.view(*maps.shape[:-2], *pooled.shape[-2:])
 
 
 def shift_maps(maps: Tensor, down: int, right: int) -> Tensor:
-    """Maps (..., h, w) read at places ``(y + down, x + right)``; 0 beyond their border."""
+    """Maps (..., h, w) read at ``(y + down, x + right)``; 0 outside."""
     h, w = maps.shape[-2:]
     framed = F.pad(maps, (max(-right, 0), max(right, 0), max(-down, 0), max(down, 0)))
     top, left = max(down, 0), max(right, 0)

@@ -4,47 +4,54 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.features.extractor import read_pixels, resized_features, to_grey
+from ucn.features.extractor import make_features, read_pixels, to_grey
 from ucn.types import Features, ImageLike
 
 _DIRECTIONS = 8
-_BLUR = 1.0  # pixels, before the gradients, after them and after the squashing
-_SQUASHING = 0.2  # slope of the sigmoid that keeps strong edges from drowning weak ones
-_CONSTANT = 0.3  # a ninth number: where there is no gradient, descriptors are alike and not noise
+_BLUR = 1.0  # pixels, before the gradients, after them and after the sigmoid
+_SLOPE = 0.2  # of the sigmoid that compresses strong gradients
+_CONSTANT = 0.3  # ninth dimension, which makes textureless pixels alike in place of noise
 
 
 @dataclass(frozen=True)
 class DeepPixels:
-    """Nine numbers a pixel, of unit length.
+    """Nine dimensions a pixel, normalised.
 
     Attributes:
-        reduction: how many times smaller the image is made first; the paper's figures for large images are
-            for 2.
+        reduction: factor by which the image is reduced first; the paper uses 2 for large images.
     """
+
+    dim: ClassVar[int] = _DIRECTIONS + 1
 
     reduction: int = 2
 
+    @property
+    def stride(self) -> int:
+        """Pixels between cells."""
+        return self.reduction
+
     def extract(self, image: ImageLike) -> Features:
-        """Describes the grey image at every pixel of its reduced size."""
+        """Computes the descriptors of the grey image at every pixel of its reduced size."""
         pixels = read_pixels(image)
         image_hw = (pixels.shape[-2], pixels.shape[-1])
         grey = torch.from_numpy(to_grey(pixels)).float()[None]
         if self.reduction > 1:
             grey = F.avg_pool2d(grey[None], self.reduction, ceil_mode=True)[0]
         layers = _blur(_split_by_direction(_blur(grey)))
-        squashed = _blur(2 * torch.sigmoid(_SQUASHING * layers) - 1)
-        descriptors = torch.cat([squashed, torch.full_like(squashed[:1], _CONSTANT)])
+        compressed = _blur(2 * torch.sigmoid(_SLOPE * layers) - 1)
+        descriptors = torch.cat([compressed, torch.full_like(compressed[:1], _CONSTANT)])
         # Pixel c of the reduced image covers the pixels from reduction * c on.
-        return resized_features(descriptors, image_hw, image_hw, self.reduction, (self.reduction - 1) / 2)
+        return make_features(descriptors, image_hw, self.reduction, (self.reduction - 1) / 2)
 
 
 def _split_by_direction(grey: Tensor) -> Tensor:
-    """(1, H, W) to how much each gradient points into each direction, (8, H, W), none of it negative."""
+    """(1, H, W) to the positive components of gradients along 8 directions, (8, H, W)."""
     framed = F.pad(grey[None], (1, 1, 1, 1), mode="replicate")[0, 0]
     along_x = (framed[1:-1, 2:] - framed[1:-1, :-2]) / 2
     along_y = (framed[2:, 1:-1] - framed[:-2, 1:-1]) / 2

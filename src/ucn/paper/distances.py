@@ -1,8 +1,8 @@
-"""What a match of two cells costs, in the one unit that the weights of the energies are given in.
+"""Matching costs of cells, in the unit of the energies of SIFT Flow and DSP.
 
-The energies of SIFT Flow and DSP weigh smoothness against L1 distances of SIFT descriptors of unit length.
-Other descriptors have more or fewer numbers, signed or not, so their distances are scaled: two cells that
-have nothing to do with each other are to be as far apart as they are with SIFT.
+These energies weigh smoothness against L1 distances of SIFT descriptors of unit length. L1 distances of other
+descriptors depend on their dimension and sign, so they are scaled until unrelated cells are as far apart on
+average as they are with SIFT.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 UNRELATED = 8.6
-"""Mean L1 distance of SIFT descriptors at unrelated places; what other features are scaled to."""
+"""Mean L1 distance of SIFT descriptors at unrelated positions, to which other features are scaled."""
 
 
 def unrelated_distance(features0: Tensor, features1: Tensor) -> float:
-    """Mean L1 distance between cells of two maps (D, h, w) that lie at unrelated places.
+    """Mean L1 distance between cells of two maps (D, h, w) at unrelated positions.
 
-    Cell k of one map is compared with cell k from the end of the other, which is the same for both orders of
-    the images and takes no random numbers.
+    Cell k of one map is compared with cell k from the end of the other, which needs no random numbers and is
+    symmetric in the images.
     """
     rows0, rows1 = features0.flatten(1), features1.flatten(1).flip(1)
     count = min(rows0.shape[1], rows1.shape[1])
@@ -26,7 +26,7 @@ def unrelated_distance(features0: Tensor, features1: Tensor) -> float:
 
 
 def scale_to_sift(features0: Tensor, features1: Tensor) -> float:
-    """The factor that makes L1 distances of two maps (D, h, w) comparable with those of SIFT."""
+    """The factor that scales L1 distances of two maps (D, h, w) to those of SIFT."""
     found = unrelated_distance(features0, features1)
     return UNRELATED / found if found > 0 else 1.0
 
@@ -40,16 +40,16 @@ def window_costs(
     is_allowed1: Tensor | None,
     memory_bytes: int = 4 * 2**20,
 ) -> Tensor:
-    """Truncated L1 distances of each cell to those in a window round the place where its search starts.
+    """Truncated L1 distances of each cell to the cells of a window in image 1.
 
     Args:
         features0: (D, h, w) of image 0.
         features1: (D, h1, w1) of image 1.
-        starts: (2, h, w) int64, displacement (x, y) in cells at the middle of each window.
+        starts: (2, h, w) int64, displacement (x, y) in cells of the centre of each window.
         radius: of the windows, in cells.
-        limit: distances beyond count as this much, and so does what lies outside image 1.
+        limit: truncation of distances, and the cost of cells outside image 1.
         is_allowed1: (h1 * w1,) bool; other cells count as outside. None allows all.
-        memory_bytes: budget of the temporaries; small ones stay in the cache of a core.
+        memory_bytes: of temporary arrays; small ones stay in the cache of a core.
 
     Returns:
         (h, w, L, L) with L = 2 * radius + 1; the last axis is that of x.
@@ -58,14 +58,14 @@ def window_costs(
     h1, w1 = features1.shape[1:]
     side = 2 * radius + 1
     rows0, rows1 = features0.flatten(1).t().contiguous(), features1.flatten(1).t().contiguous()
-    numbers = torch.arange(h * w, device=rows0.device)
+    cells0 = torch.arange(h * w, device=rows0.device)
     steps = torch.arange(-radius, radius + 1, device=rows0.device)
-    columns = numbers % w + starts[0].flatten() + steps[:, None]  # (L, h * w)
-    lines = numbers // w + starts[1].flatten() + steps[:, None]
+    columns = cells0 % w + starts[0].flatten() + steps[:, None]  # (L, h * w)
+    lines = cells0 // w + starts[1].flatten() + steps[:, None]
     is_column, is_line = (columns >= 0) & (columns < w1), (lines >= 0) & (lines < h1)
     columns, lines = columns.clamp(0, w1 - 1), lines.clamp(0, h1 - 1) * w1
     costs = rows0.new_empty(h * w, side * side)
-    # Where windows show most of image 1 anyway, all distances are found at once.
+    # Windows that cover most of image 1: all distances at once are faster.
     use_all = side * side > h1 * w1 // 2
     chunk = max(1, memory_bytes // (4 * (h1 * w1 if use_all else 2 * dim)))
     for first in range(0, h * w, chunk):

@@ -1,13 +1,13 @@
-"""DSP, deformable spatial pyramids (Kim, Liu, Sha and Grauman 2013): parts of the image carry points along.
+"""Deformable spatial pyramid matching, DSP (Kim, Liu, Sha and Grauman 2013).
 
-The image, its quarters and their quarters are nodes of a graph. Each has a displacement t, which costs what
-the points in it cost when all move by t, on average; nodes side by side, and a node and the one it lies in,
-pay for differing (their equation 1):
+The image, its quarters and their quarters are nodes of a graph. Each has a displacement t, whose data cost is
+the mean matching cost of the node's pixels. Neighbouring nodes, and a node and its parent, are connected by a
+smoothness cost (their equation 1):
 
     Σ D(t) + α Σ min(‖t - t'‖₁, γ),  D(t) = mean over points q of min(‖s0(q) - s1(q + t)‖₁, λ)
 
-Belief propagation finds the displacements of the nodes; below them each point chooses its own, tied to the
-smallest node round it and to nothing else.
+Belief propagation finds the displacements of the nodes. The layer of pixels below has no smoothness of its
+own: each point is connected to its smallest node only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ucn.features.pair_matcher import Alignment
 from ucn.geometry.coords import pixels_to_cells
 from ucn.geometry.sampling import sample_descriptors
 from ucn.paper.belief_propagation import spread_along
+from ucn.paper.cell_flow import pool_map, pool_mask, refine_points
 from ucn.paper.distances import scale_to_sift, unrelated_distance
-from ucn.paper.pair_matcher import Alignment, settle, thin_out, thin_out_mask
 from ucn.types import FeatureMap
 
+TITLE = "DSP (Kim et al. 2013), belief propagation on a pyramid of 21 nodes, then each point alone"
+
 _LEAVES = 4  # nodes along a side of the third level
-_DAMPING = 0.5  # share of the old message that stays: all messages change at once, in a graph with loops
+_DAMPING = 0.5  # weight of the old message; without it, parallel updates oscillate in a graph with loops
 _CHUNK_BYTES = 64 * 2**20
 
 
@@ -34,15 +37,15 @@ _CHUNK_BYTES = 64 * 2**20
 class SpatialPyramid:
     """A pyramid of 1 + 4 + 16 nodes over the cells of any features, and a layer of points below it.
 
-    Distances are in units of SIFT's (`distances`), cut off at what unrelated cells cost; displacements are
-    measured by the longest side of the images.
+    Distances are in units of SIFT's (`distances`), truncated at that of unrelated cells; displacements are in
+    units of the longest side of the images.
 
     Attributes:
-        stiffness: α, what it would cost to differ by a whole side of the image.
-        reach: γ, differences beyond this share of the side cost no more.
-        samples: points along each side of the image that speak for the nodes.
+        stiffness: α, cost of a difference of one side of the image.
+        reach: γ, truncation of differences, as a fraction of that side.
+        samples: cells along each side of the image from which the costs of nodes are computed.
         iterations: of belief propagation.
-        finest_pixels: cells that lie closer are averaged first.
+        finest_pixels: smallest stride; finer cells are averaged first.
     """
 
     stiffness: float = 8.0
@@ -53,8 +56,8 @@ class SpatialPyramid:
 
     def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
         """Finds the displacements of the nodes."""
-        is_allowed1 = thin_out_mask(is_allowed1, map1, self.finest_pixels)
-        map0, map1 = thin_out(map0, self.finest_pixels), thin_out(map1, self.finest_pixels)
+        is_allowed1 = pool_mask(is_allowed1, map1, self.finest_pixels)
+        map0, map1 = pool_map(map0, self.finest_pixels), pool_map(map1, self.finest_pixels)
         features0, features1 = map0.features[0].float(), map1.features[0].float()
         scale = scale_to_sift(features0, features1)
         features0, features1 = features0 * scale, features1 * scale
@@ -62,7 +65,7 @@ class SpatialPyramid:
         limit = unrelated_distance(features0, features1)
         reach_hw = (max(map0.grid_hw[0], map1.grid_hw[0]) // 2, max(map0.grid_hw[1], map1.grid_hw[1]) // 2)
         leaves = leaf_costs(features0, features1, reach_hw, self.samples, limit, is_allowed1)
-        # A node of equal quarters costs what they cost on average.
+        # Quarters have equal areas, so a node's cost is their mean.
         middle = leaves.view(2, 2, 2, 2, *leaves.shape[2:]).mean(dim=(1, 3))
         costs = torch.cat([middle.mean(dim=(0, 1))[None], middle.flatten(0, 1), leaves.flatten(0, 1)])
         edges = list_edges()
@@ -75,17 +78,17 @@ class SpatialPyramid:
 
 @dataclass(frozen=True, eq=False)
 class _Nodes:
-    """The displacements of the smallest nodes; points choose theirs when they are asked.
+    """The displacements of the smallest nodes, from which `find` computes those of points.
 
     Attributes:
-        settings: weights.
+        settings: weights of the energy.
         map0: features of image 0.
         map1: features of image 1.
-        is_allowed1: which cells of image 1 may match.
+        is_allowed1: (h1 * w1,) bool, the cells of image 1 that may match.
         displacements: (16, 2) of the smallest nodes (x, y), in cells.
         features1: (D, h1, w1) of image 1, scaled.
         scale: that factor.
-        limit: distances beyond count as this much.
+        limit: truncation of distances.
     """
 
     settings: SpatialPyramid
@@ -98,30 +101,30 @@ class _Nodes:
     limit: float
 
     def find(self, points0: Tensor, use_refinement: bool) -> Tensor:
-        """The layer of points: each weighs its own descriptor against the node that it lies in."""
+        """Minimises, for each point alone, its matching cost plus its difference from its node."""
         h, w = self.map0.grid_hw
         h1, w1 = self.map1.grid_hw
         cells0 = pixels_to_cells(points0, self.map0.stride, self.map0.offset)
         column, row = ((cells0 + 0.5) * _LEAVES / cells0.new_tensor([w, h])).floor().clamp(0, _LEAVES - 1).t()
-        carried = cells0 + self.displacements[(row * _LEAVES + column).long()]
+        moved = cells0 + self.displacements[(row * _LEAVES + column).long()]
         descriptors0 = sample_descriptors(self.map0, points0[None])[0].float() * self.scale
         rows1 = self.features1.flatten(1).t().contiguous()
-        number = torch.arange(h1 * w1, device=points0.device)
-        places1 = torch.stack([number % w1, number // w1], dim=-1).to(cells0.dtype)
+        indices1 = torch.arange(h1 * w1, device=points0.device)
+        cells1 = torch.stack([indices1 % w1, indices1 // w1], dim=-1).to(cells0.dtype)
         stiffness = self.settings.stiffness / max(h, w, h1, w1)
-        chunk = max(1, _CHUNK_BYTES // (8 * len(number)))
+        chunk = max(1, _CHUNK_BYTES // (8 * len(indices1)))
         best = []
         for first in range(0, len(points0), chunk):
             part = slice(first, first + chunk)
             costs = torch.cdist(descriptors0[part], rows1, p=1).clamp_max_(self.limit)
-            apart = torch.cdist(carried[part], places1, p=1)
+            apart = torch.cdist(moved[part], cells1, p=1)
             costs += (stiffness * apart).clamp_max_(self.settings.stiffness * self.settings.reach)
             if self.is_allowed1 is not None:
                 costs.masked_fill_(~self.is_allowed1, torch.inf)
             best.append(costs.argmin(dim=1))
-        cells1 = torch.cat(best) if best else number[:0]
-        points1 = places1[cells1] * self.map1.stride + self.map1.offset
-        return settle(self.map0, self.map1, points0, points1, self.is_allowed1, use_refinement)
+        best1 = torch.cat(best) if best else indices1[:0]
+        points1 = cells1[best1] * self.map1.stride + self.map1.offset
+        return refine_points(self.map0, self.map1, points0, points1, self.is_allowed1, use_refinement)
 
 
 def leaf_costs(
@@ -132,14 +135,14 @@ def leaf_costs(
     limit: float,
     is_allowed1: Tensor | None,
 ) -> Tensor:
-    """What the smallest nodes cost at each displacement: the mean over sampled cells within them.
+    """Costs of the smallest nodes at each displacement: means over sampled cells within them.
 
     Args:
         features0: (D, h, w) of image 0.
         features1: (D, h1, w1) of image 1.
-        reach_hw: largest displacement (down, right) in cells, either way.
+        reach_hw: largest displacement (vertical, horizontal) in cells.
         samples: cells along each side.
-        limit: distances beyond count as this much, and so does what lies outside image 1.
+        limit: truncation of distances, and the cost of cells outside image 1.
         is_allowed1: (h1 * w1,) bool; other cells count as outside.
 
     Returns:
@@ -163,20 +166,20 @@ def leaf_costs(
             node = (_LEAVES * y // h, _LEAVES * x // w)
             sums[node] += frame[y : y + 2 * reach_y + 1, x : x + 2 * reach_x + 1]
             counts[node] += 1
-    return sums / counts.clamp_min(1)  # a map of fewer cells than nodes leaves some without a say
+    return sums / counts.clamp_min(1)  # a map of fewer cells than nodes leaves some without samples
 
 
 def _sample(count: int, samples: int) -> list[int]:
-    """At most so many of the numbers below `count`, evenly spread."""
+    """At most `samples` evenly spaced integers below `count`."""
     return sorted({int((k + 0.5) * count / samples) for k in range(samples)})
 
 
 def list_edges() -> list[tuple[int, int]]:
-    """Pairs of nodes that are tied: 0 the image, 1 to 4 its quarters, 5 to 20 theirs, row by row."""
-    return [*_tie_neighbours(1, 2), *_tie_neighbours(5, 4), *_tie_parents()]
+    """Edges of the graph: node 0 is the image, 1 to 4 its quarters, 5 to 20 theirs, row by row."""
+    return [*_connect_neighbours(1, 2), *_connect_neighbours(5, 4), *_connect_parents()]
 
 
-def _tie_neighbours(first: int, side: int) -> Iterator[tuple[int, int]]:
+def _connect_neighbours(first: int, side: int) -> Iterator[tuple[int, int]]:
     for node in range(side * side):
         if node % side + 1 < side:
             yield first + node, first + node + 1
@@ -184,7 +187,7 @@ def _tie_neighbours(first: int, side: int) -> Iterator[tuple[int, int]]:
             yield first + node, first + node + side
 
 
-def _tie_parents() -> Iterator[tuple[int, int]]:
+def _connect_parents() -> Iterator[tuple[int, int]]:
     for node in range(4):
         yield 0, 1 + node
     for node in range(16):
@@ -195,13 +198,13 @@ def _tie_parents() -> Iterator[tuple[int, int]]:
 def minimise_on_graph(
     costs: Tensor, edges: list[tuple[int, int]], weight: float, limit: float, iterations: int
 ) -> Tensor:
-    """Displacements of nodes that, approximately, minimise costs plus ``min(weight * ‖t - t'‖₁, limit)``.
+    """Displacements of nodes that approximately minimise costs plus ``min(weight * ‖t - t'‖₁, limit)``.
 
     Args:
         costs: (K, S, T) of each node at each displacement, y first.
         edges: pairs of nodes.
         weight: of a difference of one step.
-        limit: the most that an edge costs.
+        limit: largest cost of an edge.
         iterations: of belief propagation.
 
     Returns:
@@ -213,15 +216,15 @@ def minimise_on_graph(
     messages = costs.new_zeros(len(both), *costs.shape[1:])
     for iteration in range(iterations):
         beliefs = costs.index_add(0, targets, messages)
-        told = beliefs[sources] - messages[opposite]
-        least = told.amin(dim=(-2, -1), keepdim=True)
-        fresh = torch.minimum(spread_l1(told, weight), least + limit).sub_(least)
-        messages = fresh if iteration == 0 else _DAMPING * messages + (1 - _DAMPING) * fresh
+        outgoing = beliefs[sources] - messages[opposite]
+        least = outgoing.amin(dim=(-2, -1), keepdim=True)
+        updated = torch.minimum(spread_l1(outgoing, weight), least + limit).sub_(least)
+        messages = updated if iteration == 0 else _DAMPING * messages + (1 - _DAMPING) * updated
     best = costs.index_add(0, targets, messages).flatten(1).argmin(dim=1)
     columns = costs.shape[-1]
     return torch.stack([best % columns, best // columns], dim=-1)
 
 
 def spread_l1(costs: Tensor, weight: float) -> Tensor:
-    """For each place of (..., S, T) the least of all costs plus ``weight`` times the L1 distance there."""
+    """Distance transform of (..., S, T): the lowest cost plus ``weight`` times the L1 distance to it."""
     return spread_along(spread_along(costs, weight, -2), weight, -1)

@@ -1,11 +1,11 @@
-"""SIFT Flow (Liu, Yuen and Torralba 2011): a smooth displacement of every cell, from coarse to fine.
+"""SIFT Flow (Liu, Yuen and Torralba 2011): a smooth displacement of every cell, coarse to fine.
 
 The energy of a flow (u, v) over the cells p of image 0 with features s is (their equation 1)
 
     Σ min(‖s0(p) - s1(p + (u, v))‖₁, t) + η Σ (|u| + |v|) + Σ min(α |Δu|, d) + min(α |Δv|, d)
 
 where the last sum is over neighbours. Belief propagation minimises it on the coarsest level of a pyramid over
-the whole image, then on each finer one in a window round what was found.
+the whole image, then on each finer level in a window around the solution of the level before.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ucn.features.pair_matcher import Alignment
 from ucn.paper.belief_propagation import Smoothness, minimise_on_grid
+from ucn.paper.cell_flow import CellFlow
 from ucn.paper.distances import scale_to_sift, unrelated_distance, window_costs
-from ucn.paper.pair_matcher import Alignment, CellFlow
 from ucn.types import FeatureMap
+
+TITLE = "SIFT Flow (Liu et al. 2011), coarse-to-fine belief propagation"
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,17 @@ class SiftFlow:
     """Coarse-to-fine belief propagation over the cells of any features.
 
     Weights are in units of L1 distances of SIFT; other features are scaled to those (`distances`). The data
-    term is cut off at what unrelated cells of a level cost on average.
+    term is truncated at the mean distance of unrelated cells of a level.
 
     Attributes:
-        smoothness: α, what a step of one cell between neighbours costs.
-        jump_cells: a step costs no more than one of so many cells (d / α).
-        shortness: η, what a displacement of one cell costs.
-        coarsest_cells: levels are added until no side of the coarsest has more cells.
-        radius_cells: of the window on the levels between.
+        smoothness: α, cost of a difference of one cell between neighbours.
+        jump_cells: truncation of that difference, in cells (d / α).
+        shortness: η, cost of a displacement of one cell.
+        coarsest_cells: largest side of the coarsest level, in cells.
+        radius_cells: of the window on intermediate levels.
         finest_radius_cells: of the window on the finest level.
-        coarsest_iterations: at most so many there.
-        iterations: at most so many on each other level.
+        coarsest_iterations: the most iterations on the coarsest level.
+        iterations: the most iterations on each other level.
     """
 
     smoothness: float = 0.7
@@ -69,7 +72,7 @@ class SiftFlow:
         flow = features0.new_zeros(2, *pyramid0[-1].shape[-2:], dtype=torch.int64)
         for level in reversed(range(len(pyramid0))):
             if level + 1 < len(pyramid0):
-                flow = grow(flow, pyramid0[level])
+                flow = upsample_flow(flow, pyramid0[level])
             is_coarsest = level + 1 == len(pyramid0)
             flow = self._improve(
                 pyramid0[level], pyramid1[level], flow, masks1[level], is_coarsest, level == 0
@@ -85,7 +88,7 @@ class SiftFlow:
         is_coarsest: bool,
         is_finest: bool,
     ) -> Tensor:
-        """(2, h, w) the best flow of a level, in windows round `flow`."""
+        """(2, h, w) the best flow of a level, in windows around `flow`."""
         radius = self.finest_radius_cells if is_finest else self.radius_cells
         if is_coarsest:
             radius = max(*features0.shape[-2:], *features1.shape[-2:]) // 2
@@ -105,10 +108,10 @@ class SiftFlow:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Lets torch work in one thread of the CPU.
+    """Limits torch to one thread of the CPU.
 
-    All operations here are small and many. Threads would wait busily for each other after each of them, which
-    on a machine that does anything else takes several times as long as the work itself.
+    The operations are small and many; on a busy machine, threads that spin after each of them take several
+    times as long as the work itself.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -119,12 +122,12 @@ def _one_thread() -> Iterator[None]:
 
 
 def build_pyramid(features: Tensor, coarsest_cells: int, other_hw: tuple[int, int]) -> list[Tensor]:
-    """Maps (C, h, w), each with half the cells of the one before, averaged 2 × 2.
+    """Maps (C, h, w), each the 2 × 2 average of the one before.
 
     Args:
-        features: the finest.
-        coarsest_cells: no side of the coarsest has more.
-        other_hw: of the other image's map, which has the same number of levels.
+        features: the finest level.
+        coarsest_cells: largest side of the coarsest level, in cells.
+        other_hw: (h, w) of the other image's map, which gets the same number of levels.
     """
     pyramid, longest = [features], max(*features.shape[-2:], *other_hw)
     while longest > coarsest_cells:
@@ -135,8 +138,8 @@ def build_pyramid(features: Tensor, coarsest_cells: int, other_hw: tuple[int, in
     return pyramid
 
 
-def grow(flow: Tensor, finer_map: Tensor) -> Tensor:
-    """A flow (2, h, w) in cells of a level, for the cells of the next finer one (C, h', w')."""
+def upsample_flow(flow: Tensor, finer_map: Tensor) -> Tensor:
+    """A flow (2, h, w) in cells of a level, for the next finer level (C, h', w')."""
     h, w = finer_map.shape[-2:]
     finer = flow.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)
     return 2 * finer[:, :h, :w]

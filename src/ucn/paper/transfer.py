@@ -1,7 +1,7 @@
-"""NN transfer: the parts of the most similar training image, copied without a look at the parts themselves.
+"""NN transfer: the keypoints of the most similar training image, copied to the test image.
 
-What a method gains over this is what it sees of the single image; the paper calls it NN transfer, or fc7 NN.
-Positions are copied relative to the boxes round the objects, which are given for both images.
+The paper calls it NN transfer, or fc7 NN. Positions are copied relative to the bounding boxes of the objects,
+which are given for both images.
 """
 
 from __future__ import annotations
@@ -13,26 +13,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ucn.errors import ConfigError
 from ucn.features.extractor import Extractor
+from ucn.features.pair_matcher import Alignment
+from ucn.types import FeatureMap
 
 Box = tuple[float, float, float, float]
-"""Centres (left, top, right, bottom) of the outermost pixels of an object."""
+"""(left, top, right, bottom) of an object: centres of its outermost pixels."""
 
 SIDE = 128
-"""Pixels to which what a box holds is scaled, whatever its shape, before it is described."""
+"""Pixels: the content of a box is scaled to a square of this side before features are extracted."""
 SQUARES = 3
-"""Along each side: the descriptor of an object is the means of its features in so many squares."""
+"""Squares along each side; an object's descriptor is the mean feature of each square, concatenated."""
+
+
+@dataclass(frozen=True)
+class UnboundTransfer:
+    """The matcher of NN transfer before it has training images."""
+
+    def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
+        """Raises `ConfigError`: a pair alone cannot be matched."""
+        raise ConfigError("NN transfer needs training images with named parts; run it with `ucn evaluate`")
 
 
 @dataclass(frozen=True, eq=False)
 class PartGallery:
-    """Objects whose parts are known.
+    """Training objects with known parts.
 
     Attributes:
-        descriptors: (M, E) of unit length, one an object.
-        parts: (M, P, 2) places of their parts relative to their boxes, in [0, 1]; rows may be padded.
+        descriptors: (M, E) of unit length, one for each object.
+        parts: (M, P, 2) positions of their parts relative to their boxes, in [0, 1]; rows may be padded.
         is_visible: (M, P) bool.
-        kinds: (M,) names; only objects of one kind have the same parts.
+        kinds: (M,) class names; objects of one class have the same parts.
     """
 
     descriptors: Tensor
@@ -40,38 +52,38 @@ class PartGallery:
     is_visible: Tensor
     kinds: Sequence[str]
 
-    def transfer(self, descriptor: Tensor, kind: str, wanted: Tensor) -> Tensor:
-        """Copies parts from the most similar object; one that it does not show, from the next that does.
+    def transfer(self, descriptor: Tensor, kind: str, indices: Tensor) -> Tensor:
+        """Copies each part from the most similar object on which it is visible.
 
         Args:
             descriptor: (E,) of an object.
-            kind: of that object.
-            wanted: (N,) int64, which of its parts are asked for.
+            kind: its class.
+            indices: (N,) int64, the parts to find.
 
         Returns:
-            (N, 2) relative to its box; NaN where no object of the kind shows a part.
+            (N, 2) relative to its box; NaN where no object of the class shows a part.
         """
         rows = torch.tensor([row for row, other in enumerate(self.kinds) if other == kind], dtype=torch.int64)
         if not len(rows):
-            return self.parts.new_full((len(wanted), 2), torch.nan)
+            return self.parts.new_full((len(indices), 2), torch.nan)
         order = rows[(self.descriptors[rows] @ descriptor).argsort(descending=True, stable=True)]
-        is_shown = self.is_visible[order][:, wanted]  # (M', N)
+        is_shown = self.is_visible[order][:, indices]  # (M', N)
         first = is_shown.to(torch.uint8).argmax(dim=0)
-        found = self.parts[order[first], wanted]
+        found = self.parts[order[first], indices]
         return torch.where(is_shown.any(dim=0)[:, None], found, torch.nan)
 
 
-def describe_object(extractor: Extractor, image: Tensor, box: Box) -> Tensor:
-    """One descriptor (E,) of unit length of what a box of an image (3, H, W) holds.
+def compute_object_descriptor(extractor: Extractor, image: Tensor, box: Box) -> Tensor:
+    """One descriptor (E,) of unit length of the content of a box of an image (3, H, W).
 
-    The box's content is scaled to a square and described; features are averaged in `SQUARES` × `SQUARES`
-    squares, so that the descriptor says roughly where things are.
+    The content is scaled to a square; its features are averaged in `SQUARES` × `SQUARES` squares, which keeps
+    their rough layout.
     """
     height, width = image.shape[-2:]
     left, top = max(0, round(box[0])), max(0, round(box[1]))
     right, bottom = min(width - 1, round(box[2])), min(height - 1, round(box[3]))
     window = image[:, top : bottom + 1, left : right + 1]
-    if 0 in window.shape:  # a box beside the image
+    if 0 in window.shape:  # a box outside the image
         window = image
     square = F.interpolate(window[None], (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False)
     features = extractor.extract(square[0].clamp(0, 1)).map.features
@@ -92,6 +104,6 @@ def from_relative(points: Tensor, box: Box) -> Tensor:
 
 
 def _measure(points: Tensor, box: Box) -> tuple[Tensor, Tensor]:
-    """The corner of a box, and its width and height, edges of its outermost pixels included."""
+    """The corner of a box, and its size (width, height) to the edges of its outermost pixels."""
     left, top, right, bottom = box
     return points.new_tensor([left - 0.5, top - 0.5]), points.new_tensor([right - left + 1, bottom - top + 1])

@@ -116,7 +116,7 @@ def test_random_weights_follow_the_generator_alone() -> None:
 
 @pytest.mark.parametrize(
     ("values", "match"),
-    [({"patch": 40}, "multiple of 16"), ({"patch": 16}, "from 32"), ({"dim": 0}, "at least 1")],
+    [({"patch": 40}, "multiple of 16"), ({"patch": 16}, "at least 32"), ({"dim": 0}, "at least 1")],
 )
 def test_sizes_that_make_no_network(values: dict[str, int], match: str) -> None:
     with pytest.raises(ConfigError, match=match):

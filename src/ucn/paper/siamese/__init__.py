@@ -1,12 +1,12 @@
-"""A Siamese patch-similarity network: what the network of this package replaces, to be measured beside it."""
+"""A Siamese patch-similarity network, the baseline of the paper for patch-wise matching."""
 
-from ucn.paper.siamese.files import SHIPPED, load_siamese, save_siamese
-from ucn.paper.siamese.matcher import PatchDescriber, SiameseMatcher, find_best
+from ucn.paper.siamese.files import SHIPPED, load_siamese, read_siamese_config, save_siamese
+from ucn.paper.siamese.matcher import PatchExtractor, SiameseMatcher, find_best
 from ucn.paper.siamese.network import SiameseConfig, SiameseNetwork, build_siamese, cut_patches
 
 __all__ = [
     "SHIPPED",
-    "PatchDescriber",
+    "PatchExtractor",
     "SiameseConfig",
     "SiameseMatcher",
     "SiameseNetwork",
@@ -14,5 +14,6 @@ __all__ = [
     "cut_patches",
     "find_best",
     "load_siamese",
+    "read_siamese_config",
     "save_siamese",
 ]

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
-from torch import Tensor
 
-from ucn.data.io import write_bytes_atomically
 from ucn.errors import UcnError, WeightsError
 from ucn.paper.siamese.network import SiameseConfig, SiameseNetwork, build_siamese
-from ucn.weights.store import parse_safetensors
+from ucn.weights.store import (
+    check_tensors,
+    parse_safetensors,
+    read_safetensors_header,
+    write_safetensors,
+)
 
 FORMAT = "ucn-siamese-1"
 SHIPPED = Path(__file__).with_name("siamese.safetensors")
-"""Where the trained network lies in the package."""
+"""The trained network in the package."""
 _MAX_FILE_BYTES = 128 * 2**20
+_FOREIGN = "holds no Siamese network"
 
 
 def save_siamese(
@@ -31,22 +32,11 @@ def save_siamese(
     Args:
         path: ends in .safetensors.
         model: the network.
-        training: how it was trained, as JSON can hold it, kept for the record.
-        overwrite: whether an existing file may be replaced.
+        training: the training settings as plain JSON values, for the record.
+        overwrite: replace an existing file.
     """
-    # Vectors stay float32: they are small, and batch variances reach beyond float16.
-    tensors = {
-        name: value.detach().cpu().contiguous().to(torch.float16 if value.ndim > 1 else value.dtype)
-        for name, value in model.state_dict().items()
-    }
-    header = {
-        "format": FORMAT,
-        "model": json.dumps(model.config.to_dict(), sort_keys=True),
-        "training": json.dumps(training, sort_keys=True),
-    }
-    content = safetensors.torch.save(tensors, header)
-    write_bytes_atomically(path, content, overwrite=overwrite)
-    return hashlib.sha256(content).hexdigest()
+    header = {"model": model.config.to_dict(), "training": training}
+    return write_safetensors(path, model, FORMAT, header, overwrite)
 
 
 def load_siamese(path: Path) -> SiameseNetwork:
@@ -55,38 +45,38 @@ def load_siamese(path: Path) -> SiameseNetwork:
     Raises:
         WeightsError: the file is missing, damaged, or not of a Siamese network.
     """
+    _check_file(path)
     try:
-        size = path.stat().st_size
-        if size > _MAX_FILE_BYTES:
-            raise WeightsError(f"{path} has {size:,} bytes, the limit for these is {_MAX_FILE_BYTES:,}")
         content = path.read_bytes()
     except OSError as error:
         raise WeightsError(f"cannot read a Siamese network from {path}: {error.strerror or error}") from error
-    header, tensors = parse_safetensors(content, path, FORMAT, "holds no Siamese network")
-    try:
-        config = SiameseConfig.from_dict(json.loads(header["model"]))
-    except (KeyError, TypeError, ValueError, RecursionError, UcnError) as error:
-        raise WeightsError(f"the header of {path} has no usable 'model': {error}") from error
-    _check_tensors(config, tensors, path)
+    header, tensors = parse_safetensors(content, path, FORMAT, _FOREIGN)
+    config = _parse_config(header, path)
+    with torch.device("meta"):
+        expected = SiameseNetwork(config).state_dict()
+    check_tensors(tensors, expected, path)
     model = build_siamese(config)
     model.load_state_dict(tensors, strict=True)
     return model.eval()
 
 
-def _check_tensors(config: SiameseConfig, tensors: dict[str, Tensor], path: Path) -> None:
-    """Compares a file with the network its header asks for, before memory is taken for that network."""
-    with torch.device("meta"):
-        wanted = SiameseNetwork(config).state_dict()
-    odd = sorted(
-        name
-        for name in tensors.keys() | wanted.keys()
-        if name not in tensors or name not in wanted or tensors[name].shape != wanted[name].shape
-    )
-    if odd:
-        raise WeightsError(
-            f"{path} does not fit its own configuration: {len(odd)} tensors differ, first '{odd[0][:80]}'"
-        )
-    for name, value in tensors.items():
-        is_number = value.dtype in (torch.float16, torch.float32) or value.dtype == wanted[name].dtype
-        if not is_number or not value.isfinite().all():
-            raise WeightsError(f"tensor '{name}' of {path} must hold finite numbers, got {value.dtype}")
+def read_siamese_config(path: Path) -> SiameseConfig:
+    """The configuration in the header of a file, without its tensors; raises as `load_siamese`."""
+    _check_file(path)
+    return _parse_config(read_safetensors_header(path, FORMAT, _FOREIGN), path)
+
+
+def _check_file(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise WeightsError(f"cannot read a Siamese network from {path}: {error.strerror or error}") from error
+    if size > _MAX_FILE_BYTES:
+        raise WeightsError(f"{path} has {size:,} bytes, the limit for these is {_MAX_FILE_BYTES:,}")
+
+
+def _parse_config(header: dict[str, str], path: Path) -> SiameseConfig:
+    try:
+        return SiameseConfig.from_dict(json.loads(header["model"]))
+    except (KeyError, TypeError, ValueError, RecursionError, UcnError) as error:
+        raise WeightsError(f"the header of {path} has no usable 'model': {error}") from error

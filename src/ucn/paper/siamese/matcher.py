@@ -1,4 +1,4 @@
-"""The Siamese network as a method: patches on a grid are described once, pairs of them decided upon."""
+"""The Siamese network as a method: descriptors of patches on a grid, and decisions on pairs of them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ import torch
 from torch import Tensor
 
 from ucn.features.extractor import make_features, read_pixels
+from ucn.features.pair_matcher import Alignment
 from ucn.geometry.coords import cell_centres
 from ucn.geometry.sampling import sample_descriptors
-from ucn.paper import Alignment
-from ucn.paper.siamese.network import DecisionNetwork, SiameseNetwork, cut_patches
+from ucn.paper.siamese.network import DecisionNetwork, SiameseConfig, SiameseNetwork, cut_patches
 from ucn.types import FeatureMap, Features, ImageLike
 
 STRIDE, OFFSET = 8, 4
-"""Pixels between patches, and of the first: twice as coarse as other methods' cells, since every patch is a
-forward pass of the branch and every pair of patches one of the decision layers."""
+"""Pixels between patches, and of the first: coarser than other methods, since every patch costs a forward
+pass of the branch and every pair of patches one of the decision layers."""
 FINE_STEPS = 5
-"""Refinement tries so many places along each side of the best cell, from edge to edge."""
+"""Positions along each side of the best cell, from edge to edge, that refinement compares."""
 _PATCHES_AT_ONCE = 128
 _PAIRS_AT_ONCE = 2**13
 
 
-class PatchDescriber:
+def format_title(config: SiameseConfig) -> str:
+    """What the method is, for reports."""
+    return (
+        f"Siamese patch-similarity network (Zagoruyko and Komodakis 2015): patches of {config.patch} px, "
+        f"{STRIDE} px apart, through GoogLeNet's conv1 to inception_4a to {config.dim} dimensions each; of "
+        "all patches of image 1 the one that decision layers find most similar"
+    )
+
+
+class PatchExtractor:
     """Descriptors of patches: the extractor of the method.
 
     Attributes:
@@ -32,37 +41,27 @@ class PatchDescriber:
     """
 
     def __init__(self, model: SiameseNetwork, device: torch.device | str = "cpu") -> None:
-        """Takes a network over, ready to run.
+        """Moves a network to a device.
 
         Args:
-            model: the network; it is moved.
-            device: where it shall run.
+            model: the network; it is moved in place.
+            device: where it runs.
         """
         self.model = model.to(device).eval()
         self.device = torch.device(device)
 
-    @property
-    def title(self) -> str:
-        """What the method is, for reports."""
-        side, dim = self.model.config.patch, self.model.config.dim
-        return (
-            f"Siamese patch-similarity network (Zagoruyko and Komodakis 2015): patches of {side} px, "
-            f"{STRIDE} px apart, through GoogLeNet's conv1 to inception_4a to {dim} numbers each; of all "
-            "patches of image 1 the one that decision layers find most similar"
-        )
-
     def extract(self, image: ImageLike) -> Features:
-        """Describes an image by a patch for each cell; patches may reach beyond its border."""
+        """Computes a descriptor of the patch around each cell; patches may extend beyond the border."""
         pixels = read_pixels(image).to(self.device)
         image_hw = (pixels.shape[-2], pixels.shape[-1])
         h, w = ((side - OFFSET + STRIDE - 1) // STRIDE for side in image_hw)
         grid = FeatureMap(pixels.new_zeros(1, 1, h, w), STRIDE, OFFSET, image_hw)
-        found = self.describe(pixels, cell_centres(grid))
+        found = self.compute_at(pixels, cell_centres(grid))
         return make_features(found.T.reshape(-1, h, w), image_hw, STRIDE, OFFSET)
 
     @torch.no_grad()
-    def describe(self, pixels: Tensor, points: Tensor) -> Tensor:
-        """Descriptors (N, D) of the patches round points (N, 2) of an image (3, H, W) on the device."""
+    def compute_at(self, pixels: Tensor, points: Tensor) -> Tensor:
+        """Descriptors (N, D) of the patches around points (N, 2) of an image (3, H, W) on the device."""
         found = [pixels.new_zeros(0, self.model.config.dim)]
         for some in torch.split(points, _PATCHES_AT_ONCE):
             patches = cut_patches(pixels[None], some[None], self.model.config.patch)[0]
@@ -72,7 +71,7 @@ class PatchDescriber:
 
 @dataclass(frozen=True, eq=False)
 class SiameseMatcher:
-    """For each point the cell of image 1 whose patch is most similar, by the decision layers.
+    """Matches each point to the cell of image 1 whose patch the decision layers find most similar.
 
     Attributes:
         decision: on the device of the maps.
@@ -81,7 +80,7 @@ class SiameseMatcher:
     decision: DecisionNetwork
 
     def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
-        """Nothing is to be prepared."""
+        """Does no work before a point is asked for."""
         return _Decided(self.decision, map0, map1, is_allowed1)
 
 
@@ -93,7 +92,7 @@ class _Decided:
     is_allowed1: Tensor | None
 
     def find(self, points0: Tensor, use_refinement: bool) -> Tensor:
-        """The centre of the most similar cell; refined, the most similar of `FINE_STEPS`² places in it."""
+        """The centre of the most similar cell; refined, the most similar of `FINE_STEPS`² positions in it."""
         descriptors0 = sample_descriptors(self.map0, points0[None])[0]  # (N, D)
         descriptors1, centres1 = self.map1.features[0].flatten(1).T, cell_centres(self.map1)
         if self.is_allowed1 is not None:
@@ -105,22 +104,22 @@ class _Decided:
 
     @torch.no_grad()
     def _refine(self, descriptors0: Tensor, points1: Tensor) -> Tensor:
-        """The most similar place in each cell, descriptors read between patches: (N, 2)."""
+        """The most similar position (N, 2) in each cell, by interpolated descriptors."""
         steps = torch.linspace(-0.5, 0.5, FINE_STEPS, device=points1.device) * self.map1.stride
         around = torch.cartesian_prod(steps, steps)  # (F, 2)
         moved = [points1[:0]]
         for own, centres in zip(torch.split(descriptors0, 512), torch.split(points1, 512), strict=True):
-            places = centres[:, None] + around  # (n, F, 2)
-            theirs = sample_descriptors(self.map1, places.flatten(0, 1)[None])[0]
+            candidates = centres[:, None] + around  # (n, F, 2)
+            theirs = sample_descriptors(self.map1, candidates.flatten(0, 1)[None])[0]
             similarities = self.decision(own[:, None], theirs.view(len(own), len(around), own.shape[1]))
             best = similarities.argmax(dim=1)[:, None, None].expand(-1, 1, 2)
-            moved.append(places.gather(1, best)[:, 0])
+            moved.append(candidates.gather(1, best)[:, 0])
         return torch.cat(moved)
 
 
 @torch.no_grad()
 def find_best(decision: DecisionNetwork, descriptors0: Tensor, descriptors1: Tensor) -> Tensor:
-    """Which of M descriptors is most similar to each of N: N × M decisions, in bounded memory.
+    """The most similar of M descriptors to each of N: N × M decisions, in bounded memory.
 
     Args:
         decision: the layers.
@@ -128,7 +127,7 @@ def find_best(decision: DecisionNetwork, descriptors0: Tensor, descriptors1: Ten
         descriptors1: (M, D), M at least 1.
 
     Returns:
-        (N,) int64; of equal similarities, the first.
+        (N,) int64 indices; of equal similarities, the first.
     """
     rows = max(1, _PAIRS_AT_ONCE // len(descriptors1))
     best = torch.empty(len(descriptors0), dtype=torch.int64, device=descriptors0.device)

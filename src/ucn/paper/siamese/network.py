@@ -1,8 +1,8 @@
 """The Siamese patch-similarity network (Zagoruyko and Komodakis 2015): two patches in, one similarity out.
 
-Both patches go through one branch, the network's own trunk; decision layers look at the two descriptors
-together. So a similarity exists for pairs only: whoever wants the best of n patches for each of n others has
-to run the decision layers n² times, and the whole network as often where descriptors are not kept.
+Both patches pass one branch, GoogLeNet's trunk; decision layers take both descriptors. A similarity is
+defined for pairs only, so the best of n patches for each of n others takes n² passes of the decision layers,
+and of the whole network where descriptors are not cached.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from ucn.geometry.sampling import sample_image
 from ucn.nn import GoogLeNetTrunk
 
 STRIDES = (2, 2, 2, 2)
-"""Of the trunk, as ImageNet's network has them: a patch needs no more than a few cells."""
+"""Strides of the trunk, as in GoogLeNet: a few cells per patch suffice."""
 _CELL_PIXELS = 16
 
 
 @dataclass(frozen=True)
 class SiameseConfig(Config):
-    """How the network is built."""
+    """Architecture of the network."""
 
     patch: int = 64
-    """Side of the square patches in pixels, a multiple of 16 from 32 on; the paper's are 64."""
+    """Side of the square patches in pixels, a multiple of 16, at least 32; 64 in the paper."""
     cell_channels: int = 64
     """Channels to which each of the (patch / 16)² cells of the trunk is reduced."""
     dim: int = 128
-    """Numbers in the descriptor of a patch."""
+    """Dimensions of the descriptor of a patch."""
     fusion: Literal["comparison", "concatenation"] = "comparison"
-    """What the decision layers see: products and differences of the two descriptors, number by number, or
-    one descriptor after the other, as in the paper, of which they learn more slowly to compare."""
+    """Input of the decision layers: element-wise products and differences of the two descriptors, or their
+    concatenation, as in the paper, which trains more slowly."""
     hidden: tuple[int, int] = (256, 128)
-    """Widths of the decision layers before the last, which has one output."""
+    """Widths of the hidden decision layers."""
 
     def __post_init__(self) -> None:
         """Checks ranges."""
         super().__post_init__()
         is_whole = self.patch >= 32 and self.patch % _CELL_PIXELS == 0
-        require(is_whole, f"patch must be a multiple of {_CELL_PIXELS} from 32 on", self.patch)
+        require(is_whole, f"patch must be a multiple of {_CELL_PIXELS} and at least 32", self.patch)
         require(min(self.cell_channels, self.dim, *self.hidden) >= 1, "widths must be at least 1", self)
         require_at_most(self, patch=512, cell_channels=4096, dim=8192)
         require(max(self.hidden) <= 8192, "hidden must be at most 8192", self.hidden)
 
 
 class PatchBranch(nn.Module):
-    """Patches to descriptors; the two sides of the network share it."""
+    """Patches to descriptors; both patches use the same weights."""
 
     def __init__(self, config: SiameseConfig) -> None:
         super().__init__()
@@ -68,25 +68,25 @@ class PatchBranch(nn.Module):
 
 
 class DecisionNetwork(nn.Module):
-    """Two descriptors to a similarity, which is larger for patches of the same point."""
+    """Two descriptors to a similarity."""
 
     def __init__(self, config: SiameseConfig) -> None:
         super().__init__()
         first, second = config.hidden
         self.fusion = config.fusion
-        self.scale = config.dim**0.5  # so that the numbers of a unit descriptor are about 1
+        self.scale = config.dim**0.5  # brings the values of a unit descriptor to about 1
         self.first = nn.Linear(2 * config.dim, first)
         self.second = nn.Linear(first, second)
         self.last = nn.Linear(second, 1)
 
     def forward(self, descriptors0: Tensor, descriptors1: Tensor) -> Tensor:
-        """Similarities (...) of descriptors (..., D) and (..., D); sides of 1 are repeated."""
+        """Similarities (...) of descriptors (..., D) and (..., D), which are broadcast."""
         own, other = descriptors0 * self.scale, descriptors1 * self.scale
         if self.fusion == "comparison":
-            seen = own * other, (own - other).abs()
+            fused = own * other, (own - other).abs()
         else:
-            seen = torch.broadcast_tensors(own, other)  # type: ignore[no-untyped-call]
-        hidden = F.relu(self.first(torch.cat(seen, dim=-1)))
+            fused = torch.broadcast_tensors(own, other)
+        hidden = F.relu(self.first(torch.cat(fused, dim=-1)))
         similarities: Tensor = self.last(F.relu(self.second(hidden)))
         return similarities[..., 0]
 
@@ -95,7 +95,7 @@ class SiameseNetwork(nn.Module):
     """The whole network.
 
     Attributes:
-        config: what it was built from.
+        config: its architecture.
         branch: patches to descriptors.
         decision: two descriptors to a similarity.
     """
@@ -107,16 +107,16 @@ class SiameseNetwork(nn.Module):
         self.decision = DecisionNetwork(config)
 
     def forward(self, patches0: Tensor, patches1: Tensor) -> Tensor:
-        """Similarities (N,) of patches (N, 3, P, P), twice: two branch passes and a decision each."""
+        """Similarities (N,) of patches (N, 3, P, P) and (N, 3, P, P)."""
         descriptors = self.branch(torch.cat([patches0, patches1]))
         similarities: Tensor = self.decision(*descriptors.split([len(patches0), len(patches1)]))
         return similarities
 
 
 def build_siamese(config: SiameseConfig, generator: torch.Generator | None = None) -> SiameseNetwork:
-    """A network with random weights, drawn from `generator` (seed 0 when none is given), on the CPU."""
+    """A network with random weights, sampled from `generator` (seed 0 when None), on the CPU."""
     generator = generator or torch.Generator().manual_seed(0)
-    # Layers draw from the global generator when made; on the meta device they draw nothing.
+    # Construction samples from the global generator, except on the meta device.
     with torch.device("meta"):
         model = SiameseNetwork(config)
     model.to_empty(device="cpu")
@@ -133,12 +133,12 @@ def build_siamese(config: SiameseConfig, generator: torch.Generator | None = Non
 
 
 def cut_patches(images: Tensor, points: Tensor, side: int) -> Tensor:
-    """Square patches of images, bilinear; beyond its border an image goes on with its border's colour.
+    """Cuts square patches out of images, bilinearly; border pixels are repeated outside.
 
     Args:
         images: (B, 3, H, W).
         points: (B, N, 2) pixels; each becomes the pixel (side / 2, side / 2) of its patch.
-        side: of the patches, P, even.
+        side: of the patches in pixels, P, even.
 
     Returns:
         (B, N, 3, P, P).

@@ -1,11 +1,11 @@
-"""SIFT at every pixel is the SIFT of the grid, at more places."""
+"""SIFT at every pixel is the SIFT of the grid, at more positions."""
 
 import pytest
 import torch
 
 from support.photo_cases import make_photo
-from ucn.features import DenseSift
-from ucn.paper import PixelSift
+from ucn.features.classical import DenseSift
+from ucn.features.pixel_sift import PixelSift
 
 
 @pytest.mark.parametrize("size_hw", [(32, 32), (41, 50)])
@@ -26,5 +26,5 @@ def test_stride() -> None:
 def test_parts_of_many_keypoints(monkeypatch: pytest.MonkeyPatch) -> None:
     photo = make_photo(32, 33, seed=1, grain=5)
     whole = PixelSift().extract(photo).map.features
-    monkeypatch.setattr("ucn.paper.pixel_sift._KEYPOINTS_AT_ONCE", 100)
+    monkeypatch.setattr("ucn.features.pixel_sift._BATCH_KEYPOINTS", 100)
     assert torch.equal(PixelSift().extract(photo).map.features, whole)

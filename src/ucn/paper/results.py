@@ -1,17 +1,15 @@
-"""The paper's own figures (Choy et al., NIPS 2016), for the 'paper' columns of reports.
+"""Published results of the paper (Choy et al., NIPS 2016), for the 'paper' columns of reports.
 
-They were measured on whole data sets with networks trained for each, so they stand beside figures of this
-package for orientation. Numbers of tables are those of the paper, A1 that of its appendix.
+They were measured on whole data sets with networks trained on each, so results of this package can only be
+compared roughly. Tables are numbered as in the paper; A1 is in its appendix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ucn.evaluate.core.methods import MethodInfo
+from ucn.features.method import MethodInfo
 
 UCN_SYSTEMS = ("UCN-RN", "UCN-HN", "UCN-HN-ST")
 """The paper's own networks: random negatives, hard negatives, and with the spatial transformer."""
@@ -23,14 +21,14 @@ class PaperColumn:
 
     Attributes:
         label: its header.
-        source: where in the paper.
-        figures: of each system, in per cent or degrees; None where the paper only draws it.
-        digits: behind the point, at least; more where the paper has more.
+        source: table or figure of the paper.
+        values: of each system, in per cent or degrees; None where the paper only plots it.
+        digits: the fewest decimals; values of the paper with more keep them.
     """
 
     label: str
     source: str
-    figures: dict[str, float | None]
+    values: dict[str, float | None]
     digits: int = 1
 
 
@@ -40,13 +38,13 @@ class PaperClasses:
 
     Attributes:
         title: what it shows.
-        classes: of its columns, the last being what the paper calls the mean.
-        figures: of each system, one a class, in per cent.
+        classes: of its columns; the last is what the paper calls the mean.
+        values: of each system, one for each class, in per cent.
     """
 
     title: str
     classes: tuple[str, ...]
-    figures: dict[str, tuple[float, ...]]
+    values: dict[str, tuple[float, ...]]
 
 
 _FLOW_SYSTEMS = ("SIFT", "HOG", "SIFT flow", "DaisyFF", "DSP", "DeepMatching", "UCN-HN", "UCN-HN-ST")
@@ -109,7 +107,7 @@ PAPER_COLUMNS: dict[str, tuple[PaperColumn, ...]] = {
     "kitti-raw": _MOTION,
     "kitti-odometry": _MOTION,
 }
-"""What the paper has on a benchmark, by the benchmark's name."""
+"""Columns of the paper by the name of the benchmark."""
 
 _BERKELEY_CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable"),
@@ -122,15 +120,15 @@ _FLOWWEB_CLASSES = (
 
 
 def _read(classes: tuple[str, ...], rows: dict[str, str]) -> dict[str, tuple[float, ...]]:
-    figures = {system: tuple(map(float, text.split())) for system, text in rows.items()}
-    if any(len(row) != len(classes) for row in figures.values()):
-        raise ValueError("a row of the paper's figures does not fit its classes")
-    return figures
+    values = {system: tuple(map(float, text.split())) for system, text in rows.items()}
+    if any(len(row) != len(classes) for row in values.values()):
+        raise ValueError("a row of the paper's results does not fit its classes")
+    return values
 
 
 PAPER_CLASSES: dict[str, PaperClasses] = {
     "pascal-berkeley": PaperClasses(
-        "the paper's figures by class, PCK@α=0.1 (Table 4; its mean of UCN is not that of the classes)",
+        "the paper's results by class, PCK@α=0.1 (Table 4; its mean of UCN is not that of the classes)",
         _BERKELEY_CLASSES,
         _read(
             _BERKELEY_CLASSES,
@@ -151,7 +149,7 @@ PAPER_CLASSES: dict[str, PaperClasses] = {
         ),
     ),
     "flowweb": PaperClasses(
-        "the paper's figures by class, PCK@α=0.05 (Table A1; its mean of UCN is not that of the classes)",
+        "the paper's results by class, PCK@α=0.05 (Table A1; its mean of UCN is not that of the classes)",
         _FLOWWEB_CLASSES,
         _read(
             _FLOWWEB_CLASSES,
@@ -184,32 +182,32 @@ _SYSTEMS = {
 
 
 def find_systems(method: MethodInfo) -> tuple[str, ...]:
-    """What a method is called in the paper: nothing, one system, or for the network all its variants."""
+    """Names of a method in the paper: none, one system, or for UCN all its variants."""
     if "ucn" in method.key:
         return UCN_SYSTEMS
     plain = "".join(letter for letter in method.name.lower() if letter.isalnum())
     return (_SYSTEMS[plain],) if plain in _SYSTEMS else ()
 
 
-def quote_paper(columns: Sequence[PaperColumn], method: MethodInfo) -> tuple[str, ...]:
+def format_paper_cells(columns: Sequence[PaperColumn], method: MethodInfo) -> tuple[str, ...]:
     """The cells of a method's row in the paper's columns."""
     systems = find_systems(method)
-    return tuple(_quote(column, systems) for column in columns)
+    return tuple(_format_cell(column, systems) for column in columns)
 
 
 def list_cited(columns: Sequence[PaperColumn], methods: Iterable[MethodInfo]) -> list[tuple[str, ...]]:
-    """Name and cells of each system that the paper has and that was not run."""
+    """Name and cells of each system of the paper that was not run."""
     run = {system for method in methods for system in find_systems(method)}
-    names = dict.fromkeys(system for column in columns for system in column.figures)
+    names = dict.fromkeys(system for column in columns for system in column.values)
     return [
-        (f"{system} (cited)", *(_quote(column, (system,)) for column in columns))
+        (f"{system} (cited)", *(_format_cell(column, (system,)) for column in columns))
         for system in names
         if system not in run
     ]
 
 
-def cite_paper(columns: Sequence[PaperColumn]) -> tuple[str, ...]:
-    """Where quoted figures come from, and what they were measured on; nothing without columns."""
+def format_sources(columns: Sequence[PaperColumn]) -> tuple[str, ...]:
+    """The note on the source of the paper's columns; empty without columns."""
     if not columns:
         return ()
     sources = "; ".join(dict.fromkeys(column.source for column in columns))
@@ -220,15 +218,15 @@ def cite_paper(columns: Sequence[PaperColumn]) -> tuple[str, ...]:
     )
 
 
-def say_figure(value: float, digits: int = 1) -> str:
-    """A figure with so many digits behind the point, or with more where it has more (4.08)."""
-    _, _, behind = f"{value:g}".partition(".")
-    return f"{value:.{max(digits, len(behind))}f}"
+def format_value(value: float, digits: int = 1) -> str:
+    """A value with at least so many decimals; 4.08 keeps both of its own."""
+    _, _, decimals = f"{value:g}".partition(".")
+    return f"{value:.{max(digits, len(decimals))}f}"
 
 
-def _quote(column: PaperColumn, systems: Sequence[str]) -> str:
-    figures = {name: column.figures.get(name) for name in systems}
-    found = {name: say_figure(value, column.digits) for name, value in figures.items() if value is not None}
+def _format_cell(column: PaperColumn, systems: Sequence[str]) -> str:
+    values = {name: column.values.get(name) for name in systems}
+    found = {name: format_value(value, column.digits) for name, value in values.items() if value is not None}
     if len(systems) == 1:
         return found.get(systems[0], "–")
     return ", ".join(f"{name.removeprefix('UCN-')} {text}" for name, text in found.items()) or "–"

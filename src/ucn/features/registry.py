@@ -1,0 +1,303 @@
+"""`Registry`, the class that finds and loads methods by name; it lists none itself.
+
+The tables are elsewhere: `ucn.features.baselines` has UCN and the baselines, and says how to add a method.
+`ucn.paper.registry` adds the systems of the paper; its `METHODS` is what all commands use.
+
+To find a method gives a `MethodInfo` (name, title, dimensions, stride, key) and loads no weights.
+`MethodInfo.load` gives the `Method`, which extracts and matches features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cv2
+import torch
+
+from ucn.errors import ConfigError
+from ucn.features.method import (
+    DenseMethod,
+    LoadedMethods,
+    Method,
+    MethodFiles,
+    MethodInfo,
+    UnavailableError,
+    wrap_extractor,
+)
+from ucn.features.network import MethodKind, find_network
+from ucn.features.pair_matcher import PairMatcher
+from ucn.files import suggest
+from ucn.nn.encoder import Engine
+from ucn.weights import list_weights
+
+Finder = Callable[[MethodFiles], MethodInfo]
+"""Gives the metadata of a method without loading it; raises `UnavailableError` where it cannot run here."""
+
+
+@dataclass(frozen=True)
+class MatchingSystem:
+    """A matcher that optimises over the whole image and takes the features of any dense method.
+
+    Attributes:
+        name: on the command line.
+        title: what it is.
+        published_title: the features that its authors used.
+        published_extractor: extracts these; a dataclass with `dim` and `stride`.
+        published_matcher: the matcher with its settings for these.
+        matcher: the matcher with its settings for other features.
+    """
+
+    name: str
+    title: str
+    published_title: str
+    published_extractor: Any
+    published_matcher: Any
+    matcher: Any
+
+    def find_published(self) -> MethodInfo:
+        """The system with the features and settings of its authors."""
+        extractor = self.published_extractor
+        features = {type(extractor).__name__: asdict(extractor), "opencv": cv2.__version__}
+        return MethodInfo(
+            self.name,
+            f"{self.title}; over {self.published_title}",
+            {self.name: asdict(self.published_matcher), "features": features},
+            dim=extractor.dim,
+            stride=extractor.stride,
+            loader=wrap_extractor(extractor, self.published_matcher),
+        )
+
+    def with_features(self, info: MethodInfo) -> MethodInfo:
+        """The system with the features of another method."""
+        return replace(
+            info,
+            name=f"{info.name}+{self.name}",
+            title=f"{self.title}; over: {info.title}",
+            key={self.name: asdict(self.matcher), "features": info.key},
+            loader=partial(_load_over, info, self.matcher),
+        )
+
+
+def _load_over(base: MethodInfo, matcher: PairMatcher, info: MethodInfo, device: str) -> DenseMethod:
+    return DenseMethod(**info.metadata(), extractor=base.load(device).extractor, matcher=matcher)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Methods by name. Shipped weights and weights files are methods too.
+
+    Attributes:
+        baselines: finders of dense methods that are evaluated by default.
+        optional: finders of dense methods that are evaluated only where they are named.
+        default_with_file: names of `optional` that are evaluated by default where the field of that name in
+            `MethodFiles` has a file.
+        without_features: names of `optional` that have no features of single images for others to use.
+        systems: matchers that take the features of other methods, by a name such as ``trunk+sift-flow``.
+        sparse: finders of sparse methods, which detect keypoints and match those.
+    """
+
+    baselines: Mapping[str, Finder]
+    optional: Mapping[str, Finder] = field(default_factory=dict)
+    default_with_file: Collection[str] = ()
+    without_features: Collection[str] = ()
+    systems: Mapping[str, MatchingSystem] = field(default_factory=dict)
+    sparse: Mapping[str, Finder] = field(default_factory=dict)
+
+    def list_names(self, kind: MethodKind = "dense") -> tuple[str, ...]:
+        """Names of all methods of a kind, but those of weights files."""
+        if kind == "sparse":
+            return (*_list_shipped(), *self.sparse)
+        return (*_list_shipped(), *self.baselines, *self.optional, *self.systems)
+
+    def list_features(self) -> tuple[str, ...]:
+        """Names of the dense methods with features of single images, which others can use."""
+        optional = (name for name in self.optional if name not in self.without_features)
+        return (*_list_shipped(), *self.baselines, *optional)
+
+    def find(
+        self,
+        name: str,
+        files: MethodFiles | None = None,
+        *,
+        kind: MethodKind = "dense",
+        engine: Engine | None = None,
+    ) -> MethodInfo:
+        """Finds a method by name, without loading its weights.
+
+        Args:
+            name: of `list_names`, ``FEATURES+SYSTEM``, or the name of a weights file in `files`.
+            files: files that methods need beside the package.
+            kind: dense or sparse; some names are of both kinds.
+            engine: of UCN's `Matcher`; None takes one that computes in float32 on every device.
+
+        Raises:
+            ConfigError: the name is unknown.
+            UnavailableError: a package or a file that it needs is missing.
+            WeightsError: a given file is missing or of something else.
+        """
+        files = files or MethodFiles()
+        self.check_name(name, kind=kind, others=[path.stem for path in files.weights])
+        finders = self.sparse if kind == "sparse" else {**self.baselines, **self.optional}
+        if name in finders:
+            return finders[name](files)
+        if name in _list_shipped():
+            return find_network(name, name, kind, engine)
+        if kind == "dense" and name in self.systems:
+            return self.systems[name].find_published()
+        for path in files.weights:
+            if path.stem == name:
+                return find_network(path, name, kind, engine)
+        base, _, system = name.partition("+")
+        return self.systems[system].with_features(self.find(base, files, engine=engine))
+
+    def find_features(
+        self, name_or_path: str, files: MethodFiles | None = None, engine: Engine | None = None
+    ) -> MethodInfo:
+        """Finds a dense method with features of single images, by name or weights file.
+
+        Args:
+            name_or_path: of `list_features`, or a .safetensors file of `ucn train`.
+            files: files that methods need beside the package; weights files among them are not used.
+            engine: as in `find`.
+
+        Raises:
+            ConfigError: the name is unknown, or the method has no features of single images.
+            UnavailableError: a package or a file that it needs is missing.
+            WeightsError: a given file is missing or of something else.
+        """
+        self.check_name(name_or_path, needs_features=True)
+        if self._is_file(name_or_path):
+            return find_network(name_or_path, Path(name_or_path).stem, engine=engine)
+        return self.find(name_or_path, replace(files or MethodFiles(), weights=()), engine=engine)
+
+    def check_name(
+        self,
+        name: str,
+        *,
+        kind: MethodKind = "dense",
+        needs_features: bool = False,
+        others: Sequence[str] = (),
+    ) -> None:
+        """Checks the name of a method.
+
+        Args:
+            name: the name; a weights file too where `needs_features`.
+            kind: of the method.
+            needs_features: only methods with features of single images will do.
+            others: further legal names, such as those of weights files.
+
+        Raises:
+            ConfigError: no method has the name, or it has no features of single images but needs them.
+        """
+        legal = (*(self.list_features() if needs_features else self.list_names(kind)), *others)
+        systems = self.systems if kind == "dense" and not needs_features else {}
+        bases = (*self.list_features(), *others)
+        base, plus, system = name.partition("+")
+        if name in legal or (plus and base in bases and system in systems):
+            return
+        if needs_features and self._is_file(name):
+            return
+        choices = [f"there are {', '.join(legal)}"]
+        if systems:
+            example = f"trunk+{next(iter(systems))}"
+            choices.append(f"{', '.join(systems)} also work on features of others, as {example}")
+        if needs_features:
+            choices.append("or give a .safetensors file of `ucn train`")
+        else:
+            choices.append("a file of `ucn train` is given among the weights files")
+        listed = "; ".join(choices)
+        if needs_features and (name in self.list_names() or (plus and system in self.systems)):
+            raise ConfigError(
+                f"method '{name[:80]}' matches whole images and has no descriptors of keypoints; choose "
+                f"another ({listed})"
+            )
+        hint = suggest(name, [*legal, *(f"{base}+{system}" for base in bases for system in systems)])
+        raise ConfigError(f"no method '{name[:80]}'{hint} ({listed})")
+
+    def load_dense(
+        self,
+        names: Iterable[str] | None,
+        files: MethodFiles | None = None,
+        device: str | torch.device = "cpu",
+    ) -> LoadedMethods[DenseMethod]:
+        """Loads dense methods; those whose files or packages are missing are skipped, with the reason.
+
+        Args:
+            names: as in `find`; None means shipped weights, `baselines`, and those of `default_with_file`
+                whose file is given.
+            files: files that methods need beside the package; weights files are loaded even where not named.
+            device: where networks run.
+
+        Raises:
+            ConfigError: a name is unknown, or two methods have the same.
+            WeightsError: a given file is missing, damaged or of something else.
+        """
+        files = files or MethodFiles()
+        if names is None:
+            given = (name for name in self.default_with_file if getattr(files, name) is not None)
+            names = (*_list_shipped(), *self.baselines, *given)
+        return LoadedMethods(*self._load(names, files, device, "dense"))
+
+    def load_sparse(
+        self,
+        names: Iterable[str] | None,
+        files: MethodFiles | None = None,
+        device: str | torch.device = "cpu",
+    ) -> LoadedMethods[Method]:
+        """Loads sparse methods; as `load_dense`, but None means all."""
+        names = self.list_names("sparse") if names is None else names
+        return LoadedMethods(*self._load(names, files or MethodFiles(), device, "sparse"))
+
+    def _load(
+        self, names: Iterable[str], files: MethodFiles, device: str | torch.device, kind: MethodKind
+    ) -> tuple[list[Any], dict[str, str]]:
+        chosen = list(dict.fromkeys(names))
+        for name in chosen:  # before files are read
+            self.check_name(name, kind=kind, others=[path.stem for path in files.weights])
+        found: list[MethodInfo] = []
+        skipped: dict[str, str] = {}
+        for item in order_methods(chosen, files.weights, self.list_names(kind)):
+            if isinstance(item, Path):
+                found.append(find_network(item, item.stem, kind))
+                continue
+            try:
+                found.append(self.find(item, files, kind=kind))
+            except UnavailableError as error:
+                skipped[item] = error.reason
+        require_unique([info.name for info in found])
+        return [info.load(device) for info in found], skipped
+
+    def _is_file(self, name_or_path: str) -> bool:
+        return name_or_path.endswith(".safetensors") or (
+            name_or_path not in self.list_names() and Path(name_or_path).is_file()
+        )
+
+
+def order_methods(names: Sequence[str], weights: Sequence[Path], legal: Sequence[str]) -> list[str | Path]:
+    """What to load, in order: weights files that are not named, then the names.
+
+    Args:
+        names: the requested ones.
+        weights: files of `ucn train`; each is loaded, and has the name of its file.
+        legal: names of methods without such a file; these names never mean a file.
+    """
+    ordered: list[str | Path] = [path for path in weights if path.stem in legal or path.stem not in names]
+    for name in names:
+        own = [] if name in legal else [path for path in weights if path.stem == name]
+        ordered += own or [name]
+    return ordered
+
+
+def require_unique(names: Sequence[str]) -> None:
+    """Raises `ConfigError` where two methods have the same name."""
+    for name in sorted(set(names)):
+        if names.count(name) > 1:
+            raise ConfigError(f"two methods have the name '{name}'; rename one of the weights files")
+
+
+def _list_shipped() -> tuple[str, ...]:
+    return tuple(info.name for info in list_weights())

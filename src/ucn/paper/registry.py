@@ -1,0 +1,99 @@
+"""`METHODS`, the table of all methods that commands use: the baselines plus the systems of the paper.
+
+`ucn.features.baselines` has the baselines and says how to add one; `ucn.features.registry` has the class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ucn.features.baselines import BASELINES, find_trunk, hash_file
+from ucn.features.classical import DenseSift
+from ucn.features.method import DenseMethod, MethodFiles, MethodInfo, UnavailableError
+from ucn.features.pixel_sift import PixelSift
+from ucn.features.registry import MatchingSystem
+from ucn.paper import deep_matching, dsp, sift_flow
+from ucn.paper.deep_matching import DeepMatching
+from ucn.paper.deep_pixels import DeepPixels
+from ucn.paper.dsp import SpatialPyramid
+from ucn.paper.siamese import SHIPPED, PatchExtractor, SiameseMatcher, load_siamese, read_siamese_config
+from ucn.paper.siamese.matcher import STRIDE, format_title
+from ucn.paper.sift_flow import SiftFlow
+from ucn.paper.transfer import SQUARES, UnboundTransfer
+
+_TRANSFER, _SIAMESE = "nn-transfer", "siamese"
+_SYSTEMS = (
+    MatchingSystem(
+        name="sift-flow",
+        title=sift_flow.TITLE,
+        published_title=f"SIFT at every pixel, 4 × 4 histograms of {PixelSift.bin_pixels:g} px",
+        published_extractor=PixelSift(),
+        published_matcher=SiftFlow(),
+        matcher=SiftFlow(smoothness=0.4),
+    ),
+    MatchingSystem(
+        name="dsp",
+        title=dsp.TITLE,
+        published_title=f"dense SIFT, 4 × 4 histograms of {DenseSift.bin_pixels:g} px, one cell per 4 px",
+        published_extractor=DenseSift(),
+        published_matcher=SpatialPyramid(),
+        matcher=SpatialPyramid(),
+    ),
+    MatchingSystem(
+        name="deepmatching",
+        title=deep_matching.TITLE,
+        published_title="its own descriptors of the pixels of the half-size image",
+        published_extractor=DeepPixels(),
+        published_matcher=DeepMatching(),
+        matcher=DeepMatching(atom_cells=2, finest_pixels=4),
+    ),
+)
+
+
+def is_nearest(info: MethodInfo) -> bool:
+    """Whether a method matches by nearest neighbours; from its key alone, which reports have too."""
+    return not any(name in info.key for name in ("transfer", _SIAMESE, *METHODS.systems))
+
+
+def _find_transfer(files: MethodFiles) -> MethodInfo:
+    trunk = find_trunk(files)
+    title = (
+        "NN transfer: the parts of the training image most similar by GoogLeNet's inception_4a, averaged in "
+        f"{SQUARES} × {SQUARES} squares of the object's box, which is given"
+    )
+    loader = partial(_load_transfer, trunk)
+    return replace(trunk, name=_TRANSFER, title=title, key={"transfer": trunk.key}, loader=loader)
+
+
+def _load_transfer(trunk: MethodInfo, info: MethodInfo, device: str) -> DenseMethod:
+    extractor = trunk.load(device).extractor
+    return DenseMethod(**info.metadata(), extractor=extractor, matcher=UnboundTransfer())
+
+
+def _find_siamese(files: MethodFiles) -> MethodInfo:
+    path = files.siamese or SHIPPED
+    if files.siamese is None and not path.is_file():
+        reason = (
+            "train a network with benchmarks/siamese_training.py and give its path as `MethodFiles.siamese`"
+        )
+        raise UnavailableError(_SIAMESE, reason)
+    config = read_siamese_config(path)
+    title, key = format_title(config), {"siamese": hash_file(path)}
+    return MethodInfo(_SIAMESE, title, key, config.dim, STRIDE, loader=partial(_load_siamese, path))
+
+
+def _load_siamese(path: Path, info: MethodInfo, device: str) -> DenseMethod:
+    extractor = PatchExtractor(load_siamese(path), device)
+    matcher = SiameseMatcher(extractor.model.decision)
+    return DenseMethod(**info.metadata(), extractor=extractor, matcher=matcher)
+
+
+METHODS = replace(
+    BASELINES,
+    optional={_TRANSFER: _find_transfer, _SIAMESE: _find_siamese, **BASELINES.optional},
+    without_features=(_TRANSFER, _SIAMESE),
+    systems={system.name: system for system in _SYSTEMS},
+)
+"""Every method by name."""
