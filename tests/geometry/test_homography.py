@@ -82,7 +82,7 @@ class TestNotFound:
     def test_nothing_but_wrong_matches(self, seed: int) -> None:
         found = estimate_homography(make_points(1000, seed), make_points(1000, seed + 10), seed=seed)
         assert found.H_0to1 is None
-        assert "agree; at least 15" in found.failure
+        assert "inliers; at least 15" in found.failure
 
     @pytest.mark.parametrize("seed", range(3))
     def test_how_many_agree_by_chance(self, seed: int) -> None:
@@ -113,7 +113,7 @@ class TestNotFound:
         line += np.random.default_rng(0).normal(0, noise, line.shape)
         found = estimate_homography(line, line)
         assert found.H_0to1 is None
-        assert found.failure == "the matches that agree lie on a line, which determines no homography"
+        assert found.failure == "the inliers lie on a line, which does not determine a homography"
 
     def test_a_narrow_strip_does(self) -> None:
         strip = make_points(60) * [1, 0.05]  # 24 pixels high

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.geometry.warp import (
-    is_depth_consistent,
     is_hidden,
     is_seen_through,
     is_smooth,
@@ -195,19 +194,6 @@ def test_is_visible_by_hand() -> None:
     assert found.tolist() == [[True, False, True, False, False, False, False]]
 
 
-def test_forward_and_backward_by_hand() -> None:
-    # Two planes: a near strip in the left half hides the far wall after the camera has moved.
-    K, T = camera(focal=10, cx=0, cy=0), moved(x=-1)
-    depth_map0 = torch.full((1, 4, 30), 10.0, dtype=torch.float64)
-    depth_map0[0, :, 15:20] = 2.0  # moves by 5 pixels to 10 ... 14
-    depth_map1 = torch.full((1, 4, 30), 10.0, dtype=torch.float64)  # the wall moves by 1
-    depth_map1[0, :, 10:15] = 2.0
-    points0 = points_of((5, 1), (12, 1), (16, 1), (25, 1), (0, 1))
-    found = is_depth_consistent(points0, depth_map0, depth_map1, K, K, T, tolerance=0.5)
-    # Wall; wall that comes behind the strip at 11; strip; wall; leaves the image.
-    assert found.tolist() == [[True, False, True, True, False]]
-
-
 def test_nearest_depths_by_hand() -> None:
     points = points_of((-0.5, -0.5), (1.49, 0), (1.5, 0), (4.4, 2.4), (9, 0), (0, 0))
     buffer = nearest_depths(points, depths_of(3, 2, 7, 5, 1, math.nan), image_hw=(3, 5), cell=2)
@@ -318,7 +304,5 @@ def test_wrong_shapes() -> None:
         is_hidden(points, depth, (3, 3), torch.ones(1, 3, 3))
     with pytest.raises(ValueError, match="tolerance must be at least 0, got -1"):
         is_visible(points, depth, torch.ones(1, 3, 3), tolerance=-1)
-    with pytest.raises(ValueError, match="tolerance must be at least 0 pixels, got -1"):
-        is_depth_consistent(points, torch.ones(1, 3, 3), torch.ones(1, 3, 3), K, K, T, tolerance=-1)
     with pytest.raises(ValueError, match="cell must be above 0 pixels, got 0"):
         nearest_depths(points, depth, (3, 3), cell=0)

@@ -10,7 +10,6 @@ from ucn.geometry.warp import (
     is_flow_consistent,
     is_nearest_by_disparity,
     targets_of_flow,
-    warp_points_by_disparity,
     warp_points_by_flow,
 )
 
@@ -141,7 +140,6 @@ def test_dtype_is_kept() -> None:
 def test_no_points_is_a_normal_input() -> None:
     flow, disparity, none = torch.ones(2, 3, 4, 2), torch.ones(2, 3, 4), torch.zeros(2, 0, 2)
     assert warp_points_by_flow(none, flow).shape == (2, 0, 2)
-    assert warp_points_by_disparity(none, disparity).shape == (2, 0, 2)
     assert is_flow_consistent(none, flow, flow, 1.0).shape == (2, 0)
     assert is_disparity_consistent(none, disparity, disparity, 1.0).shape == (2, 0)
     assert warp_points_by_flow(torch.zeros(0, 5, 2), torch.ones(0, 3, 4, 2)).shape == (0, 5, 2)
@@ -150,7 +148,7 @@ def test_no_points_is_a_normal_input() -> None:
 def test_disparity_moves_to_the_left() -> None:
     disparity = torch.tensor([[[1.0, 2, INF], [0.5, NAN, 3]]])
     points = torch.tensor([[[0.0, 0], [1, 0], [0.5, 0], [2, 0], [2, 1], [0, 0.5]]])
-    warped = warp_points_by_disparity(points, disparity)
+    warped = warp_points_by_flow(points, flow_from_disparity(disparity))
     assert warped[0, :3].tolist() == [[-1.0, 0], [-1, 0], [-1, 0]]
     assert warped[0, 3].isnan().all()
     assert warped[0, 4:].tolist() == [[-1.0, 1], [-0.75, 0.5]]
@@ -242,14 +240,12 @@ def test_wrong_flow_is_named(shape: tuple[int, ...]) -> None:
 def test_wrong_points_are_named(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"points0 must be \(1, N, 2\), got"):
         warp_points_by_flow(torch.zeros(shape), torch.zeros(1, 3, 4, 2))
-    with pytest.raises(ValueError, match="points0 must be"):
-        warp_points_by_disparity(torch.zeros(shape), torch.zeros(1, 3, 4))
 
 
 def test_wrong_disparity_tolerance_and_batch_are_named() -> None:
     points, flow, disparity = torch.zeros(1, 5, 2), torch.zeros(1, 3, 4, 2), torch.zeros(1, 3, 4)
     with pytest.raises(ValueError, match=r"disparity0 must be \(B, H, W\), got \(3, 4\)"):
-        warp_points_by_disparity(points, disparity[0])
+        flow_from_disparity(disparity[0])
     with pytest.raises(ValueError, match="disparity1 must be"):
         is_disparity_consistent(points, disparity, disparity[0], 1.0)
     with pytest.raises(ValueError, match="tolerance must be at least 0 pixels, got -1"):

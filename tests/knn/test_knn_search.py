@@ -161,7 +161,7 @@ def test_batched_equals_unbatched(B: int, memory_bytes: int) -> None:
         assert torch.equal(together.distances[b], alone.distances)
 
 
-def test_outside_by_hand() -> None:
+def test_exclusion_by_hand() -> None:
     queries = torch.tensor([[0.0], [0.0], [0.0]])
     database = torch.tensor([[0.1], [0.2], [0.3]])
     positions = torch.tensor([[0.0, 0.0], [16.0, 0.0], [0.0, 17.0]])
@@ -175,7 +175,7 @@ def test_outside_by_hand() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 4])
-def test_outside_equals_brute_force(k: int) -> None:
+def test_exclusion_equals_brute_force(k: int) -> None:
     generator = torch.Generator().manual_seed(6)
     queries, database = random_sets(40, 100, 8)
     database = torch.cat([database, database])
@@ -269,7 +269,7 @@ def test_transposed_database_and_no_gradient() -> None:
     assert not found.distances.requires_grad
 
 
-class LargestStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LargestStorage(TorchDispatchMode):
     """Remembers the largest storage that any operation returned, other than the given tensors' own."""
 
     def __init__(self, *known: Tensor) -> None:
@@ -418,13 +418,13 @@ def test_values_that_are_not_finite_are_refused(bad: float) -> None:
         nearest(some, spoilt)
 
 
-def test_outside_errors() -> None:
+def test_exclusion_errors() -> None:
     some, places = torch.eye(3), torch.zeros(3, 2)
-    with pytest.raises(ValueError, match=r"outside.centres must be \(3, 2\), got \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"exclusion.centres must be \(3, 2\), got \(2, 2\)"):
         nearest(some, some, exclusion=ExclusionRadius(places[:2], places, 1.0))
-    with pytest.raises(ValueError, match=r"outside.positions must be \(3, 2\), got \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"exclusion.positions must be \(3, 2\), got \(1, 2\)"):
         nearest(some, some, exclusion=ExclusionRadius(places, places[:1], 1.0))
-    with pytest.raises(ValueError, match=r"outside.radius must be at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"exclusion.radius must be at least 0, got -1"):
         nearest(some, some, exclusion=ExclusionRadius(places, places, -1.0))
-    with pytest.raises(ValueError, match="outside must hold floats"):
+    with pytest.raises(ValueError, match="exclusion must hold floats"):
         nearest(some, some, exclusion=ExclusionRadius(places.long(), places, 1.0))

@@ -22,7 +22,7 @@ from ucn.losses import (
     one_correspondence_contrastive_loss,
 )
 
-NOTHING = MinedNegatives(None, None, None, None)
+NOTHING = MinedNegatives(None, None)
 
 
 def test_by_hand() -> None:
@@ -164,7 +164,7 @@ def test_mined_equals_loops_with_gradient(B: int, count: int) -> None:
 
 def test_mined_by_hand_where_the_views_differ() -> None:
     pair = views_that_differ()
-    mined = MinedNegatives(torch.tensor([[[0]]]), torch.tensor([[[3]]]), None, None)
+    mined = MinedNegatives(torch.tensor([[[0]]]), torch.tensor([[[3]]]))
     # Positive: both east, 0. View 1, cell 0: east against north, √2. View 0, cell 3: east twice, 0.
     loss = mined_contrastive_loss(*pair.arguments(), mined, margin=2.0)
     assert loss.item() == pytest.approx(((2 - 2**0.5) ** 2 + 4) / 6)
@@ -178,7 +178,7 @@ def test_mined_without_negatives_or_points() -> None:
         sample_descriptors(pair.map1, pair.points1)[:, :3],
         torch.ones(2, 3, dtype=torch.int64),
     )
-    for mined in (NOTHING, MinedNegatives(none, none, None, None)):
+    for mined in (NOTHING, MinedNegatives(none, none)):
         torch.testing.assert_close(mined_contrastive_loss(*pair.arguments(), mined), positives)
     for empty in (make_pair(N=0), replace(pair, is_valid=torch.zeros(2, 4, dtype=torch.bool))):
         mined = mine_negatives(*empty.arguments(), method="nearest", radius=4.0)
@@ -201,7 +201,7 @@ def test_padding_of_nan_points_reaches_no_gradient() -> None:
 
 
 def test_cells_of_another_batch_are_refused() -> None:
-    mined = MinedNegatives(torch.zeros(2, 3, 1, dtype=torch.int64), None, None, None)
+    mined = MinedNegatives(torch.zeros(2, 3, 1, dtype=torch.int64), None)
     with pytest.raises(ValueError, match=r"cells_0to1 must be \(2, 9, K\), got \(2, 3, 1\)"):
         mined_contrastive_loss(*make_pair().arguments(), mined)
     with pytest.raises(ValueError, match="margin must be above 0, got -1"):

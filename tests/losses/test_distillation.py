@@ -13,7 +13,7 @@ from torch import Tensor
 from support.loss_cases import Pair, make_map, make_pair
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import descriptor_loss, distillation_loss
-from ucn.types import Direction, FeatureMap
+from ucn.types import FeatureMap
 
 Maps = tuple[FeatureMap, FeatureMap]
 
@@ -24,14 +24,10 @@ def make_case(B: int = 2, N: int = 6, dtype: torch.dtype = torch.float64) -> tup
     return pair, (pair.map0, pair.map1), (other.map0, other.map1)
 
 
-def define_slowly(
-    pair: Pair, maps: Maps, teacher_maps: Maps, temperature: float, direction: Direction
-) -> Tensor:
+def define_slowly(pair: Pair, maps: Maps, teacher_maps: Maps, temperature: float) -> Tensor:
     """The definition, point by point and cell by cell."""
     terms = []
-    for name, view, points in (("0to1", 0, pair.points0), ("1to0", 1, pair.points1)):
-        if direction not in (name, "both"):
-            continue
+    for view, points in enumerate((pair.points0, pair.points1)):
         for b, n in pair.is_valid.nonzero().tolist():
             shares = []
             for from_maps in (maps, teacher_maps):
@@ -65,28 +61,18 @@ def test_by_hand() -> None:
     # The student finds (1, -1) in view 1, the teacher (1, 1); back, (-1, 0) against (1, -1).
     forth, back = divergence([1.0, 1.0], [1.0, -1.0]), divergence([1.0, -1.0], [-1.0, 0.0])
     assert forth == pytest.approx(math.log((1 + math.exp(-2)) / 2) + 1)  # Σ ½ log(½ / q)
-    for direction, expected in (("0to1", forth), ("1to0", back), ("both", (forth + back) / 2)):
-        found = distillation_loss(
-            (own0, own1),
-            (taught0, taught1),
-            point0,
-            point1,
-            is_valid,
-            temperature=1.0,
-            direction=direction,  # type: ignore[arg-type]
-        )
-        assert found.item() == pytest.approx(expected)
+    found = distillation_loss((own0, own1), (taught0, taught1), point0, point1, is_valid, temperature=1.0)
+    assert found.item() == pytest.approx((forth + back) / 2)
 
 
 @pytest.mark.parametrize("B", [1, 2])
-@pytest.mark.parametrize("direction", ["0to1", "1to0", "both"])
 @pytest.mark.parametrize("memory_bytes", [1, 8000, 2**28])
-def test_equals_the_definition_with_gradient(B: int, direction: Direction, memory_bytes: int) -> None:
+def test_equals_the_definition_with_gradient(B: int, memory_bytes: int) -> None:
     pair, maps, teacher_maps = make_case(B)
     features = [each.features for each in maps]
-    expected = define_slowly(pair, maps, teacher_maps, 0.3, direction)
+    expected = define_slowly(pair, maps, teacher_maps, 0.3)
     found = distillation_loss(
-        maps, teacher_maps, *points_of(pair), temperature=0.3, direction=direction, memory_bytes=memory_bytes
+        maps, teacher_maps, *points_of(pair), temperature=0.3, memory_bytes=memory_bytes
     )
     torch.testing.assert_close(found, expected)
     assert found > 0
@@ -116,7 +102,7 @@ def test_a_student_like_its_teacher_costs_nothing_and_the_teacher_learns_nothing
     ]
     cost = distillation_loss((turned[0], turned[1]), maps, *points_of(pair))
     assert cost.item() == pytest.approx(0, abs=1e-12)
-    distillation_loss(maps, teacher_maps, *points_of(pair)).backward()  # type: ignore[no-untyped-call]
+    distillation_loss(maps, teacher_maps, *points_of(pair)).backward()
     assert maps[0].features.grad is not None and maps[0].features.grad.any()
     assert teacher_maps[0].features.grad is None
 
@@ -162,8 +148,6 @@ def test_refusals() -> None:
         distillation_loss(maps, teacher_maps, *points, temperature=0)
     with pytest.raises(ValueError, match="memory_bytes must be at least 1"):
         distillation_loss(maps, teacher_maps, *points, memory_bytes=0)
-    with pytest.raises(ValueError, match="direction must be one of"):
-        distillation_loss(maps, teacher_maps, *points, direction="up")  # type: ignore[arg-type]
     for name, changed in (
         ("stride 4, got 8", replace(teacher_maps[1], stride=8)),
         ("offset 2.0, got 0.0", replace(teacher_maps[1], offset=0.0)),
@@ -240,13 +224,13 @@ class TestDescriptors:
         _, maps, taught = make_case()
         for feature_map in (*maps, *taught):
             feature_map.features.requires_grad_()
-        descriptor_loss(maps, taught).backward()  # type: ignore[no-untyped-call]
+        descriptor_loss(maps, taught).backward()
         rows, aims = list_rows(maps).detach(), list_rows(taught).detach()
         left, _, right = torch.linalg.svd(aims.T @ rows, full_matrices=False)
         aims = F.normalize(aims @ left @ right, dim=1)
         moved = [m.features.detach().clone().requires_grad_() for m in maps]
         again = torch.cat([f.permute(0, 2, 3, 1).flatten(0, 2) for f in moved])
-        (1 - F.cosine_similarity(again, aims)).mean().backward()  # type: ignore[no-untyped-call]
+        (1 - F.cosine_similarity(again, aims)).mean().backward()
         for feature_map, expected in zip(maps, moved, strict=True):
             torch.testing.assert_close(feature_map.features.grad, expected.grad)
         assert all(m.features.grad is None for m in taught)
@@ -260,7 +244,7 @@ class TestDescriptors:
         none = tuple(replace(m, features=m.features[:0].requires_grad_()) for m in maps)
         no_teacher = tuple(replace(m, features=m.features[:0]) for m in taught)
         empty = descriptor_loss((none[0], none[1]), (no_teacher[0], no_teacher[1]))
-        empty.backward()  # type: ignore[no-untyped-call]
+        empty.backward()
         assert empty.item() == 0
 
     def test_other_cells(self) -> None:

@@ -35,7 +35,7 @@ def test_gradcheck_and_nothing_valid() -> None:
 
 
 def test_mined_by_hand_where_the_views_differ() -> None:
-    mined = MinedNegatives(torch.tensor([[[0, -1]]]), torch.tensor([[[3, 2]]]), None, None)
+    mined = MinedNegatives(torch.tensor([[[0, -1]]]), torch.tensor([[[3, 2]]]))
     # Squared distances: positive 0; north in view 1: 2; east and west in view 0: 0 and 4; margin 3.
     loss = mined_triplet_loss(*views_that_differ().arguments(), mined, margin=3.0)
     assert loss.item() == pytest.approx((1 + 3 + 0) / 3)
@@ -87,4 +87,4 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="margin must be above 0, got 0"):
         triplet_loss(some, some, some, is_valid, margin=0.0)
     with pytest.raises(ValueError, match="at least one direction"):
-        mined_triplet_loss(*make_pair().arguments(), MinedNegatives(None, None, None, None))
+        mined_triplet_loss(*make_pair().arguments(), MinedNegatives(None, None))

@@ -1,4 +1,4 @@
-"""Devices by name, and what is said of those that there are not."""
+"""Choosing a device by name, and the errors for unknown and missing ones."""
 
 import pytest
 import torch

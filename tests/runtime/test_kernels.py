@@ -22,7 +22,7 @@ def test_compiler_takes_the_answer_for_a_constant() -> None:
     def answer() -> bool:
         return True
 
-    marks = vars(torch.compiler.assume_constant_result(answer))  # type: ignore[no-untyped-call]
+    marks = vars(torch.compiler.assume_constant_result(answer))
     assert marks
     assert marks.items() <= vars(acceleration._check_ready).items()
 

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from support.train_cases import assert_equal, make_config
 from ucn.config import TrainConfig
-from ucn.data.io import write_bytes_atomically
 from ucn.errors import ConfigError, OutputError, WeightsError
+from ucn.files import write_bytes_atomically
 from ucn.nn import build_model
 from ucn.train import checkpoint
 from ucn.train.checkpoint import (
     BEST,
     LAST,
+    StepValidation,
     TrainingState,
-    Validated,
     find_best,
     load_average,
     load_run,
@@ -49,8 +49,8 @@ def make_state(config: TrainConfig, seed: int = 0, steps: int = 2) -> TrainingSt
     return state
 
 
-def at(step: int, score: float) -> Validated:
-    return Validated(step, Validation({"pck@5": score, "pck@10": float("nan")}, score))
+def at(step: int, score: float) -> StepValidation:
+    return StepValidation(step, Validation({"pck@5": score, "pck@10": float("nan")}, score))
 
 
 def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -126,7 +126,7 @@ def test_the_best_is_the_first_of_the_highest_score() -> None:
 def test_the_best_weights_come_back(tmp_path: Path) -> None:
     config = make_config()
     states = [make_state(config, seed) for seed in range(3)]
-    history: list[Validated] = []
+    history: list[StepValidation] = []
     for step, (state, score) in enumerate(zip(states, (0.25, 0.75, 0.5), strict=True), start=1):
         history.append(at(step, score))
         state.step, state.validations = step, list(history)
@@ -204,7 +204,7 @@ def test_another_run_is_refused_by_the_keys_that_differ(
     config = make_config()
     save_run(tmp_path, make_state(config), config, SOURCES)
     with pytest.raises(
-        ConfigError, match=f"last.safetensors is of another run; these differ: .*{says}.*--over"
+        ConfigError, match=f"last.safetensors is of another run; these differ: .*{says}.*overwrite=True"
     ):
         load_run(tmp_path, make_config(**changes), SOURCES)
 
@@ -212,7 +212,7 @@ def test_another_run_is_refused_by_the_keys_that_differ(
 def test_other_data_are_refused(tmp_path: Path) -> None:
     config = make_config()
     save_run(tmp_path, make_state(config), config, SOURCES)
-    with pytest.raises(ConfigError, match=r"what it trains on \(there 'synthetic, cub', here 'one batch'\)"):
+    with pytest.raises(ConfigError, match=r"training data \(there 'synthetic, cub', here 'one batch'\)"):
         load_run(tmp_path, config, ["one batch"])
 
 
@@ -299,7 +299,7 @@ def test_a_best_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"cannot read checkpoint .*best\.safetensors: No such file"):
         load_run(tmp_path, config, SOURCES)
     (tmp_path / BEST).write_bytes((tmp_path / LAST).read_bytes())
-    with pytest.raises(WeightsError, match=r"best\.safetensors is of step 2, but .* step 1 was the best"):
+    with pytest.raises(WeightsError, match=r"best\.safetensors is of step 2, but .* best step of .* is 1"):
         load_run(tmp_path, config, SOURCES)
 
 

@@ -17,14 +17,14 @@ from support.distributed_worker import LOSSES, differentiate
 from support.photo_cases import write_photos
 from support.train_cases import CPU, make_config
 from ucn.errors import ConfigError, UcnError
-from ucn.train.distributed import ALONE, Team, join_team, open_shared_sources
+from ucn.train.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, open_shared_sources
 from ucn.train.sources.batches import open_sources
 from ucn.weights import load_weights
 
 TESTS = Path(__file__).parents[1]
 
 
-class Member(Team):
+class Member(ProcessGroup):
     """One of several processes that are not there."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -46,25 +46,25 @@ def test_a_process_alone_changes_nothing() -> None:
     config = make_config(batch=3)
     model = torch.nn.Linear(2, 2)
     loss, count = torch.tensor(2.0), torch.tensor(5)
-    assert ALONE.average(model, loss, count) == (loss, count)
-    assert ALONE.share(config) is config
-    assert ALONE.is_first and (ALONE.rank, ALONE.size) == (0, 1)
-    assert (ALONE.agree(True), ALONE.agree(False)) == (True, False)
-    assert ALONE.tell("told") == "told" and ALONE.gather(("a",)) == ("a",)
+    assert SINGLE_PROCESS.average_gradients(model, loss, count) == (loss, count)
+    assert SINGLE_PROCESS.localise(config) is config
+    assert SINGLE_PROCESS.is_first and (SINGLE_PROCESS.rank, SINGLE_PROCESS.size) == (0, 1)
+    assert (SINGLE_PROCESS.any(True), SINGLE_PROCESS.any(False)) == (True, False)
+    assert SINGLE_PROCESS.broadcast("told") == "told" and SINGLE_PROCESS.gather(("a",)) == ("a",)
 
 
 def test_each_process_draws_its_share() -> None:
     config = make_config(batch=6, sources=[{"name": "cub", "batch": 4}, {"name": "own"}])
-    shares = [Member(rank, 2).share(config) for rank in range(2)]
+    shares = [Member(rank, 2).localise(config) for rank in range(2)]
     for share in shares:
         assert share.batch == 3
         assert [source.batch for source in share.sources] == [2, None]
     assert shares[0].seed == config.seed != shares[1].seed
-    assert Member(1, 2).share(config) == shares[1] != Member(2, 3).share(make_config(batch=6))
+    assert Member(1, 2).localise(config) == shares[1] != Member(2, 3).localise(make_config(batch=6))
     with pytest.raises(ConfigError, match="batch must be a multiple of the 4 processes, got 6"):
-        Member(0, 4).share(config)
+        Member(0, 4).localise(config)
     with pytest.raises(ConfigError, match="batch must be a multiple of the 3 processes, got 4"):
-        Member(0, 3).share(config)
+        Member(0, 3).localise(config)
 
 
 def test_processes_take_other_pairs_of_the_same_source(tmp_path: Path) -> None:
@@ -75,49 +75,49 @@ def test_processes_take_other_pairs_of_the_same_source(tmp_path: Path) -> None:
     alone = open_sources(config, None, CPU)
     choices = [[mixture._choose(step) for step in range(1, 20)] for mixture in (*mixtures, alone)]
     assert choices[0] == choices[1] == choices[2] and len(set(choices[0])) == 2
-    batches = [mixture.draw(1, torch.Generator().manual_seed(3)) for mixture in mixtures]
+    batches = [mixture.sample_batch(1, torch.Generator().manual_seed(3)) for mixture in mixtures]
     assert [len(batch.names) for batch in batches] == [2, 2]
 
 
 def test_one_process_needs_no_accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert join_team(None) is ALONE
+    assert join_process_group(None) is SINGLE_PROCESS
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert join_team("cuda:3") is ALONE
+    assert join_process_group("cuda:3") is SINGLE_PROCESS
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(
         UcnError, match=r"in 2 processes needs the package accelerate: pip install 'ucn\[train\]'"
     ):
-        join_team("cpu")
+        join_process_group("cpu")
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "mps"])
 def test_devices_that_cannot_be_shared_out(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=f"device must be cpu or cuda for 2 processes .*, got {device}"):
-        join_team(device)
+        join_process_group(device)
 
 
 def test_no_gpu_to_share_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ConfigError, match="torch sees no GPU"):
-        join_team("cuda")
+    with pytest.raises(ConfigError, match="torch finds no GPU"):
+        join_process_group("cuda")
 
 
 @pytest.mark.parametrize("text", ["", "two", "0", "-1"])
 def test_a_launcher_that_says_nonsense(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", text)
-    with pytest.raises(ConfigError, match="WORLD_SIZE must be a number from 1"):
-        join_team(None)
+    with pytest.raises(ConfigError, match="WORLD_SIZE must be an integer of at least 1"):
+        join_process_group(None)
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two connected processes found, each with half of the batch."""
     pytest.importorskip("accelerate")
-    folder = tmp_path_factory.mktemp("team")
+    folder = tmp_path_factory.mktemp("group")
     shared = {
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
@@ -145,7 +145,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, An
 def test_two_processes_have_the_gradients_of_one_with_the_whole_batch(
     loss: str, two_processes: list[dict[str, Any]]
 ) -> None:
-    whole = differentiate(loss, "channel", ALONE)
+    whole = differentiate(loss, "channel", SINGLE_PROCESS)
     assert any(value.abs().max() > 0.01 for name, value in whole.items() if "gradient" in name)
     for found in two_processes:
         for name, value in whole.items():
@@ -158,7 +158,7 @@ def test_two_processes_share_statistics_and_words(two_processes: list[dict[str, 
     first, second = two_processes
     for name, value in first["tensors"].items():
         assert torch.equal(value, second["tensors"][name]), name
-    whole = differentiate("infonce", "batch", ALONE)
+    whole = differentiate("infonce", "batch", SINGLE_PROCESS)
     mean = (
         "buffer.head_norm.running_mean"  # the halves are equally large, so that theirs is the mean of means
     )

@@ -15,10 +15,10 @@ from ucn.config import ModelConfig
 from ucn.errors import OutputError, UcnError
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train import log
-from ucn.train.log import Board, Progress, RunLog, check_board, draw_pair, first_pairs
+from ucn.train.log import Progress, RunLog, TensorBoardLog, check_tensorboard, draw_pair, first_pairs
 from ucn.train.sources.batches import Source
 from ucn.types import PairBatch
-from ucn.viz import Picture, draw_matches
+from ucn.viz import ImageArray, draw_matches
 
 PROGRESS = Progress(
     step=2,
@@ -26,7 +26,7 @@ PROGRESS = Progress(
     pairs_per_second=10.0,
     correspondences_per_second=1e4,
     gradient_norm=0.5,
-    rates={"trunk": 0.25, "head": 0.5},
+    learning_rates={"trunk": 0.25, "head": 0.5},
     memory_bytes=2_000_000_000,
     pck={"a pck@5": 0.75, "b pck@0.1": float("nan")},
     score=0.75,
@@ -50,10 +50,10 @@ class FakeSource(Source):
         super().__init__(label, 1.0)
         self.batches, self.read = batches, 0
 
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
+    def sample_batch(self, number: int, generator: torch.Generator) -> PairBatch:
         raise NotImplementedError
 
-    def validation(self) -> Iterator[PairBatch]:
+    def validation_batches(self) -> Iterator[PairBatch]:
         for _ in range(self.batches):
             self.read += 1
             yield make_batch(2)
@@ -69,7 +69,7 @@ def read_lines(path: Path) -> list[dict[str, object]]:
 def test_every_figure_is_in_the_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with RunLog(path) as run_log:
-        run_log.note("start", step=0, device="cpu")
+        run_log.write("start", step=0, device="cpu")
         run_log(PROGRESS)
         assert len(read_lines(path)) == 2  # already there: a kill loses no line
     start, progress = read_lines(path)
@@ -81,7 +81,7 @@ def test_every_figure_is_in_the_log(tmp_path: Path) -> None:
         "pairs_per_second": 10.0,
         "correspondences_per_second": 1e4,
         "gradient_norm": 0.5,
-        "rates": {"trunk": 0.25, "head": 0.5},
+        "learning_rates": {"trunk": 0.25, "head": 0.5},
         "memory_bytes": 2_000_000_000,
         "pck": {"a pck@5": 0.75, "b pck@0.1": None},  # JSON has no NaN
         "score": 0.75,
@@ -119,7 +119,7 @@ def test_without_tensorboard_the_error_says_what_to_install(
     for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    for call in (check_board, lambda: Board(tmp_path)):
+    for call in (check_tensorboard, lambda: TensorBoardLog(tmp_path)):
         with pytest.raises(UcnError, match=r"needs the package tensorboard: pip install 'ucn\[train\]'"):
             call()
 
@@ -142,10 +142,10 @@ def model() -> CorrespondenceNetwork:
 
 def test_tensorboard_gets_scalars_and_pictures(tmp_path: Path, model: CorrespondenceNetwork) -> None:
     pytest.importorskip("tensorboard")
-    board = Board(tmp_path)
+    board = TensorBoardLog(tmp_path)
     board(PROGRESS)
     sources = [FakeSource("a", 3), FakeSource("b", 1)]
-    board.draw(2, model, sources)
+    board.draw_matches(2, model, sources)
     board.close()
     scalars, images = read_board(tmp_path)
     assert scalars == {
@@ -155,8 +155,8 @@ def test_tensorboard_gets_scalars_and_pictures(tmp_path: Path, model: Correspond
         "speed/correspondences per second": [(2, 1e4)],
         "speed/GPU memory in GB": [(2, 2.0)],
         "validation/score": [(2, 0.75)],
-        "rate/trunk": [(2, 0.25)],
-        "rate/head": [(2, 0.5)],
+        "learning rate/trunk": [(2, 0.25)],
+        "learning rate/head": [(2, 0.5)],
         "validation/a pck@5": [(2, 0.75)],
     }
     assert images == {"a/0": [2], "a/1": [2], "b/0": [2], "b/1": [2]}
@@ -165,11 +165,11 @@ def test_tensorboard_gets_scalars_and_pictures(tmp_path: Path, model: Correspond
 
 def test_a_resumed_board_hides_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    board = Board(tmp_path)
+    board = TensorBoardLog(tmp_path)
     for step in (1, 2, 3):
         board(replace(PROGRESS, step=step))
     board.close()
-    resumed = Board(tmp_path, step=2)
+    resumed = TensorBoardLog(tmp_path, step=2)
     resumed(replace(PROGRESS, step=3, loss=9.0))
     resumed.close()
     assert read_board(tmp_path)[0]["loss"] == [(1, 1.5), (2, 1.5), (3, 9.0)]
@@ -192,7 +192,7 @@ def test_a_picture_shows_errors_by_colour(
 ) -> None:
     given: dict[str, Any] = {}
 
-    def draw(*arguments: Any, **options: Any) -> Picture:
+    def draw(*arguments: Any, **options: Any) -> ImageArray:
         given.update(options)
         return draw_matches(*arguments, **options)
 

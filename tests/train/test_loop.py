@@ -315,7 +315,7 @@ def test_calibration_sees_whole_homographies_of_one_photograph(
 
     monkeypatch.setattr(loop, "fit_calibration", fit)
     kinds = {"spline_share": 0.3, "parallax_share": 0.3, "blend_share": 0.5, "border": "other"}
-    config = make_config(steps=1, synthetic={"side": 64, "points": 50, "relight": 0.5} | kinds)
+    config = make_config(steps=1, synthetic={"side": 64, "points": 50, "illumination": 0.5} | kinds)
     train_on(photos, config)
     expected = {"spline_share": 0.0, "parallax_share": 0.0, "blend_share": 0.0, "border": "mirror"}
     assert seen == [SyntheticConfig.from_dict(config.synthetic.to_dict() | expected)]
@@ -338,7 +338,7 @@ def test_pictures_are_asked_for_after_each_validation(photos: Path) -> None:
 
     config = make_config(steps=3, validate_every=2)
     with open_sources(config, photos, CPU) as mixture:
-        train(config, mixture, CPU, ignore, ignore, look=look)
+        train(config, mixture, CPU, ignore, ignore, on_validation=look)
     assert looked == [(2, "CorrespondenceNetwork"), (3, "CorrespondenceNetwork")]
 
 
@@ -346,7 +346,7 @@ def test_the_report_has_rates_speed_and_gradient(photos: Path) -> None:
     reports: list[Progress] = []
     train_on(photos, make_config(steps=2, trunk_learning_rate=0.25, head_learning_rate=0.5), reports.append)
     (progress,) = reports
-    assert progress.rates == pytest.approx({"trunk": 0.125, "head": 0.25})
+    assert progress.learning_rates == pytest.approx({"trunk": 0.125, "head": 0.25})
     assert progress.gradient_norm > 0 and progress.memory_bytes is None
     assert progress.correspondences_per_second == pytest.approx(50 * progress.pairs_per_second, rel=0.5)
     assert progress.score == (progress.pck or {})["pck@5"]

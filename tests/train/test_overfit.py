@@ -25,9 +25,9 @@ def test_one_batch_is_learnt_by_heart(tmp_path: Path) -> None:
     opened = open_sources(config, tmp_path / "photos", CPU)
     with repeat_first_batch(opened, config, CPU) as mixture:
         (source,) = mixture.sources
-        (batch,) = source.validation()
+        (batch,) = source.validation_batches()
         for step in (1, 2, 9):
-            assert mixture.draw(step, torch.Generator()) is batch
+            assert mixture.sample_batch(step, torch.Generator()) is batch
         trained = train(config, mixture, CPU, ignore, ignore)
     errors = torch.cat([match_errors(trained.model, pair) for pair in batch])
     assert len(errors) == 200
@@ -49,7 +49,7 @@ def test_it_is_the_first_batch_of_the_run(tmp_path: Path) -> None:
     config = make_config(seed=3)
     with open_sources(config, tmp_path / "photos", CPU) as mixture:
         batches = [
-            next(iter(repeat_first_batch(mixture, each, CPU).sources[0].validation()))
+            next(iter(repeat_first_batch(mixture, each, CPU).sources[0].validation_batches()))
             for each in (config, config, make_config(seed=4))
         ]
     assert torch.equal(batches[0].image0, batches[1].image0)

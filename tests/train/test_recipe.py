@@ -7,9 +7,9 @@ import pytest
 
 from ucn.config import SourceConfig, TrainConfig
 from ucn.errors import ConfigError
-from ucn.train.recipe import read_recipe
+from ucn.train.recipe import find_recipe, list_recipes, read_recipe
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.y*ml"))
+RECIPES = [find_recipe(name) for name in list_recipes() if "/" not in name]
 Write = Callable[[str], Path]
 
 
@@ -72,8 +72,10 @@ def test_a_later_override_wins_and_may_hold_an_equals_sign(write: Write) -> None
 )
 def test_numbers_as_people_write_them(write: Write, text: str, value: float) -> None:
     # YAML 1.1 takes 1e-3 for text.
-    assert read_recipe(write(f"name: a\nsteps: 1\nhead_rate: {text}\n")).head_learning_rate == value
-    assert read_recipe(write("name: a\nsteps: 1\n"), [f"head_rate={text}"]).head_learning_rate == value
+    assert read_recipe(write(f"name: a\nsteps: 1\nhead_learning_rate: {text}\n")).head_learning_rate == value
+    assert (
+        read_recipe(write("name: a\nsteps: 1\n"), [f"head_learning_rate={text}"]).head_learning_rate == value
+    )
 
 
 def test_words_that_begin_like_numbers_stay_words(write: Write) -> None:
@@ -118,7 +120,7 @@ def test_sources_and_their_folders(write: Write, monkeypatch: pytest.MonkeyPatch
 def test_folders_of_the_command_line(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCN_TEST_FOLDER", raising=False)
     path = write(SOURCES)
-    expected = r"sources\[0\].folder is .*variable UCN_TEST_FOLDER is not set; .*--data \w+=DIR"
+    expected = r"sources\[0\].folder is .*variable UCN_TEST_FOLDER is not set; .*data \w+=DIR"
     with pytest.raises(ConfigError, match=expected):
         read_recipe(path)
     data = ["cub=/birds", "synthetic=p=1", "own=first", "own=${UCN_TEST_FOLDER}", "sintel=/films"]
@@ -174,8 +176,8 @@ def test_wrong_sources(write: Write, key: str, value: str, message: str) -> None
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("sources.1.weight=2", "there is no entry '1' for 'sources.1.weight': that list has 1, from 0"),
-        ("sources.-1.weight=2", "there is no entry '-1' for 'sources.-1.weight'"),
+        ("sources.1.weight=2", "'sources.1.weight' has no entry 1: the list has 1, counted from 0"),
+        ("sources.-1.weight=2", "'sources.-1.weight' has no entry -1"),
         ("sources.0=2", "'sources.0' is an entry of a list: set its keys, as in 'sources.0.weight'"),
         ("sources.0.name.x=2", "'name' in 'sources.0.name.x' has no keys of its own"),
     ],
@@ -209,17 +211,23 @@ def test_sources_that_are_none(write: Write, text: str, message: str) -> None:
         ("name: a\nsteps: 0\n", r"recipe\.yaml: steps must be at least 1, got 0"),
         ("name: a\nsteps: 1\nloss:\n  radius: -1\n", r"loss\.radius must be at least 0, got -1\.0"),
         ("name: a\nsteps: many\n", "steps must be int, got 'many'"),
-        ("name: a\nsteps: 1\nhead_rate: .inf\n", "head_rate must be a finite number, got inf"),
+        (
+            "name: a\nsteps: 1\nhead_learning_rate: .inf\n",
+            "head_learning_rate must be a finite number, got inf",
+        ),
         ("name: 2020-99-99\nsteps: 1\n", r"recipe\.yaml is not YAML: month must be"),
         ("name: [a\n", r"recipe\.yaml is not YAML: "),
         ("name: !!python/object:os.system a\n", r"recipe\.yaml is not YAML: "),
         (
             "name: a\nsteps: 1\nname: b\n",
-            r"recipe\.yaml is not YAML: the key 'name' stands twice; (.|\n)*line 3",
+            r"recipe\.yaml is not YAML: the key 'name' is repeated; (.|\n)*line 3",
         ),
-        ("name: a\nsteps: 1\nloss: {margin: 1, 'margin': 2}\n", "the key 'margin' stands twice"),
+        ("name: a\nsteps: 1\nloss: {margin: 1, 'margin': 2}\n", "the key 'margin' is repeated"),
         ("name: " + "[" * 100_000, r"recipe\.yaml is not YAML: it is nested too deeply"),
-        ("name: a\nsteps: 1\nhead_rate: 1" + "0" * 400, "head_rate must be a finite number, got 10+"),
+        (
+            "name: a\nsteps: 1\nhead_learning_rate: 1" + "0" * 400,
+            "head_learning_rate must be a finite number, got 10+",
+        ),
         ("- name\n", r"recipe\.yaml must hold keys and values, got list"),
         ("", r"recipe\.yaml must hold keys and values, got NoneType"),
     ],
@@ -235,11 +243,11 @@ def test_wrong_recipes(write: Write, text: str, message: str) -> None:
         ("steps", "an override must be key=value, got 'steps'"),
         ("=3", "an override must be key=value, got '=3'"),
         ("steps=[1", r"the value of 'steps=\[1' is not YAML"),
-        ("loss={margin: 1, margin: 2}", "is not YAML: the key 'margin' stands twice"),
+        ("loss={margin: 1, margin: 2}", "is not YAML: the key 'margin' is repeated"),
         ("steps=" + "[" * 100_000, "is not YAML: it is nested too deeply"),
         ("steps.x=1", "'steps' in 'steps.x' has no keys of its own"),
         ("stesp=1", r"recipe\.yaml with stesp=1: unknown key 'stesp'; did you mean 'steps'"),
-        ("sources.0.weight=1", "there is no entry '0' for 'sources.0.weight': that list has 0, from 0"),
+        ("sources.0.weight=1", "'sources.0.weight' has no entry 0: the list has 0, counted from 0"),
         ("model.dmi=1", "unknown key 'model.dmi'; did you mean 'dim'"),
         ("batch=0", "batch must be at least 1, got 0"),
         ("name=3", "name must be str, got 3"),
@@ -266,3 +274,14 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     large.write_text("#" * (2**20 + 1))
     with pytest.raises(ConfigError, match=r"large\.yaml has 1048577 bytes; recipes have at most 1048576"):
         read_recipe(large)
+
+
+def test_shipped_recipes_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"own", "geometric", "paper/semantic-hn-st"} <= set(list_recipes())
+    assert find_recipe("own").name == "own.yaml"
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "own"
+    own.write_text("steps: 3")
+    assert find_recipe("own") == Path("own")  # a file of that name comes first
+    with pytest.raises(ConfigError, match=r"geometrik; did you mean 'geometric'\?: expected a .yaml"):
+        find_recipe("geometrik")

@@ -18,11 +18,11 @@ from ucn.config import TrainConfig
 from ucn.data.sets.semantic.faces import mirror_points
 from ucn.nn import build_model
 from ucn.train import loop
-from ucn.train.recipe import read_recipe
+from ucn.train.recipe import find_recipe, read_recipe
 from ucn.train.sources import batches as sources
 from ucn.weights import load_weights
 
-FOLDER = Path(__file__).parents[2] / "recipes"
+FOLDER = find_recipe("own").parent
 RECIPES = sorted(FOLDER.rglob("*.y*ml"))
 TASKS = ("geometric", "semantic")
 VARIANTS = ("rn", "hn", "hn-st")
@@ -188,7 +188,7 @@ def test_faces_change_left_and_right_in_a_mirror(faces: Path) -> None:
     changes += [f"sources.0.{name}" for name in ("rotation=0", "scale=1", "shift=0")]
     config = read_recipe(FOLDER / "faces.yaml", changes, [f"faces={faces}"])
     with sources.open_sources(config, None, torch.device("cpu")) as mixture:
-        batch = mixture.draw(1, torch.Generator().manual_seed(0))
+        batch = mixture.sample_batch(1, torch.Generator().manual_seed(0))
     # One view of each pair is mirrored; of these faces every point is then where it was before.
     torch.testing.assert_close(batch.points0, batch.points1)
     assert batch.is_valid.all() and len({*batch.points0[0, :, 0].tolist()}) == 3

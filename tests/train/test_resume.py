@@ -12,7 +12,7 @@ from support.bird_cases import write_birds
 from support.photo_cases import write_photos
 from support.train_cases import CPU, assert_equal, ignore, make_config
 from ucn.config import TrainConfig
-from ucn.data.loading import ReaderEndedError
+from ucn.data.loading import WorkerExitedError
 from ucn.errors import ConfigError, NonFiniteLossError, UcnError
 from ucn.nn import CorrespondenceNetwork
 from ucn.train import loop
@@ -60,7 +60,7 @@ def continue_run(
                 ignore,
                 folder=folder,
                 resume=resume,
-                is_asked_to_stop=lambda: next(answers, True),
+                should_stop=lambda: next(answers, True),
             )
         except StoppedError:
             return None, reports
@@ -92,7 +92,7 @@ RUNS = {
         "synthetic": {
             "side": 64,
             "points": 50,
-            "relight": 0.7,
+            "illumination": 0.7,
             "recolour": 0.5,
             "mirror": 0.5,
             "blend_share": 0.5,
@@ -207,13 +207,13 @@ class Failing(Source):
         super().__init__(inner.label, 1.0)
         self._inner, self._at = inner, at
 
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
+    def sample_batch(self, number: int, generator: torch.Generator) -> PairBatch:
         if number + 1 == self._at:
-            raise ReaderEndedError("a process that reads data ended")
-        return self._inner.draw(number, generator)
+            raise WorkerExitedError("a process that reads data ended")
+        return self._inner.sample_batch(number, generator)
 
-    def validation(self) -> Iterator[PairBatch]:
-        return self._inner.validation()
+    def validation_batches(self) -> Iterator[PairBatch]:
+        return self._inner.validation_batches()
 
     def close(self) -> None:
         self._inner.close()
@@ -226,13 +226,13 @@ def test_readers_that_a_signal_ended_do_not_cost_the_checkpoint(
     answers: list[bool], is_asked: bool, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_asked:
-        monkeypatch.setattr(loop, "_SIGNALS_APART_S", 60)
+        monkeypatch.setattr(loop, "_SIGNAL_DELAY_S", 60)
     config = make_config(steps=5)
     with open_sources(config, photos, CPU) as opened:
         mixture = Mixture([Failing(opened.sources[0], at=3)], config.seed)
         asked = iter([False, False, *answers])  # after two steps and, perhaps later, after the error
         with pytest.raises(StoppedError if is_asked else UcnError, match=None if is_asked else "data ended"):
-            train(config, mixture, CPU, ignore, ignore, folder=tmp_path, is_asked_to_stop=lambda: next(asked))
+            train(config, mixture, CPU, ignore, ignore, folder=tmp_path, should_stop=lambda: next(asked))
     left = load_run(tmp_path, config, ["synthetic"])
     assert (left.step if left else None) == (2 if is_asked else None)
 
@@ -262,7 +262,7 @@ def test_a_signal_after_a_validation_loses_nothing(
     part: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> Any:
-        raise ReaderEndedError("a process that reads data ended")
+        raise WorkerExitedError("a process that reads data ended")
 
     config = make_config(steps=3)
     folders = tmp_path / "unbroken", tmp_path / "broken"
@@ -276,8 +276,8 @@ def test_a_signal_after_a_validation_loses_nothing(
             broken.setattr(loop, "_calibrate", fail)
         with pytest.raises(StoppedError, match="step 3"):
             train(
-                config, mixture, CPU, ignore, ignore, folder=folders[1], look=look,
-                is_asked_to_stop=lambda: next(asked),
+                config, mixture, CPU, ignore, ignore, folder=folders[1], on_validation=look,
+                should_stop=lambda: next(asked),
             )  # fmt: skip
     resumed, reports = continue_run(config, photos, folders[1])
     assert reports == []  # the validation is not made twice
@@ -297,7 +297,7 @@ def test_a_validation_that_a_signal_broke_is_made_later(
     with open_sources(config, photos, CPU) as mixture, monkeypatch.context() as broken:
         broken.setattr(loop, "validate", fail)
         with pytest.raises(StoppedError, match="step 2"):
-            train(config, mixture, CPU, ignore, ignore, folder=tmp_path, is_asked_to_stop=lambda: next(asked))
+            train(config, mixture, CPU, ignore, ignore, folder=tmp_path, should_stop=lambda: next(asked))
     resumed, reports = continue_run(config, photos, tmp_path)
     assert [report.step for report in reports] == [2] and 0 < reports[0].loss < 100
     assert resumed is not None and resumed.step == 2

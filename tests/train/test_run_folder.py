@@ -15,15 +15,15 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def fill(folder: RunFolder) -> None:
-    folder.board.mkdir(parents=True)
+    folder.tensorboard.mkdir(parents=True)
     for path in (
         folder.path / "last.safetensors",
         folder.path / "best.safetensors",
         folder.path / "notes.txt",
         folder.path / ".ucn-0123.part",
         folder.log,
-        folder.board / "events.out.tfevents.1.host",
-        folder.board / "mine",
+        folder.tensorboard / "events.out.tfevents.1.host",
+        folder.tensorboard / "mine",
     ):
         path.write_text("old")
 
@@ -34,7 +34,7 @@ def names(folder: RunFolder) -> list[str]:
 
 def test_it_lies_beside_the_weights(folder: RunFolder, tmp_path: Path) -> None:
     assert folder.path == tmp_path / "my best.v2.train"
-    folder.check(is_resumed=False, overwrite=False)
+    folder.check(resume=False, overwrite=False)
     assert not folder.path.exists() and not folder.has_checkpoint
     folder.prepare(is_new=True)
     assert folder.path.is_dir() and names(folder) == []
@@ -43,10 +43,10 @@ def test_it_lies_beside_the_weights(folder: RunFolder, tmp_path: Path) -> None:
 def test_a_run_that_stopped_is_not_lost_by_accident(folder: RunFolder) -> None:
     fill(folder)
     assert folder.has_checkpoint
-    with pytest.raises(OutputError, match=r"my best\.v2\.train holds an earlier run.*--resume.*--overwrite"):
-        folder.check(is_resumed=False, overwrite=False)
-    folder.check(is_resumed=True, overwrite=False)
-    folder.check(is_resumed=False, overwrite=True)
+    with pytest.raises(OutputError, match=r"my best\.v2\.train holds an .*resume=True.*overwrite=True"):
+        folder.check(resume=False, overwrite=False)
+    folder.check(resume=True, overwrite=False)
+    folder.check(resume=False, overwrite=True)
 
 
 def test_a_new_run_takes_away_the_old_one_and_nothing_else(folder: RunFolder) -> None:
@@ -62,7 +62,7 @@ def test_a_new_run_takes_away_the_old_one_and_nothing_else(folder: RunFolder) ->
 def test_what_is_no_folder_is_refused(folder: RunFolder) -> None:
     folder.path.write_text("a file")
     with pytest.raises(OutputError, match="it is not a folder"):
-        folder.check(is_resumed=False, overwrite=True)
+        folder.check(resume=False, overwrite=True)
     with pytest.raises(OutputError, match=r"cannot write to .*my best"):
         folder.prepare(is_new=True)
 
@@ -70,5 +70,5 @@ def test_what_is_no_folder_is_refused(folder: RunFolder) -> None:
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_locked_folder_is_refused(folder: RunFolder) -> None:
     folder.path.mkdir(mode=0o500)
-    with pytest.raises(OutputError, match="its rights do not allow it"):
-        folder.check(is_resumed=False, overwrite=False)
+    with pytest.raises(OutputError, match="permission denied"):
+        folder.check(resume=False, overwrite=False)

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 def test_the_first_signal_is_remembered(number: signal.Signals) -> None:
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     with StopSignals() as signals:
-        assert not signals.is_asked() and signals.received is None
+        assert not signals.is_received() and signals.received is None
         os.kill(os.getpid(), number)
-        assert signals.is_asked() and signals.received is number
+        assert signals.is_received() and signals.received is number
     for each, handler in before.items():
         assert signal.getsignal(each) == handler
 
@@ -55,7 +55,7 @@ def test_processes_that_read_data_go_on() -> None:
             os.kill(os.getpid(), signal.SIGINT)
             os._exit(7 if signals.received is None else 8)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert not signals.is_asked()
+        assert not signals.is_received()
 
 
 def test_the_error_says_where_the_run_is() -> None:

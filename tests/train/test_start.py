@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.trunk_cases import Arrays, make_arrays, make_graph, write_caffemodel, write_npz, write_onnx
+from support.trunk_cases import Arrays, make_arrays, make_graph, write_npz, write_onnx
 from ucn.config import ModelConfig, TrainConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.nn import build_model
@@ -41,13 +41,11 @@ def test_random_weights_follow_from_the_seed() -> None:
     assert not torch.equal(next(model.parameters()), next(other.parameters()))
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".caffemodel", ".onnx", ".NPZ"])
+@pytest.mark.parametrize("suffix", [".npz", ".onnx", ".NPZ"])
 def test_a_trunk_from_a_file_and_the_rest_drawn(tmp_path: Path, arrays: Arrays, suffix: str) -> None:
     path = tmp_path / f"trunk{suffix}"
     if suffix == ".onnx":
         write_onnx(path, make_graph(arrays))
-    elif suffix == ".caffemodel":
-        write_caffemodel(path, arrays)
     else:
         write_npz(tmp_path / "trunk.npz", arrays).replace(path)
     model = start_model(make_config(str(path), seed=5))
@@ -60,6 +58,11 @@ def test_a_trunk_from_a_file_and_the_rest_drawn(tmp_path: Path, arrays: Arrays, 
         is_drawn = torch.equal(value, drawn.state_dict()[name])
         assert is_drawn != name.startswith("trunk."), name
     assert model.training
+
+
+def test_a_caffemodel_has_to_be_converted(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"convert it with examples/convert_caffemodel\.py"):
+        start_model(make_config(str(tmp_path / "bvlc.caffemodel")))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -90,7 +93,7 @@ def test_the_trunk_alone_of_weights(tmp_path: Path) -> None:
     assert model.training
     with pytest.raises(ConfigError, match=r"set model\.trunk to googlenet and .* none or after_trunk"):
         start_model(replace(config, model=ModelConfig(transformer="in_branch")))
-    with pytest.raises(ConfigError, match=r"init_part is trunk, which is for .* got 'random'; leave"):
+    with pytest.raises(ConfigError, match=r"init_part trunk needs .* got 'random'; leave"):
         start_model(replace(config, init="random"))
     recipe = write_recipe(tmp_path, f"init: {path}\ninit_part: trunk\nmodel: {{dim: 24}}")
     assert read_recipe(recipe).model == ModelConfig(dim=24)
@@ -101,7 +104,7 @@ def test_a_whole_network_of_another_kind_is_refused(tmp_path: Path) -> None:
     save_weights(path, build_model(SMALL))
     other = ModelConfig(dim=32, transformer="none", head_norm="none")
     message = (
-        r"init '.*mine\.safetensors' holds another network than the recipe's: model\.dim is 16 there and 32 "
+        r"init '.*mine\.safetensors' is a different network from the recipe's: model\.dim is 16 there and 32 "
         r"here, model\.head_norm is batch there and none here\. Leave these keys out of the recipe"
     )
     with pytest.raises(ConfigError, match=message):

@@ -1,5 +1,7 @@
 """The training step, called with pairs made by hand."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -20,7 +22,7 @@ from ucn.losses import (
     mined_triplet_loss,
     one_correspondence_contrastive_loss,
 )
-from ucn.matching.cells import match_cells
+from ucn.matching.cells import match_forward
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train import step
 from ucn.train.step import check_finite, compute_loss, encode_pair, training_step
@@ -49,6 +51,17 @@ def make_model(dim: int = 16) -> CorrespondenceNetwork:
     return build_model(ModelConfig(dim=dim)).train()
 
 
+def test_the_step_imports_only_the_model_the_losses_and_types() -> None:
+    code = "import sys, ucn.train.step; print(*(name for name in sys.modules if name.startswith('ucn.')))"
+    modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    names = modules.split()
+    allowed = {"config", "errors", "files", "geometry", "knn", "losses", "nn", "runtime", "train", "types"}
+    assert {name.split(".")[1] for name in names} <= allowed
+    assert [name for name in names if name.startswith("ucn.train.")] == ["ucn.train.step"]
+    assert not [name for name in names if name.startswith(("ucn.nn.encoder", "ucn.nn.cpu", "ucn.nn.cuda"))]
+    assert not [name for name in names if "triton" in name]
+
+
 def copy_parameters(model: CorrespondenceNetwork) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
@@ -58,8 +71,8 @@ def share_matched(model: CorrespondenceNetwork, batch: PairBatch, within: float)
     with torch.no_grad():
         for pair in batch:
             is_valid = pair.is_valid[0]
-            found = match_cells(*encode_pair(model, pair), pair.points0[0][is_valid])
-            errors.append((found.points1 - pair.points1[0][is_valid]).norm(dim=-1))
+            found = match_forward(*encode_pair(model, pair), pair.points0[0][is_valid])
+            errors.append((found.points - pair.points1[0][is_valid]).norm(dim=-1))
     return (torch.cat(errors) <= within).double().mean().item()
 
 

@@ -22,7 +22,7 @@ from ucn.train.signals import StoppedError
 from ucn.train.sources import batches as sources
 from ucn.train.sources.batches import open_sources
 from ucn.train.step import Teacher, compare_with_teacher, compute_loss, encode_pair, training_step
-from ucn.train.teacher import note_teacher, start_teacher
+from ucn.train.teacher import load_teacher, record_teacher_hash
 from ucn.types import PairBatch
 from ucn.weights import load_weights, save_weights
 
@@ -66,7 +66,7 @@ def make_batch(B: int = 2, N: int = 20, side: int = 64) -> PairBatch:
 def test_the_step_adds_what_the_teacher_costs(teacher_path: Path) -> None:
     config, batch = make_run(teacher_path), make_batch()
     student = build_model(config.model).train()
-    teacher = start_teacher(config, student, CPU)
+    teacher = load_teacher(config, student, CPU)
     assert teacher is not None and (teacher.weight, teacher.temperature) == (2.0, 0.2)
     assert isinstance(teacher.model, CorrespondenceNetwork)
     assert not teacher.model.training and not any(p.requires_grad for p in teacher.model.parameters())
@@ -97,7 +97,7 @@ def test_descriptors_cost_where_asked_for(teacher_path: Path) -> None:
     taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
     config, batch = make_run(teacher_path, teacher=taught | {"descriptor_weight": 3.0}), make_batch()
     student = build_model(config.model).eval()
-    teacher = start_teacher(config, student, CPU)
+    teacher = load_teacher(config, student, CPU)
     assert teacher is not None and teacher.descriptor_weight == 3
     with torch.no_grad():
         maps = encode_pair(student, batch)
@@ -114,7 +114,7 @@ def test_how_much_the_truth_counts(teacher_path: Path, weight: float) -> None:
     results = []
     for is_taught in (True, False):
         student = build_model(config.model).train()
-        teacher = start_teacher(config, student, CPU) if is_taught else None
+        teacher = load_teacher(config, student, CPU) if is_taught else None
         optimiser = torch.optim.SGD(student.parameters(), lr=0.0)
         results.append(
             training_step(
@@ -132,25 +132,25 @@ def test_how_much_the_truth_counts(teacher_path: Path, weight: float) -> None:
 def test_a_student_learns_what_its_teacher_finds(teacher_path: Path) -> None:
     config, batch = make_run(teacher_path), make_batch(N=60)
     student = build_model(config.model).train()
-    teacher = start_teacher(config, student, CPU)
+    teacher = load_teacher(config, student, CPU)
     assert teacher is not None
     optimiser = torch.optim.AdamW(student.parameters(), lr=2e-3)
     costs = []
     for _ in range(12):
         cost = compare_with_teacher(*encode_pair(student, batch), batch, teacher)
         optimiser.zero_grad()
-        cost.backward()  # type: ignore[no-untyped-call]
+        cost.backward()
         optimiser.step()
         costs.append(cost.item())
     assert costs[-1] < 0.6 * costs[0]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_teacher_in_bfloat16_costs_as_the_network_itself(teacher_path: Path) -> None:
     device, config = torch.device("cuda"), make_run(teacher_path)
     student = build_model(config.model).to(device).train()
     fast, plain = (
-        start_teacher(replace(config, precision=precision), student, device)
+        load_teacher(replace(config, precision=precision), student, device)
         for precision in ("bf16", "float32")
     )
     assert fast is not None and plain is not None
@@ -169,8 +169,8 @@ def test_a_teacher_in_bfloat16_costs_as_the_network_itself(teacher_path: Path) -
 
 def test_a_run_without_a_teacher_has_none() -> None:
     config = make_config()
-    assert start_teacher(config, build_model(config.model), CPU) is None
-    assert note_teacher(config) is config
+    assert load_teacher(config, build_model(config.model), CPU) is None
+    assert record_teacher_hash(config) is config
 
 
 def test_another_grid_is_refused(tmp_path: Path) -> None:
@@ -178,23 +178,23 @@ def test_another_grid_is_refused(tmp_path: Path) -> None:
     save_weights(path, build_model(ModelConfig(dim=4, strides=(2, 2, 2, 1), transformer="none")))
     config = make_run(path)
     with pytest.raises(ConfigError, match=r"stride 4 and offset 2, got 8 and"):
-        start_teacher(config, build_model(config.model), CPU)
+        load_teacher(config, build_model(config.model), CPU)
 
 
 def test_the_file_is_noted_and_another_one_refused(teacher_path: Path) -> None:
-    config = note_teacher(make_run(teacher_path))
+    config = record_teacher_hash(make_run(teacher_path))
     assert config.teacher is not None
     assert config.teacher.sha256 == load_weights(teacher_path).info.sha256
     record = record_config(config)
     assert record["teacher"]["weights"] == "teacher.safetensors"
     assert record["teacher"]["sha256"] == config.teacher.sha256
-    assert note_teacher(config) is config
+    assert record_teacher_hash(config) is config
     other = replace(config, teacher=replace(config.teacher, sha256="0" * 64))
     with pytest.raises(ConfigError, match=r"teacher.sha256 is 0000000000000000…: give the file"):
-        start_teacher(other, build_model(config.model), CPU)
+        load_teacher(other, build_model(config.model), CPU)
     teacher_path.unlink()
     with pytest.raises(WeightsError, match="no weights"):
-        start_teacher(config, build_model(config.model), CPU)
+        load_teacher(config, build_model(config.model), CPU)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_the_file_is_noted_and_another_one_refused(teacher_path: Path) -> None:
         ),
         (
             {"weights": "geometric", "weight": 0, "ground_truth_weight": 0},
-            "teacher.weight, descriptor_weight or truth_weight must be above 0",
+            "teacher.weight, descriptor_weight or ground_truth_weight must be above 0",
         ),
         (
             {"weights": "geometric", "descriptor_weight": 1001},
@@ -252,14 +252,14 @@ def stop_and_go_on(config: TrainConfig, photos: Path, folder: Path, after: int) 
                 ignore,
                 folder=folder,
                 resume=resume,
-                is_asked_to_stop=lambda: next(answers, True),
+                should_stop=lambda: next(answers, True),
             )
         except StoppedError:
             return None
 
 
 def test_a_resumed_run_equals_an_unbroken_one(photos: Path, teacher_path: Path, tmp_path: Path) -> None:
-    config = note_teacher(make_run(teacher_path))
+    config = record_teacher_hash(make_run(teacher_path))
     unbroken = train_on(photos, config)
     folder = tmp_path / "broken"
     folder.mkdir()

@@ -34,10 +34,10 @@ class FakeSource(Source):
     def __init__(self, label: str) -> None:
         super().__init__(label, 1.0)
 
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
+    def sample_batch(self, number: int, generator: torch.Generator) -> PairBatch:
         raise NotImplementedError
 
-    def validation(self) -> Iterator[PairBatch]:
+    def validation_batches(self) -> Iterator[PairBatch]:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ def test_validation_is_the_same_each_time(photos: Path) -> None:
 def test_errors_are_pixels_or_shares_of_a_length(photos: Path) -> None:
     model = build_model(MODEL).eval()
     with open_sources(make_config(), photos, CPU) as mixture:
-        batch = next(mixture.sources[0].validation())
+        batch = next(mixture.sources[0].validation_batches())
     (pair, _) = batch
     pixels = match_errors(model, pair)
     assert len(pixels) == int(pair.is_valid.sum())

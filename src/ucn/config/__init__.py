@@ -1,7 +1,7 @@
 """Every setting, as frozen dataclasses that refuse unknown keys and values out of range.
 
 Order of precedence: the defaults here, then a recipe file, then the command line. Modules take plain
-arguments; only builders (`build_model`, `Matcher`, the training loop) see these classes.
+arguments; only builders (`build_model`, `Matcher`, the training loop) take these classes.
 """
 
 from ucn.config.base import Config

@@ -1,9 +1,8 @@
-"""How settings are read: strictly, from plain dictionaries, with errors that name the key and the value."""
+"""Strict reading of settings from plain dictionaries, with errors that name the key and the value."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import reprlib
 import types
@@ -12,18 +11,19 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from ucn.errors import ConfigError
+from ucn.files import suggest
 
 
 class Config:
     """Base of all settings: strict reading from plain dictionaries, and back."""
 
     def __post_init__(self) -> None:
-        """Checks the type of every field, however the config is made; subclasses go on with the ranges."""
+        """Checks the type of every field; subclasses then check ranges."""
         for name, hint in typing.get_type_hints(type(self)).items():
             given = getattr(self, name)
             value = _read_value(hint, given, name)
             if value is not given:
-                object.__setattr__(self, name, value)  # an int where a float is asked, a list for a tuple
+                object.__setattr__(self, name, value)  # an int for a float, a list for a tuple
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "") -> Self:
@@ -47,9 +47,7 @@ class Config:
             name = str(key)[:80]
             path = f"{where}.{name}" if where else name
             if key not in legal:
-                close = difflib.get_close_matches(name, legal, n=1)
-                hint = f"; did you mean '{close[0]}'?" if close else ""
-                raise ConfigError(f"unknown key '{path}'{hint} (legal: {', '.join(legal)})")
+                raise ConfigError(f"unknown key '{path}'{suggest(name, legal)} (legal: {', '.join(legal)})")
             given[key] = _read_value(hints[key], value, path)
         for field in fields:
             if field.name not in given and field.default is dataclasses.MISSING:
@@ -73,7 +71,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read_value(hint: Any, value: Any, path: str) -> Any:
-    """Checks one value against its annotation; ints become floats and lists tuples where those are asked."""
+    """Checks one value against its annotation; ints become floats and lists tuples where annotated so."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -82,11 +80,11 @@ def _read_value(hint: Any, value: Any, path: str) -> Any:
         return _read_value(hint, value, path)
     if origin is Literal:
         if not isinstance(value, str) or value not in arguments:
-            raise ConfigError(f"{path} must be one of {', '.join(map(str, arguments))}, got {_show(value)}")
+            raise ConfigError(f"{path} must be one of {', '.join(map(str, arguments))}, got {_format(value)}")
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{path} must be a list, got {_show(value)}")
+            raise ConfigError(f"{path} must be a list, got {_format(value)}")
         if arguments[-1] is Ellipsis:
             arguments = (arguments[0],) * len(value)
         if len(value) != len(arguments):
@@ -99,39 +97,39 @@ def _read_value(hint: Any, value: Any, path: str) -> Any:
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             number = float(value)
-        except OverflowError:  # an int beyond all floats
+        except OverflowError:  # an int larger than any float
             number = math.inf
         if not math.isfinite(number):
-            raise ConfigError(f"{path} must be a finite number, got {_show(value)}")
+            raise ConfigError(f"{path} must be a finite number, got {_format(value)}")
         return value if isinstance(value, float) else number
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ConfigError(f"{path} must be {hint.__name__}, got {_show(value)}")
+        raise ConfigError(f"{path} must be {hint.__name__}, got {_format(value)}")
     return value
 
 
 def require(condition: bool, rule: str, value: Any) -> None:
-    """Raises `ConfigError` with the rule, which begins with the field's name, where it does not hold."""
+    """Raises a `ConfigError` with the rule, which begins with the field's name, unless it holds."""
     if not condition:
-        raise ConfigError(f"{rule}, got {_show(value)}")
+        raise ConfigError(f"{rule}, got {_format(value)}")
 
 
 def require_within(config: Config, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raises `ConfigError` where a field is not between the two ends of its range, both included."""
+    """Raises a `ConfigError` where a field lies outside its range, whose ends are included."""
     for name, (low, high) in ranges.items():
         value = getattr(config, name)
         require(low <= value <= high, f"{name} must be in [{low}, {high}]", value)
 
 
 def require_at_most(config: Config, **limits: float) -> None:
-    """Bounds sizes and counts far above any use, so that a slip of the keyboard is not an empty memory."""
+    """Raises a `ConfigError` for sizes far above any use, so that a typing error does not exhaust memory."""
     for name, limit in limits.items():
         value = getattr(config, name)
         require(value is None or value <= limit, f"{name} must be at most {limit}", value)
 
 
-def _show(value: Any) -> str:
-    """A value as errors print it: short, however long it is."""
+def _format(value: Any) -> str:
+    """A value as errors print it, shortened."""
     try:
         return reprlib.repr(value)
     except ValueError:  # Python refuses to print ints of more than 4300 digits
-        return f"{type(value).__name__} of very many digits"
+        return f"{type(value).__name__} of over 4300 digits"

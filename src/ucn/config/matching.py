@@ -1,4 +1,4 @@
-"""Settings of matching, and the curves that turn its similarities into probabilities."""
+"""Settings of matching, and the calibration of its scores."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ucn.config.base import Config, require, require_at_most
 
 @dataclass(frozen=True)
 class Calibration(Config):
-    """Logistic curves, fitted on held-out pairs, that turn similarities into probabilities.
+    """Logistic regressions, fitted on held-out pairs, that turn similarities into probabilities.
 
-    Every number is in [-10000, 10000].
+    Every value is in [-10000, 10000].
     """
 
     match_bias: float = -2.0
-    """Constant of a match's logit."""
+    """Bias of a match's logit."""
     match_similarity: float = 3.0
     """Weight of the cosine similarity of the two points."""
     match_margin: float = 6.0
-    """Weight of its lead over the best similarity elsewhere in image 1."""
+    """Weight of its margin over the second-best similarity, elsewhere in image 1."""
     match_miss: float = -4.0
-    """Weight of the pixels by which the way back misses the start, up to 16, divided by 16."""
+    """Weight of the round-trip error in pixels, at most 16, divided by 16."""
     pair_bias: float = -4.0
-    """Constant of a pair's logit."""
+    """Bias of a pair's logit."""
     pair_support: float = 16.0
-    """Weight of the mean over all queries of score times agreement with the matches round it, those without
-    a mutual match counting 0."""
+    """Weight of the mean over all queries of score times agreement with the matches around it; queries
+    without a mutual match count as 0."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -40,36 +40,37 @@ class Calibration(Config):
 
 @dataclass(frozen=True)
 class MatchConfig(Config):
-    """How images are matched."""
+    """Settings of matching."""
 
     max_side: int | None = 0
-    """Larger images are reduced to this longest side, in pixels, before encoding; 0 takes the side that the
-    weights were made for (1024 for geometric, 160 for birds), None keeps full size."""
+    """Larger images are resized to this longest side, in pixels, before encoding; 0: the default of the
+    weights (1024 for geometric, 160 for birds); None: full size."""
     tile_side: int = 1536
-    """Images with a longer side than this, in pixels, are encoded in overlapping tiles; multiple of 32."""
+    """Images with a longer side, in pixels, are encoded in overlapping tiles; a multiple of 32."""
     keypoints: Literal["corners", "grid"] = "corners"
-    """What is matched when the caller gives no points: corners of image 0, or a regular grid."""
+    """What is matched when no points are given: corners of image 0, or a regular grid."""
     max_keypoints: int = 4096
     """At most this many keypoints of an image are matched; 1..1,000,000."""
     grid_step: int = 4
-    """Distance of grid keypoints in pixels of the encoded image."""
+    """Spacing of grid keypoints in pixels of the encoded image."""
     use_mutual: bool = True
-    """Keep only matches that lead back to where they came from."""
+    """Keep only matches that pass the forward-backward consistency check."""
     mutual_tolerance: float = 3.0
-    """How far, in pixels of the encoded image, the way back may miss the start."""
+    """Largest round-trip error of that check, in pixels of the encoded image."""
     ratio: float = 1.0
-    """Largest distance ratio of the best match to the best one elsewhere, in (0, 1]; 1 switches it off."""
+    """Largest distance ratio of the best to the second-best match, in (0, 1]; 1 switches the ratio test
+    off."""
     second_best_radius: float = 16.0
-    """Pixels round a match within which other candidates count as the same match."""
+    """Pixels around the best match within which no candidate is the second best."""
     min_score: float = 0.5
-    """Matches with a smaller score, in [0, 1], are dropped; 0.5 keeps those likelier right than wrong."""
+    """Matches with a lower score, in [0, 1], are dropped; 0.5 keeps those more likely correct than not."""
     use_refinement: bool = True
-    """Place matches between cells by the shape of the similarity peak."""
+    """Sub-cell refinement of matches, by the shape of the similarity peak."""
     use_alignment: bool = True
-    """Then move them by parts of a pixel to where the images round them agree, if both show the same
-    surfaces; needs `use_refinement`."""
+    """Photometric sub-pixel refinement of matches, if both images show the same surfaces; needs
+    `use_refinement`."""
     memory_bytes: int = 256 * 2**20
-    """Budget of the nearest-neighbour search's largest temporary."""
+    """Budget of the temporaries of the nearest-neighbour search, in bytes."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -87,7 +88,7 @@ class MatchConfig(Config):
         require(self.mutual_tolerance > 0, "mutual_tolerance must be above 0", self.mutual_tolerance)
         require(0 < self.ratio <= 1, "ratio must be in (0, 1]", self.ratio)
         radius = self.second_best_radius
-        require(radius >= 0, "elsewhere_radius must be at least 0", radius)
+        require(radius >= 0, "second_best_radius must be at least 0", radius)
         require(0 <= self.min_score <= 1, "min_score must be in [0, 1]", self.min_score)
         require(self.memory_bytes >= 2**20, "memory_bytes must be at least 1 MiB", self.memory_bytes)
         sizes = dict.fromkeys(("max_side", "tile_side", "max_keypoints", "grid_step"), 1_000_000)

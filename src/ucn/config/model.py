@@ -11,31 +11,31 @@ from ucn.config.base import Config, require
 
 @dataclass(frozen=True)
 class ModelConfig(Config):
-    """The network: a trunk, optional projection, optional convolutional spatial transformer."""
+    """The network: a trunk, an optional projection, an optional convolutional spatial transformer."""
 
     strides: tuple[int, int, int, int] = (2, 2, 1, 1)
-    """Strides of conv1, pool1, pool2, pool3, each 1 or 2; (2, 2, 1, 1) is the paper's, one cell per 4 px."""
+    """Strides of conv1, pool1, pool2, pool3, each 1 or 2; the paper's (2, 2, 1, 1) give one cell per 4 px."""
     dim: int | None = 128
-    """Length of a descriptor; None means the trunk's channels (512, or 64) without a projection."""
+    """Dimension of a descriptor; None: the trunk's channels (512, or 64) without a projection."""
     head_norm: Literal["none", "batch", "channel"] = "channel"
     """Normalisation before the head: none, batch statistics, or over the channels of each location."""
     transformer: Literal["none", "after_trunk", "in_branch"] = "after_trunk"
-    """Where the convolutional spatial transformer stands; the paper's text puts it after the trunk."""
+    """Position of the convolutional spatial transformer; after the trunk in the paper's text."""
     transformer_kernel: int = 3
-    """Side k of the transformer's kernel, odd. Unused in_branch, where the branches' own 3 and 5 hold."""
+    """Side k of the transformer's kernel, odd; unused with in_branch, whose branches have kernels 3 and 5."""
     context_layers: int = 0
-    """Convolutions of the coarse branch that looks further than the trunk, 0..8; 0 leaves it out."""
+    """Convolutions of the context branch, with a larger receptive field than the trunk, 0..8; 0: none."""
     context_dilation: int = 1
-    """How many times further each convolution of that branch reaches than the one before, 1..4; the last
-    one reaches at most 16 times as far as the first."""
-
+    """Factor between the dilations of successive convolutions of that branch, 1..4; the last dilation is at
+    most 16 times the first."""
     use_standard_light: bool = False
-    """Bring every image to the same mean brightness and contrast before the trunk."""
+    """Normalise every image to the same mean brightness and contrast before the trunk."""
     levels: int = 1
-    """Sizes at which the trunk sees the image, each half the one before, 1..4; 1 is the image alone."""
+    """Levels of the image pyramid that the trunk encodes, each half the size of the last, 1..4; 1: the image
+    alone."""
     trunk: Literal["googlenet", "lite"] = "googlenet"
-    """The paper's GoogLeNet, or a small one on the same grid, for processors; `strides` are (2, 2, 1, 1),
-    `levels` 1 and the transformer not `in_branch` with that."""
+    """The paper's GoogLeNet, or a small trunk with the same grid of cells, for CPUs; lite needs `strides`
+    (2, 2, 1, 1), `levels` 1 and a transformer other than `in_branch`."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -47,7 +47,7 @@ class ModelConfig(Config):
         require(0 <= self.context_layers <= 8, "context_layers must be 0..8", self.context_layers)
         dilation = self.context_dilation
         require(1 <= dilation <= 4, "context_dilation must be 1..4", dilation)
-        # Eight layers dilated by 4 would reach 87,000 cells, with borders as wide round every tile.
+        # Eight layers with dilations up to 4⁷ would reach 87,000 cells, and tiles need borders as wide.
         rule = "context_dilation must give at most 16 when raised to the power context_layers - 1"
         require(dilation ** max(0, self.context_layers - 1) <= 16, rule, dilation)
         require(1 <= self.levels <= 4, "levels must be 1..4", self.levels)
@@ -62,7 +62,7 @@ class ModelConfig(Config):
         if self.trunk == "lite":
             rule = "must be {} where trunk is lite"
             require(self.strides == (2, 2, 1, 1), f"strides {rule.format('2, 2, 1, 1')}", self.strides)
-            # Its own coarsest cells have 32 pixels already.
+            # Its coarsest cells already span 32 pixels.
             require(self.levels == 1, f"levels {rule.format('1')}", self.levels)
-            is_beside = self.transformer != "in_branch"
-            require(is_beside, f"transformer {rule.format('none or after_trunk')}", self.transformer)
+            has_branch = self.transformer == "in_branch"
+            require(not has_branch, f"transformer {rule.format('none or after_trunk')}", self.transformer)

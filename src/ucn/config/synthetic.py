@@ -1,4 +1,4 @@
-"""Settings of pairs that are made of photographs."""
+"""Settings of synthetic pairs, which are made from photographs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from ucn.config.base import Config, require, require_at_most, require_within
 
 _RANGES: dict[str, tuple[float, float]] = {
-    "relight": (0, 2),
+    "illumination": (0, 2),
     "recolour": (0, 1),
     "mirror": (0, 1),
     "blend_share": (0, 1),
@@ -28,9 +28,9 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class SyntheticConfig(Config):
-    """Pairs made from photographs by random maps or planes in depth, and photometric change.
+    """Synthetic pairs: two views of a photograph under random warps and photometric changes.
 
-    Pairs are homographies, but for the shares of the other kinds.
+    The views are related by a homography, except for the shares of affine maps, splines and parallax.
     """
 
     side: int = 256
@@ -38,52 +38,54 @@ class SyntheticConfig(Config):
     points: int = 1000
     """Correspondences per pair."""
     upright_share: float = 0.5
-    """Share of pairs turned only by up to `upright_degrees`; the rest by up to 180 degrees."""
+    """Share of pairs rotated by at most `upright_degrees`, in [0, 1]; the rest by up to 180 degrees."""
     upright_degrees: float = 30.0
-    """Largest turn of the upright pairs, in [0, 180]."""
+    """Largest rotation of the upright pairs in degrees, in [0, 180]."""
     max_scale: float = 2.0
-    """Largest ratio of the scales of the two views, at least 1; drawn log-uniformly, either way round."""
+    """Largest ratio of the scales of the two views, at least 1; sampled log-uniformly, in either
+    direction."""
     perspective: float = 0.2
-    """How far corners move for the perspective part, as a share of the side, in [0, 0.4]."""
+    """Largest displacement of corners by perspective, as a share of the side, in [0, 0.4]."""
     zoom: tuple[float, float] = (0.6, 1.25)
     """Source pixels per pixel of view 0, smallest and largest."""
     photometric: float = 1.0
-    """Strength of colour, light, blur and noise changes; 0 switches them off."""
-    relight: float = 0.0
-    """Strength of hard changes of light (lamps, shadows, relief, exposure, tones), in [0, 2]; 0: none."""
+    """Strength of photometric augmentation (colour, exposure, blur, noise); 0 switches it off."""
+    illumination: float = 0.0
+    """Strength of illumination changes (lamps, shadows, relief, exposure, tones), in [0, 2]; 0: none."""
     recolour: float = 0.0
-    """Share of pairs, in [0, 1], that get other colours, the same in both views."""
+    """Share of pairs, in [0, 1], whose colours are changed, in both views alike."""
     mirror: float = 0.0
-    """Share of photographs, in [0, 1], that are mirrored before both views are made of them."""
+    """Share of photographs, in [0, 1], that are mirrored before both views are made from them."""
     blend_share: float = 0.0
-    """Share of photographs, in [0, 1], over which a second one is laid, as in a double exposure."""
+    """Share of photographs, in [0, 1], that are blended with a second one, as in a double exposure."""
     collage_share: float = 0.0
-    """Share of photographs, in [0, 1], in whose place a picture pieced together from many is shown."""
+    """Share of photographs, in [0, 1], that are replaced by a collage of many."""
     collage_zoom: tuple[float, float] = (0.5, 1.2)
-    """Pixels of a photograph per pixel of the piece of a collage that shows it, smallest and largest."""
+    """Pixels of a photograph per pixel of its piece of a collage, smallest and largest."""
     crop_degrees: float = 0.0
-    """Largest turn of photographs, in [0, 180], before both views are made of them."""
+    """Largest rotation of photographs in degrees, in [0, 180], before both views are made from them."""
     crop_stretch: float = 1.0
-    """Largest ratio, in [1, 2], by which photographs are stretched along one of their sides against the
-    other, before both views are made of them."""
+    """Largest change of the aspect ratio of photographs, in [1, 2], before both views are made from them."""
     border: Literal["mirror", "other"] = "mirror"
-    """What views show beyond a photograph: its mirror image, or another photograph."""
+    """What views show outside a photograph: its mirror image, or another photograph."""
     affine_share: float = 0.0
-    """Share of pairs, in [0, 1], whose views differ by an affine map: a stretch instead of perspective."""
+    """Share of pairs, in [0, 1], whose views are related by an affine map."""
     spline_share: float = 0.0
-    """Share of pairs, in [0, 1], whose views differ by a homography and a bend (thin-plate spline)."""
+    """Share of pairs, in [0, 1], whose views are related by a homography and a thin-plate spline."""
     parallax_share: float = 0.0
-    """Share of pairs, in [0, 1], that show several planes in depth; the three shares sum to at most 1."""
+    """Share of pairs, in [0, 1], with parallax between several planes; the three shares sum to at most 1."""
     stretch: float = 2.0
     """Largest ratio of the scales along and across a random axis of affine pairs, in [1, 4]."""
     spline: float = 0.15
-    """How far a bend moves its control points, as a share of their distance, in [0, 0.19]: it cannot fold."""
+    """Largest displacement of a spline's control points, as a share of their spacing, in [0, 0.19], where it
+    cannot fold."""
     spline_grid: int = 4
-    """Control points of a bend along each side, 3..8."""
+    """Control points of a spline along each side, 3..8."""
     parallax: float = 0.2
-    """How far the nearest plane moves against the background, as a share of the side, in [0, 0.5]."""
+    """Largest displacement of the nearest plane against the background, as a share of the side, in
+    [0, 0.5]."""
     parallax_planes: int = 3
-    """Most planes of a scene, the background among them, 2..5; each scene has at least 2."""
+    """Largest number of planes of a scene with its background, 2..5; the smallest is 2."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -95,11 +97,11 @@ class SyntheticConfig(Config):
         require(0 <= degrees <= 180, "upright_degrees must be in [0, 180]", degrees)
         require(self.max_scale >= 1, "max_scale must be at least 1", self.max_scale)
         require(0 <= self.perspective <= 0.4, "perspective must be in [0, 0.4]", self.perspective)
-        require(0 < zoom[0] <= zoom[1], "zoom must be two rising positive numbers", zoom)
+        require(0 < zoom[0] <= zoom[1], "zoom must be two increasing positive numbers", zoom)
         collage_zoom = self.collage_zoom
         require(
             0 < collage_zoom[0] <= collage_zoom[1],
-            "collage_zoom must be two rising positive numbers",
+            "collage_zoom must be two increasing positive numbers",
             collage_zoom,
         )
         require(self.photometric >= 0, "photometric must be at least 0", self.photometric)

@@ -1,14 +1,22 @@
-"""Settings of training: the loss, where pairs come from, and the run."""
+"""Settings of training: the loss, the teacher, the sources of pairs, and the run."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 from ucn.config.base import Config, require, require_at_most, require_within
 from ucn.config.model import ModelConfig
 from ucn.config.synthetic import SyntheticConfig
+
+# Keys that the headers of weights have under an earlier name.
+_RENAMED_KEYS = {
+    "head_rate": "head_learning_rate",
+    "trunk_rate": "trunk_learning_rate",
+    "truth_weight": "ground_truth_weight",
+    "relight": "illumination",
+}
 
 _SOURCE_RANGES: dict[str, tuple[float, float]] = {
     "mirror": (0, 1),
@@ -27,24 +35,24 @@ class LossConfig(Config):
     """Which loss, over which negatives."""
 
     kind: Literal["infonce", "contrastive", "triplet", "one_contrastive"] = "infonce"
-    """InfoNCE over all cells outside the radius, the paper's Eq. 1, triplets, or Eq. 1 on one example a pair
-    of images."""
+    """InfoNCE over all cells outside the radius, the paper's Eq. 1, the triplet loss, or Eq. 1 with one
+    example per image pair."""
     radius: float = 16.0
-    """Candidates closer than this many pixels to the truth are never negatives."""
+    """Pixels around the ground truth within which a candidate is never a negative, at least 0."""
     temperature: float = 0.07
-    """InfoNCE's temperature."""
+    """Temperature of InfoNCE, above 0."""
     margin: float = 1.0
-    """Margin of the contrastive and triplet losses."""
+    """Margin of the contrastive and triplet losses, above 0."""
     mining: Literal["random", "nearest", "hardest"] = "hardest"
-    """How negatives of the contrastive and triplet losses are found."""
+    """Mining method of the contrastive and triplet losses, as in `mine_negatives`."""
     direction: Literal["0to1", "1to0", "both"] = "both"
-    """Whether candidates lie in view 1, view 0 or both."""
+    """Direction of the search for negatives: view 1, view 0 or both hold the candidates."""
     negatives: int = 1
     """Mined negatives per point and direction of the contrastive and triplet losses, 1..1000."""
     random_negatives: int = 0
-    """Random negatives per point and direction beside the mined ones, for sparse points, 0..1000."""
+    """Additional random negatives per point and direction, for sparse points, 0..1000."""
     positive_share: float = 0.5
-    """Share of positive examples of the loss of one example a pair, in [0, 1]."""
+    """Share of positive examples of the kind one_contrastive, in [0, 1]."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -59,21 +67,20 @@ class LossConfig(Config):
 
 @dataclass(frozen=True)
 class TeacherConfig(Config):
-    """A finished network that the trained one follows, beside the truth or instead of it."""
+    """A trained network to distil from, in addition to the ground truth or instead of it."""
 
     weights: str
-    """The name of shipped weights or a .safetensors file; its cells must lie where the network's do."""
+    """The name of shipped weights or a .safetensors file, with the same stride and offset as the network."""
     weight: float = 1.0
-    """Of differences from the teacher's similarities, beside the loss against the truth, in [0, 1000]."""
+    """Weight of the distillation loss on similarities, in [0, 1000]."""
     temperature: float = 0.05
-    """Of the similarities that are compared, in (0, 10]; the lower, the more only the best cells count."""
+    """Temperature of the similarities, in (0, 10]; a lower one gives the best cells more weight."""
     sha256: str = ""
-    """Of the file, filled in when a recipe is read; where it is given, another file is refused."""
+    """SHA-256 of the file. Filled in when a recipe is read; if given, another file is refused."""
     descriptor_weight: float = 0.0
-    """Of differences from the teacher's descriptors of all cells, which are turned to the network's first, in
-    [0, 1000]."""
+    """Weight of the distillation loss on descriptors, in [0, 1000]."""
     ground_truth_weight: float = 1.0
-    """Of the loss against the truth, in [0, 1000]; with 0 a network learns from its teacher alone."""
+    """Weight of the loss against the ground truth, in [0, 1000]; 0 trains on the teacher alone."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -85,61 +92,60 @@ class TeacherConfig(Config):
             value = getattr(self, name)
             require(0 <= value <= 1000, f"{name} must be in [0, 1000]", value)
         weights = (self.weight, self.descriptor_weight, self.ground_truth_weight)
-        require(any(weights), "weight, descriptor_weight or truth_weight must be above 0", weights)
+        require(any(weights), "weight, descriptor_weight or ground_truth_weight must be above 0", weights)
 
 
 @dataclass(frozen=True)
 class SourceConfig(Config):
-    """Where pairs of a training run come from: photographs, or a data set.
+    """A source of training pairs: photographs, or a data set.
 
-    The name ``synthetic`` stands for a folder of photographs, of which `TrainConfig.synthetic` makes pairs;
-    of the other keys it knows only `folder`, `weight`, `batch` and `loss`. With `use_warps` the images of a
-    data set are such photographs, too.
+    The name ``synthetic`` stands for a folder of photographs, from which synthetic pairs are made with the
+    settings of `TrainConfig.synthetic`; of the other keys it uses only `folder`, `weight`, `batch` and
+    `loss`. With `use_warps` the images of a data set are used as such photographs.
     """
 
     name: str
     """'synthetic', or a data set's name as ``ucn data list`` gives it."""
     folder: str = ""
-    """Its folder; empty where the command line gives it (``--data NAME=DIR``)."""
+    """Its folder; empty where it is given when the recipe is read (``data`` of `read_recipe`)."""
     split: str | None = None
-    """Which part of the data set; None takes its first."""
+    """Split of the data set; None: its first."""
     options: tuple[str, ...] = ()
     """Options of its reader, each ``key=value``."""
     weight: float = 1.0
-    """Share of the steps taken on it, against the weights of the others; above 0, up to 1,000,000."""
+    """Share of the steps, relative to the weights of the other sources; above 0, up to 1,000,000."""
     batch: int | None = None
-    """Pairs per step, 1..65536; None takes the run's."""
+    """Pairs per step, 1..65536; None: the run's."""
     crop_hw: tuple[int, int] = (256, 256)
-    """(height, width) in pixels to which both images are brought, each 32..8192."""
+    """(height, width) of both images of a batch, in pixels, each 32..8192."""
     fit: Literal["crop", "resize"] = "crop"
-    """Cut a window of that size out of images, or scale them until they fit into it, and pad them."""
+    """Crop images to that size, or resize them to fit into it and pad them."""
     points: int = 1000
-    """Correspondences per pair, 1..1,000,000: of more so many are drawn, fewer are padded."""
+    """Correspondences per pair, 1..1,000,000: sampled where there are more, padded where there are fewer."""
     min_points: int = 1
-    """Pairs with fewer correspondences left after cropping are replaced by others, 1..1,000,000."""
+    """Pairs with fewer correspondences after cropping are replaced by others, 1..1,000,000."""
     mirror: float = 0.0
-    """Share of pairs, in [0, 1], that are mirrored, both views alike."""
+    """Share of pairs, in [0, 1], of which both views are mirrored."""
     mirror_view: float = 0.0
-    """Share of pairs, in [0, 1], of which one view is mirrored; for sets whose points are named parts."""
+    """Share of pairs, in [0, 1], of which one view is mirrored; for data sets of named parts."""
     rotation: float = 0.0
-    """Largest turn of each view in degrees, in [0, 180]."""
+    """Largest rotation of each view in degrees, in [0, 180]."""
     scale: float = 1.0
-    """Largest factor by which each view is enlarged or reduced, in [1, 4]."""
+    """Largest factor by which each view is scaled up or down, in [1, 4]."""
     photometric: float = 0.0
-    """Strength of changes of light and colour, in [0, 3]; 0 switches them off."""
+    """Strength of photometric augmentation, in [0, 3]; 0 switches it off."""
     workers: int = 2
-    """Processes that read pairs, 0..64; 0 reads between the steps."""
+    """Worker processes that read pairs, 0..64; 0 reads in the main process."""
     on_device: bool = False
-    """Hold all images on the device and make pairs there, without workers; for sets of images with parts."""
+    """Hold all images on the device and make pairs there, without workers; for data sets of parts."""
     shift: float = 0.0
-    """Largest way that each view is moved, as a share of its sides, in [0, 0.5]; needs `on_device`."""
+    """Largest translation of each view, as a share of its sides, in [0, 0.5]; needs `on_device`."""
     across: float = 0.0
-    """Share of pairs, in [0, 1], of two images of any classes instead of one; needs `on_device`."""
+    """Share of pairs, in [0, 1], of images of two classes instead of one; needs `on_device`."""
     use_warps: bool = False
-    """Make pairs of the set's single images, as `TrainConfig.synthetic` does of photographs, and leave its
-    own correspondences alone."""
+    """Make synthetic pairs from the set's single images, as from photographs, instead of its own pairs."""
     loss: LossConfig | None = None
-    """The loss of this source's steps; None takes the run's."""
+    """The loss of this source's steps; None: the run's."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -171,71 +177,70 @@ class TrainConfig(Config):
     steps: int
     """Optimiser steps."""
     seed: int = 0
-    """Seed of weights and of data, at least 0."""
+    """Seed of initial weights and of data, at least 0."""
     batch: int = 16
-    """Pairs per step, over all processes of a distributed run together."""
+    """Pairs per step, over all processes of a run together."""
     init: str = "random"
-    """'random'; a file of BVLC GoogLeNet for the trunk (.npz, .caffemodel, .onnx); or for the whole network
-    the name of shipped weights or a .safetensors file."""
+    """Initial weights: 'random'; a file of BVLC GoogLeNet for the trunk (.npz, .onnx); or for the whole
+    network the name of shipped weights or a .safetensors file, to fine-tune."""
     init_part: Literal["whole", "trunk"] = "whole"
-    """What is taken of weights that `init` names: the whole network, which then must be that of `model`, or
-    its trunk alone, with the rest drawn anew."""
+    """Which part of the weights of `init` is loaded: the whole network, which then must be that of `model`,
+    or its trunk alone, with the rest random."""
     max_side: int = 1024
-    """Longest side, in pixels, to which larger images should be reduced when they are matched with these
-    weights, at least 32: about the size of what they learn from, where scale matters."""
+    """Default longest side, in pixels, to which these weights resize larger images for matching, at least 32:
+    about the size of the training images, where scale matters."""
     optimiser: Literal["adamw", "sgd"] = "adamw"
     """AdamW, or stochastic gradient descent with momentum."""
     head_learning_rate: float = 1e-3
-    """Peak learning rate of all that is not the trunk, at least 0."""
+    """Peak learning rate of all parameters outside the trunk, at least 0."""
     trunk_learning_rate: float = 1e-4
-    """Peak learning rate of the trunk, at least 0; 0 leaves the trunk as it is."""
+    """Peak learning rate of the trunk, at least 0; 0 freezes the trunk."""
     weight_decay: float = 1e-4
     """The optimiser's weight decay, at least 0."""
     use_vector_decay: bool = True
-    """Whether weight decay also shrinks biases and the vectors of norms, not only kernels."""
+    """Whether weight decay also applies to biases and the parameters of norms, not only to kernels."""
     momentum: float = 0.9
-    """SGD's momentum, in [0, 1); AdamW has its own."""
+    """Momentum of SGD, in [0, 1)."""
     use_nesterov: bool = False
-    """Whether SGD's momentum is Nesterov's; needs a momentum above 0."""
+    """Whether SGD uses Nesterov momentum; needs a momentum above 0."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
-    """How rates move after their rise: along a cosine to 0, down at each milestone, or not at all."""
+    """Learning rate schedule after the warm-up: cosine to 0, a step at each milestone, or constant."""
     warmup_steps: int = 200
-    """Steps over which the rates rise linearly, before the schedule begins."""
+    """Steps of linear warm-up, before the schedule begins."""
     milestones: tuple[int, ...] = ()
-    """Steps, rising, after which the schedule 'step' multiplies the rates by `milestone_factor`."""
+    """Increasing steps after which the schedule 'step' multiplies learning rates by `milestone_factor`."""
     milestone_factor: float = 0.1
-    """What the schedule 'step' multiplies the rates by at each milestone, in (0, 1]."""
+    """Factor of the learning rates at each milestone of the schedule 'step', in (0, 1]."""
     clip_norm: float = 1.0
-    """Gradients longer than this are shortened to it; above 0."""
+    """Gradients with a larger norm are scaled down to it; above 0."""
     average_decay: float = 0.999
-    """Decay per step of the moving average of the weights that is kept, in [0, 1)."""
+    """Decay per step of the exponential moving average (EMA) of the weights, which is saved; in [0, 1)."""
     precision: Literal["bf16", "float32"] = "bf16"
-    """Of the forward pass on a GPU; float32 also keeps its products from TF32. A CPU takes float32."""
+    """Of the forward pass on a GPU; float32 also switches TF32 off. A CPU always uses float32."""
     coarse_gain: float = 1.0
-    """What smaller copies of the image (`model.levels`), or the coarser cells of the small trunk, count for
-    in the kept network against what they came to count for in training, in (0, 8]: views made of photographs
-    show less of a scene than pictures do."""
+    """Factor of the coarse levels (`model.levels`, or the coarse cells of the lite trunk) in the saved
+    network, in (0, 8]: training crops show less of a scene than the images that are matched."""
     freeze_norms: bool = False
-    """Keep the statistics of batch norms as `init` has them: for sources too different to share any, and for
-    batches too small to have good ones."""
+    """Keep the batch-norm statistics of `init`: for sources too different to share statistics, and for
+    batches too small for good ones."""
     use_compile: bool = False
-    """Compile the network's forward and backward on a GPU; pays after a minute, needs a C compiler."""
+    """Compile the network with torch.compile on a GPU; it takes about a minute and needs a C compiler."""
     validate_every: int = 1000
     """Steps between validations."""
     checkpoint_every: int = 500
-    """Steps between checkpoints; one is also written at each validation."""
+    """Steps between checkpoints; one is also written after each validation."""
     validation_share: float = 0.05
-    """Share of the images of each source held out for validation, in (0, 0.5]; at least one image is."""
+    """Share of each source's images held out for validation, in (0, 0.5]; at least one image."""
     model: ModelConfig = ModelConfig()  # noqa: RUF009 (frozen: one for all is safe)
     """The network."""
     loss: LossConfig = LossConfig()
     """The loss."""
     teacher: TeacherConfig | None = None
-    """A finished network to learn from, beside the truth or instead; None learns from the truth alone."""
+    """A network to distil from; None trains on the ground truth alone."""
     synthetic: SyntheticConfig = SyntheticConfig()  # noqa: RUF009
-    """The pairs made of photographs."""
+    """The synthetic pairs made from photographs."""
     sources: tuple[SourceConfig, ...] = ()
-    """Where pairs come from; with none, from the folder of photographs that the command line gives."""
+    """Sources of pairs; with none, the folder of photographs that is given with the run."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -252,7 +257,7 @@ class TrainConfig(Config):
         require(0 <= self.average_decay < 1, "average_decay must be in [0, 1)", self.average_decay)
         require(0 < self.coarse_gain <= 8, "coarse_gain must be in (0, 8]", self.coarse_gain)
         has_coarse = self.model.levels > 1 or self.model.trunk == "lite"
-        rule = "coarse_gain must be 1 where model.levels is 1 and the trunk is not the small one"
+        rule = "coarse_gain must be 1 where model.levels is 1 and model.trunk is not lite"
         require(has_coarse or self.coarse_gain == 1, rule, self.coarse_gain)
         for name in ("validate_every", "checkpoint_every"):
             value = getattr(self, name)
@@ -263,14 +268,30 @@ class TrainConfig(Config):
         names = ("steps", "warmup_steps", "validate_every", "checkpoint_every")
         require_at_most(self, **dict.fromkeys(names, 1_000_000_000), batch=65_536)
 
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Self:
+        """Reads the training record in the header of weights, which may have earlier names of keys.
+
+        Raises:
+            ConfigError: a key is unknown, or a value is of the wrong type or out of range.
+        """
+        config = {key: value for key, value in record.items() if key != "best_step"}
+        return cls.from_dict(_rename_keys(config))
+
     def _check_schedule(self) -> None:
         require(0 <= self.momentum < 1, "momentum must be in [0, 1)", self.momentum)
         rule = "use_nesterov must be false where momentum is 0"
         require(self.momentum > 0 or not self.use_nesterov, rule, self.use_nesterov)
         factor, milestones = self.milestone_factor, self.milestones
         require(0 < factor <= 1, "milestone_factor must be in (0, 1]", factor)
-        is_rising = all(earlier < later for earlier, later in itertools.pairwise((0, *milestones)))
-        require(is_rising, "milestones must rise and be at least 1", milestones)
+        is_increasing = all(earlier < later for earlier, later in itertools.pairwise((0, *milestones)))
+        require(is_increasing, "milestones must increase and be at least 1", milestones)
         is_used = self.schedule == "step"
         rule = "milestones must be given with schedule 'step', and only with it"
         require(is_used == bool(milestones), rule, milestones)
+
+
+def _rename_keys(record: Any) -> Any:
+    if isinstance(record, dict):
+        return {_RENAMED_KEYS.get(key, key): _rename_keys(value) for key, value in record.items()}
+    return record

@@ -1,1 +1,1 @@
-"""Coordinates, sampling and truth by geometry."""
+"""Coordinates, sampling, ground-truth warps, and robust estimation of homographies and poses."""

@@ -1,4 +1,4 @@
-"""THE coordinate conventions; every formula stands here once and is pinned by a ``test_convention_*`` test.
+"""The coordinate conventions; every formula is written here only, and pinned by ``test_convention_*``.
 
 A point is (x, y), x to the right, y down, in pixels. The CENTRE of the top-left pixel is (0, 0), so an image
 spans [-0.5, W - 0.5] x [-0.5, H - 0.5]. A size is (height, width) and its name ends in ``_hw``.
@@ -13,23 +13,23 @@ from ucn.types import FeatureMap
 
 
 def resize_points(points: Tensor, scale_xy: tuple[float, float]) -> Tensor:
-    """Moves points (..., 2) with an image that is resized by ``scale_xy`` = (new W / W, new H / H)."""
+    """Points (..., 2) after resizing their image by ``scale_xy`` = (new W / W, new H / H)."""
     scale = points.new_tensor(scale_xy)
     return (points + 0.5) * scale - 0.5
 
 
 def resize_scale(from_hw: tuple[int, int], to_hw: tuple[int, int]) -> tuple[float, float]:
-    """The (x, y) scale that takes an image of one size to another."""
+    """The (x, y) scale between two sizes of an image."""
     return to_hw[1] / from_hw[1], to_hw[0] / from_hw[0]
 
 
 def flip_points(points: Tensor, width: int) -> Tensor:
-    """Moves points (..., 2) with an image of the given width that is mirrored left to right."""
+    """Points (..., 2) after mirroring their image, of the given width, left to right."""
     return torch.stack([width - 1 - points[..., 0], points[..., 1]], dim=-1)
 
 
 def cells_to_pixels(cells: Tensor, stride: int, offset: float) -> Tensor:
-    """Pixel coordinates of feature cells: where the cells of a backbone declaring (stride, offset) lie."""
+    """Pixel coordinates of the feature cells of a backbone with a stride and an offset."""
     return cells * stride + offset
 
 
@@ -39,7 +39,7 @@ def pixels_to_cells(points: Tensor, stride: int, offset: float) -> Tensor:
 
 
 def cell_centres(feature_map: FeatureMap) -> Tensor:
-    """Pixel coordinates (h * w, 2) of all cells, row by row, as ``features.flatten(2)`` orders them."""
+    """Pixel coordinates (h * w, 2) of all cells, in the order of ``features.flatten(2)``."""
     h, w = feature_map.grid_hw
     device, dtype = feature_map.features.device, torch.float32
     y, x = torch.meshgrid(
@@ -63,30 +63,30 @@ def pixel_grid(size_hw: tuple[int, int], device: torch.device | str = "cpu") -> 
 
 
 def to_sampling_grid(points: Tensor, size_hw: tuple[int, int]) -> Tensor:
-    """What ``grid_sample`` with ``align_corners=False`` expects for points (..., 2) of an image or map."""
-    # Not one tensor of both: graphs made for images of any size would keep the size they were made with.
+    """Normalised coordinates of points (..., 2) for ``grid_sample`` with ``align_corners=False``."""
+    # Not `new_tensor(size)`, which exported graphs for any image size would keep as a constant.
     size = torch.stack([points.new_ones(()) * size_hw[1], points.new_ones(()) * size_hw[0]])
     return (2 * points + 1) / size - 1
 
 
 def to_sampling_steps(shapes: Tensor, size_hw: tuple[int, int]) -> Tensor:
-    """Linear maps (N, 2, 2) of steps in pixels as maps of what `to_sampling_grid` makes of them."""
+    """Linear maps (N, 2, 2) of pixel offsets, as maps to the coordinates of `to_sampling_grid`."""
     height, width = size_hw
     return torch.stack([shapes[:, 0] * (2 / width), shapes[:, 1] * (2 / height)], dim=1)
 
 
 def is_inside(points: Tensor, size_hw: tuple[int, int]) -> Tensor:
-    """Bool (...): which points (..., 2) lie on the image; False for NaN."""
+    """Which points (..., 2) lie on the image, bool (...); False for NaN."""
     height, width = size_hw
     x, y = points[..., 0], points[..., 1]
     return (x >= -0.5) & (x <= width - 0.5) & (y >= -0.5) & (y <= height - 0.5)
 
 
 def to_corner_origin(points: Tensor) -> Tensor:
-    """Points for tools that put (0.5, 0.5) at the centre of the top-left pixel, such as COLMAP."""
+    """Points in the convention of COLMAP, where (0.5, 0.5) is the centre of the top-left pixel."""
     return points + 0.5
 
 
 def from_corner_origin(points: Tensor) -> Tensor:
-    """Points from tools that put (0.5, 0.5) at the centre of the top-left pixel, such as COLMAP."""
+    """Points from the convention of COLMAP, where (0.5, 0.5) is the centre of the top-left pixel."""
     return points - 0.5

@@ -1,7 +1,7 @@
-"""The homography between two images, from matches of which some are wrong.
+"""Robust estimation of the homography between two images from matches with outliers.
 
-It takes points of image 0 to points of image 1, and holds for views of a plane, and for views from one place.
-Points are pixels whose centres are at integers.
+A homography maps points of image 0 to points of image 1. It holds for views of a plane, and for a camera that
+only rotates. Points are pixels whose centres are at integers.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 DEFAULT_THRESHOLD = 3.0
-"""Pixels of image 1 that a match may lie from where the homography puts it."""
+"""Largest transfer error of an inlier, in pixels of image 1."""
 MIN_INLIERS = 15
-"""Fewer are no evidence: of 4,000 matches that are all wrong, drawn at random in 640 × 480 pixels, up to 8
-agree within 3 px with the homography that most agree with."""
+"""Fewer inliers are no evidence: of 4,000 random matches in 640 × 480 pixels, up to 8 are inliers of the best
+homography at 3 px."""
 
 _CONFIDENCE = 0.9999
 _MAX_ITERATIONS = 10_000
-_MAX_STRETCH = 100.0  # times that a length may grow or shrink from image to image
+_MAX_STRETCH = 100.0  # largest change of scale between the images
 
 
 @dataclass(frozen=True)
 class HomographyEstimate:
-    """The homography from image 0 to image 1, or why there is none.
+    """The homography from image 0 to image 1, or the reason why there is none.
 
     Attributes:
-        H_0to1: (3, 3) of which the last entry is 1; None where it failed.
-        is_inlier: (N,) bool, the matches that agree with it; all False where it failed.
-        failure: why it failed; empty where it did not.
+        H_0to1: (3, 3), whose last entry is 1; None where the estimation failed.
+        is_inlier: (N,) bool; all False where the estimation failed.
+        failure: the reason; empty on success.
     """
 
     H_0to1: Array | None
@@ -41,7 +41,7 @@ class HomographyEstimate:
 
     @property
     def inlier_count(self) -> int:
-        """How many matches agree with the homography."""
+        """Number of inliers."""
         return int(self.is_inlier.sum())
 
 
@@ -53,18 +53,18 @@ def estimate_homography(
     min_inliers: int = MIN_INLIERS,
     seed: int = 0,
 ) -> HomographyEstimate:
-    """Estimates the homography that most matches agree with, by poselib's LO-RANSAC and refinement.
+    """Estimates a homography by poselib's LO-RANSAC and non-linear refinement.
 
-    That there is none is an outcome, not an error: too few matches, too few that agree, all of these on one
-    line, or a map that no camera makes of the inliers' part of the image: one that mirrors it or stretches it
-    a hundred times.
+    Failure is a result, not an error. Reasons are too few matches, too few inliers, inliers on one line, or a
+    homography that no camera produces around the inliers: one that mirrors the image, or changes its scale a
+    hundredfold.
 
     Args:
         points0: (N, 2) pixels of image 0.
-        points1: (N, 2) pixels of image 1, row by row; rows that are not finite do not count.
-        threshold: pixels of image 1 within which a match agrees.
-        min_inliers: with fewer there is no homography; at least 4.
-        seed: of the draws, at least 0.
+        points1: (N, 2) pixels of image 1, row by row; rows that are not finite are ignored.
+        threshold: largest transfer error of an inlier, in pixels of image 1.
+        min_inliers: with fewer the estimation fails; at least 4.
+        seed: of RANSAC, at least 0.
 
     Raises:
         ValueError: a shape, the threshold, `min_inliers` or the seed is wrong.
@@ -88,24 +88,24 @@ def estimate_homography(
     is_inlier = np.zeros(len(pixels0), np.bool_)
     is_inlier[rows] = transfer_errors(H, pixels0[rows], pixels1[rows]) <= threshold
     if is_inlier.sum() < min_inliers:
-        return _fail(len(pixels0), f"{is_inlier.sum()} matches agree; at least {min_inliers} are needed")
+        return _fail(len(pixels0), f"{is_inlier.sum()} inliers; at least {min_inliers} are needed")
     if _measure_width(pixels1[is_inlier]) < threshold:
-        reason = "the matches that agree lie on a line, which determines no homography"
+        reason = "the inliers lie on a line, which does not determine a homography"
     else:
         reason = _find_obstacle(H, pixels0[is_inlier])
     return _fail(len(pixels0), reason) if reason else HomographyEstimate(H, is_inlier)
 
 
 def transfer_errors(H_0to1: Array, points0: Array, points1: Array) -> Array:
-    """Distances (N,) of points of image 1 from where a homography puts their partners; infinite behind it."""
+    """Transfer errors (N,) in image 1; infinite for points behind the camera."""
     moved = np.column_stack([points0, np.ones(len(points0))]) @ H_0to1.T
     is_ahead = moved[:, 2] > 0
-    places = moved[:, :2] / np.where(is_ahead, moved[:, 2], 1.0)[:, None]
-    return np.where(is_ahead, np.linalg.norm(places - points1, axis=1), np.inf)
+    transferred = moved[:, :2] / np.where(is_ahead, moved[:, 2], 1.0)[:, None]
+    return np.where(is_ahead, np.linalg.norm(transferred - points1, axis=1), np.inf)
 
 
 def _measure_width(points: Array) -> float:
-    """How far points (N, 2) typically lie from the line that fits them best."""
+    """RMS distance of points (N, 2) from their best-fitting line."""
     return float(np.linalg.svd(points - points.mean(axis=0), compute_uv=False)[-1] / np.sqrt(len(points)))
 
 
@@ -134,13 +134,13 @@ def _find_by_poselib(points0: Array, points1: Array, threshold: float, seed: int
 
 
 def _find_obstacle(H: Array, points0: Array) -> str:
-    """Why no camera sees the inliers' part of image 0 so; empty where one may."""
+    """Why no camera produces this homography around the inliers; empty where one can."""
     whole = np.column_stack([points0, np.ones(len(points0))])
     depths = whole @ H[2]
-    # Of a homography the local change of area is det(H) over the depth cubed.
+    # The local change of area of a homography is det(H) divided by the cube of the depth.
     areas = np.linalg.det(H) / depths**3
     if (areas <= 0).any():
-        return "the homography that most matches agree with mirrors the image"
+        return "the best homography mirrors the image"
     if areas.max() > _MAX_STRETCH**2 or areas.min() < _MAX_STRETCH**-2:
-        return f"the homography that most matches agree with changes lengths over {_MAX_STRETCH:g} times"
+        return f"the best homography changes the scale more than {_MAX_STRETCH:g} times"
     return ""

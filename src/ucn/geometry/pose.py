@@ -1,9 +1,9 @@
-"""Camera motion from matches: the essential matrix, by poselib or by OpenCV, and the motion that it means.
+"""Relative pose from matches: the essential matrix, by poselib or by OpenCV, and its decomposition.
 
-``X1 = R X0 + t``: R and t take coordinates of camera 0 (x right, y down, z ahead) to those of camera 1. The
-length of t cannot be known from two images, so t is a unit vector; it points from the centre of camera 1 to
-that of camera 0, in the axes of camera 1. Points are pixels whose centres are at integers, and so must the
-principal point of K be.
+``X1 = R X0 + t``: R and t map coordinates of camera 0 (x right, y down, z forward) to those of camera 1. Two
+images do not determine the length of t, so t is a unit vector; it points from the centre of camera 1 to that
+of camera 0, in the axes of camera 1. Points, and the principal point of K, are pixels whose centres are at
+integers.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 Estimator = Literal["poselib", "opencv"]
-"""poselib: LO-RANSAC with a non-linear refinement (Larsson et al.); opencv: plain RANSAC over five points
+"""poselib: LO-RANSAC with non-linear refinement (Larsson et al.); opencv: RANSAC with the five-point solver
 (Nistér 2004), as in the paper."""
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
-"""All of them, the default first."""
+"""All estimators, the default first."""
 
 DEFAULT_THRESHOLD = 1.0
-"""Pixels that a match may lie from its epipolar line."""
+"""Largest distance of an inlier from its epipolar line, in pixels."""
 MIN_MATCHES = 5
-"""As many as the essential matrix has degrees of freedom."""
+"""The degrees of freedom of the essential matrix."""
 
 _CONFIDENCE = 0.9999
 _MAX_ITERATIONS = 10_000
-_ROTATION_SHARE = 0.9  # of the inliers; the rest may be wrong matches that happen to fit
+_ROTATION_SHARE = 0.9  # of the inliers; the rest may be outliers that happen to fit
 _ROTATION_STEPS = 10
 
 
 @dataclass(frozen=True)
 class PoseEstimate:
-    """The motion from camera 0 to camera 1, or why there is none.
+    """The relative pose from camera 0 to camera 1, or the reason why there is none.
 
     Attributes:
-        R: (3, 3) rotation; None where it failed.
-        t: (3,) unit translation; None where it failed.
-        is_inlier: (N,) bool, the matches that agree with it; all False where it failed.
-        failure: why it failed; empty where it did not.
+        R: (3, 3) rotation; None where the estimation failed.
+        t: (3,) unit translation; None where the estimation failed.
+        is_inlier: (N,) bool; all False where the estimation failed.
+        failure: the reason; empty on success.
     """
 
     R: Array | None
@@ -53,7 +53,7 @@ class PoseEstimate:
 
     @property
     def inlier_count(self) -> int:
-        """How many matches agree with the motion."""
+        """Number of inliers."""
         return int(self.is_inlier.sum())
 
 
@@ -67,24 +67,24 @@ def estimate_pose(
     threshold: float = DEFAULT_THRESHOLD,
     seed: int = 0,
 ) -> PoseEstimate:
-    """Estimates how the camera moved between two images.
+    """Estimates the relative pose of two images.
 
-    Of the four motions that an essential matrix allows, the one with most matches in front of both cameras is
-    taken. What leaves the motion undetermined is an outcome, not an error: fewer than five matches, none that
-    agree, or a rotation alone that explains them, as of a camera that did not change its place.
+    Of the four poses of an essential matrix, the one with most points in front of both cameras is taken
+    (cheirality). Failure is a result, not an error. Reasons are fewer than five matches, no inliers, or a
+    pure rotation, which leaves the translation undetermined.
 
     Args:
         points0: (N, 2) pixels of image 0.
-        points1: (N, 2) pixels of image 1, row by row; rows that are not finite do not count.
-        K0: (3, 3) matrix of camera 0, for pixels with centres at integers.
-        K1: (3, 3) of camera 1; None where both are the same.
-        estimator: which.
-        threshold: pixels that a match may lie from its epipolar line, at the mean focal length.
-        seed: of the draws, at least 0.
+        points1: (N, 2) pixels of image 1, row by row; rows that are not finite are ignored.
+        K0: (3, 3) intrinsics of camera 0, for pixels with centres at integers.
+        K1: (3, 3) intrinsics of camera 1; None: those of camera 0.
+        estimator: 'poselib' or 'opencv'.
+        threshold: largest distance of an inlier from its epipolar line, in pixels at the mean focal length.
+        seed: of RANSAC, at least 0.
 
     Raises:
         ValueError: a shape, a matrix, the threshold or the estimator is wrong.
-        ImportError: poselib is asked for and not installed.
+        ImportError: the estimator is poselib, which is not installed.
     """
     pixels0, pixels1 = (np.asarray(points, np.float64) for points in (points0, points1))
     if pixels0.ndim != 2 or pixels0.shape[1] != 2 or pixels0.shape != pixels1.shape:
@@ -99,7 +99,7 @@ def estimate_pose(
     if len(rows) < MIN_MATCHES:
         return _fail(len(pixels0), f"{len(rows)} matches; at least {MIN_MATCHES} are needed")
     focal = float(np.mean([matrix0[0, 0], matrix0[1, 1], matrix1[0, 0], matrix1[1, 1]]))
-    # Estimators draw rows by their position, some with a generator of their own: the order is the seed's.
+    # OpenCV has a generator of its own, so the seed shuffles the rows.
     rows = np.random.default_rng(seed).permutation(rows)
     rays0, rays1 = to_rays(pixels0[rows], matrix0), to_rays(pixels1[rows], matrix1)
     find = _find_by_poselib if estimator == "poselib" else _find_by_opencv
@@ -110,14 +110,14 @@ def estimate_pose(
     reason = _find_obstacle(rays0[is_inlier], rays1[is_inlier], threshold / focal)
     if reason:
         return _fail(len(pixels0), reason)
-    R, t = _choose_motion(matrices, rays0[is_inlier], rays1[is_inlier])
+    R, t = _choose_pose(matrices, rays0[is_inlier], rays1[is_inlier])
     is_inlier_of_all = np.zeros(len(pixels0), np.bool_)
     is_inlier_of_all[rows[is_inlier]] = True
     return PoseEstimate(R, t, is_inlier_of_all)
 
 
 def check_intrinsics(K: ArrayLike, name: str = "K") -> Array:
-    """A camera matrix as float64; raises `ValueError` where (3, 3) cannot be one."""
+    """A camera matrix (3, 3) as float64; raises a ValueError where it is not one."""
     matrix = np.asarray(K, np.float64)
     is_camera = (
         matrix.shape == (3, 3)
@@ -134,7 +134,7 @@ def check_intrinsics(K: ArrayLike, name: str = "K") -> Array:
 
 
 def to_rays(points: Array, K: Array) -> Array:
-    """Pixels (N, 2) as rays (N, 3) of a camera, z = 1."""
+    """Rays (N, 3) of pixels (N, 2), with z = 1."""
     whole = np.column_stack([points, np.ones(len(points))])
     return np.asarray(np.linalg.solve(K, whole.T).T, np.float64)
 
@@ -153,7 +153,7 @@ def _find_by_poselib(
         raise ImportError(
             "the estimator poselib needs the package poselib: pip install poselib, or use opencv"
         ) from error
-    # Rays times the mean focal length are pixels of one camera, so that skew and two cameras need no care.
+    # Rays times the mean focal length are pixels of one ideal camera, without skew.
     camera = {"model": "SIMPLE_PINHOLE", "width": 1, "height": 1, "params": [focal, 0.0, 0.0]}
     options = {
         "max_epipolar_error": threshold,
@@ -173,7 +173,7 @@ def _find_by_poselib(
 def _find_by_opencv(
     rays0: Array, rays1: Array, focal: float, threshold: float, _seed: int
 ) -> tuple[list[Array], BoolArray] | None:
-    """Essential matrices, several where five matches allow them, and inliers; None where there are none."""
+    """Essential matrices, several for only five matches, and inliers; None where there are none."""
     flat0, flat1 = (np.ascontiguousarray(rays[:, :2]) for rays in (rays0, rays1))
     try:
         found, mask = cv2.findEssentialMat(
@@ -185,7 +185,7 @@ def _find_by_opencv(
             threshold=threshold / focal,
             maxIters=_MAX_ITERATIONS,
         )
-    except cv2.error:  # raised for some degenerate sets
+    except cv2.error:  # raised for some degenerate configurations
         return None
     if found is None or mask is None or found.shape[0] < 3 or not np.isfinite(found).all() or not mask.any():
         return None
@@ -194,7 +194,7 @@ def _find_by_opencv(
 
 
 def _find_obstacle(rays0: Array, rays1: Array, limit: float) -> str:
-    """Why inliers do not determine a motion; empty where they do.
+    """Why the inliers do not determine a pose; empty where they do.
 
     Args:
         rays0: (M, 3) of the inliers in camera 0.
@@ -202,7 +202,7 @@ def _find_obstacle(rays0: Array, rays1: Array, limit: float) -> str:
         limit: the threshold, at z = 1.
     """
     if len(rays0) < MIN_MATCHES:
-        return f"{len(rays0)} matches agree; at least {MIN_MATCHES} are needed"
+        return f"{len(rays0)} inliers; at least {MIN_MATCHES} are needed"
     turned = rays0 @ _fit_rotation(rays0, rays1, limit).T
     ahead = np.where(turned[:, 2:] > 0, turned[:, 2:], np.nan)
     residuals = np.linalg.norm(turned[:, :2] / ahead - rays1[:, :2], axis=1)
@@ -212,7 +212,7 @@ def _find_obstacle(rays0: Array, rays1: Array, limit: float) -> str:
 
 
 def _fit_rotation(rays0: Array, rays1: Array, limit: float) -> Array:
-    """The rotation that takes rays to rays, those that do not fit counting less."""
+    """The rotation between rays, by iteratively reweighted least squares."""
     units0, units1 = (rays / np.linalg.norm(rays, axis=1, keepdims=True) for rays in (rays0, rays1))
     weights = np.ones(len(rays0))
     R: Array = np.eye(3)
@@ -225,15 +225,15 @@ def _fit_rotation(rays0: Array, rays1: Array, limit: float) -> Array:
     return R
 
 
-def _choose_motion(matrices: list[Array], rays0: Array, rays1: Array) -> tuple[Array, Array]:
-    """The motion with most points in front of both cameras, among those that essential matrices allow."""
-    candidates = [motion for matrix in matrices for motion in decompose_essential(matrix)]
+def _choose_pose(matrices: list[Array], rays0: Array, rays1: Array) -> tuple[Array, Array]:
+    """The pose with most points in front of both cameras, of those that the essential matrices allow."""
+    candidates = [pose for matrix in matrices for pose in decompose_essential(matrix)]
     counts = [int(is_in_front(R, t, rays0, rays1).sum()) for R, t in candidates]
     return candidates[int(np.argmax(counts))]
 
 
 def decompose_essential(E: Array) -> list[tuple[Array, Array]]:
-    """The four motions R, t that an essential matrix (3, 3) allows, t of unit length."""
+    """The four poses R, t of an essential matrix (3, 3), with t of unit length."""
     left, _, right = np.linalg.svd(E)
     left = left * np.sign(np.linalg.det(left))
     right = right * np.sign(np.linalg.det(right))
@@ -243,11 +243,11 @@ def decompose_essential(E: Array) -> list[tuple[Array, Array]]:
 
 
 def is_in_front(R: Array, t: Array, rays0: Array, rays1: Array) -> BoolArray:
-    """Which points, seen along rays (N, 3) of both cameras, lie in front of both under a motion."""
+    """Which points, on rays (N, 3) of both cameras, lie in front of both, for a relative pose."""
     turned = rays0 @ R.T
     along0, across, along1 = (np.sum(a * b, axis=1) for a, b in _pairs(turned, rays1))
     ahead0, ahead1 = turned @ t, rays1 @ t
-    # Depths that bring z0 R x0 + t and z1 x1 closest, times the same positive number.
+    # The depths that minimise the distance of z0 R x0 + t and z1 x1, up to a positive factor.
     depth0 = across * ahead1 - along1 * ahead0
     depth1 = along0 * ahead1 - across * ahead0
     found: BoolArray = (depth0 > 0) & (depth1 > 0)

@@ -1,4 +1,4 @@
-"""Reading of images, masks and feature maps at real-valued points; only here is `grid_sample` called."""
+"""Sampling of images, masks and feature maps at real-valued points; the only user of `grid_sample`."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ def sample_image(images: Tensor, points: Tensor, padding: Padding) -> Tensor:
         (B, C, P, Q).
     """
     grid = to_sampling_grid(points, (images.shape[-2], images.shape[-1]))
-    # A point given in a wider type than the map (bf16 maps, float32 points) must not lose its digits.
+    # In the type of the points, which may be wider than the map's (bf16 maps, float32 points).
     values = F.grid_sample(
         images.to(grid.dtype), grid, mode="bilinear", padding_mode=padding, align_corners=False
     )
     return values.to(images.dtype)
 
 
-def sample_patches(image: Tensor, places: Tensor, shapes: Tensor, offsets: Tensor) -> Tensor:
-    """Values of an image in patches, which `shapes` turn and stretch; beyond its border, those of the border.
+def sample_patches(image: Tensor, centres: Tensor, shapes: Tensor, offsets: Tensor) -> Tensor:
+    """Values of an image in affinely warped patches; outside the image, the border value.
 
-    The same as `sample_image` at ``places[:, None] + offsets @ shapes.mT``, to rounding, and several times as
-    fast: what makes a grid of points is done to patches instead of pixels.
+    As `sample_image` at ``centres[:, None] + offsets @ shapes.mT``, to rounding, but several times as fast,
+    since coordinates are normalised per patch instead of per pixel.
 
     Args:
         image: (H, W).
-        places: (N, 2) pixels, where patches have their centre.
-        shapes: (N, 2, 2).
-        offsets: (Q, 2) of a patch's pixels from its centre.
+        centres: (N, 2) pixels, of the patches.
+        shapes: (N, 2, 2) linear maps of the patches.
+        offsets: (Q, 2) of a patch's pixels from its centre, before the map.
 
     Returns:
-        (N, Q), in the type of `places`.
+        (N, Q), in the type of `centres`.
     """
-    if not len(places):  # grid_sample refuses an empty grid on some devices
-        return places.new_zeros(0, len(offsets))
+    if not len(centres):  # grid_sample refuses an empty grid on some devices
+        return centres.new_zeros(0, len(offsets))
     size_hw = (image.shape[0], image.shape[1])
-    centres, steps = to_sampling_grid(places, size_hw), to_sampling_steps(shapes, size_hw)
-    # x of all pixels, then y. Not by a product of matrices, which may round to few digits.
-    grid = torch.addcmul(centres[..., None], steps[..., :1], offsets[:, 0])
+    origins, steps = to_sampling_grid(centres, size_hw), to_sampling_steps(shapes, size_hw)
+    # Not by a matrix product, which may run in TF32.
+    grid = torch.addcmul(origins[..., None], steps[..., :1], offsets[:, 0])
     grid.addcmul_(steps[..., 1:], offsets[:, 1])
     values = F.grid_sample(
         image[None, None].to(grid.dtype),
@@ -66,15 +66,15 @@ def sample_patches(image: Tensor, places: Tensor, shapes: Tensor, offsets: Tenso
 
 
 def sample_descriptors(feature_map: FeatureMap, points: Tensor) -> Tensor:
-    """Unit descriptors at real-valued pixels; beyond the outermost cell centres the border cell answers.
+    """Unit descriptors at real-valued pixels; outside the outermost cell centres, those of the border cell.
 
     Args:
         feature_map: B maps of D channels.
         points: (B, N, 2) pixels of the encoded images.
 
     Returns:
-        (B, N, D), re-normalised, since an average of unit vectors is shorter than one; tied to the graph of
-        the map even for N = 0.
+        (B, N, D), re-normalised, since an average of unit vectors is shorter than one; part of the map's
+        autograd graph even for N = 0.
 
     Raises:
         ValueError: the shapes do not fit.

@@ -1,4 +1,4 @@
-"""Exact nearest neighbours in bounded memory."""
+"""Exact nearest neighbours in bounded memory: search.py chooses among reference.py, cpu/ and triton/."""
 
 from ucn.knn.exclusion import ExclusionRadius
 from ucn.knn.search import Neighbours, mutual_nearest, nearest

@@ -1,8 +1,8 @@
-"""Which candidates are too near a given place to count."""
+"""Excluding candidates near a point, such as the true match."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ExclusionRadius:
-    """Keeps only candidates whose place lies more than `radius` from a place of the query's own.
+    """Leaves out candidates that lie within `radius` of a point given for each query.
 
     Attributes:
         centres: (..., N, 2), one per query, such as the true match in the image the candidates lie in.
@@ -22,9 +22,21 @@ class ExclusionRadius:
     positions: Tensor
     radius: float
 
+    def of_queries(self, rows: slice | Tensor) -> ExclusionRadius:
+        """The same for some of the queries, without a batch axis."""
+        return replace(self, centres=self.centres[rows])
+
+    def of_item(self, item: int) -> ExclusionRadius:
+        """One item of a batch."""
+        return replace(self, centres=self.centres[item], positions=self.positions[item])
+
+    def with_batch_axis(self) -> ExclusionRadius:
+        """As a batch of one item."""
+        return replace(self, centres=self.centres[None], positions=self.positions[None])
+
 
 def squared_distances(centres: Tensor, positions: Tensor) -> Tensor:
-    """Squared pixel distances (..., n, m) of places (..., n, 2) to (..., m, 2), at least in float32."""
+    """Squared pixel distances (..., n, m) of points (..., n, 2) to (..., m, 2), at least in float32."""
     dtype = torch.promote_types(torch.promote_types(centres.dtype, positions.dtype), torch.float32)
     centres, positions = centres.to(dtype), positions.to(dtype)
     total = (centres[..., :, None, 0] - positions[..., None, :, 0]).square_()
@@ -33,6 +45,6 @@ def squared_distances(centres: Tensor, positions: Tensor) -> Tensor:
 
 
 def squared_distances_bytes(centres: Tensor, positions: Tensor) -> int:
-    """Most bytes per candidate pair that `squared_distances` and one comparison hold at a time."""
+    """Peak bytes per candidate pair of `squared_distances` and one comparison."""
     dtype = torch.promote_types(torch.promote_types(centres.dtype, positions.dtype), torch.float32)
     return 2 * dtype.itemsize + 1

@@ -1,87 +1,109 @@
-"""Exact nearest neighbours in plain torch, by three methods of rising cost and accuracy.
+"""Exact nearest neighbours in plain torch.
 
-Ranking by ``q·b - |b|²/2`` needs one matrix product; on a processor `binned_search` makes it where it can.
-Where the best scores of a query stand further apart than rounding can explain, that settles the query.
-Products that round their factors first (TF32, bfloat16, if the caller switched them on) settle little so;
-there, some more of the best rows are measured by differences. What is left, few queries in ordinary images
-and all of them in blank ones, is ranked by the same product in float64, and true ties at last by differences.
+The answer is that of ``torch.cdist(queries.double(), database.double()).topk(k, largest=False)``, found
+without holding all N x M distances, and mostly in float32. There are three stages of rising cost; each takes
+the queries that the stage before could not settle:
+
+1. `rank_by_products` orders rows by the score ``q·b - |b|²/2``, which is one matrix product and falls with
+   the distance. A query is settled where its best scores differ by more than rounding can explain
+   (`rounding.py`). If the caller allowed TF32 or bfloat16 products, the best candidates are re-ranked by
+   exact distances first (`reranking.py`).
+2. The same in float64.
+3. `_rank_by_differences` computes distances as ``|q - b|`` in float64, and orders ties by index.
+
+The first stage settles nearly all queries of ordinary images, and none of blank ones. Engines that accelerate
+it hand their ranking to `search_exactly`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.knn.cpu.binned import rank_in_bins
 from ucn.knn.exclusion import ExclusionRadius, squared_distances, squared_distances_bytes
 from ucn.knn.reranking import measure_distances, rerank
 from ucn.knn.rounding import TIE_TOLERANCE, bound_rounding, factor_roundoff
 
-# Rows beyond the wanted ones that are measured where products round their factors.
+# Extra candidates that are re-ranked where products round their factors.
 _SPARE_CANDIDATES = 16
 
-# Larger blocks of scores are slower on a processor, whose caches they leave (measured).
+# Larger blocks of scores leave the caches of a CPU and are slower (measured).
 _CPU_BLOCK_BYTES = 32 * 2**20
 _CPU_COPIED_ROWS = 4096
 
-# Blocks of distances (rows, columns), each with its first column; they can be read more than once.
+# Yields blocks of distances (rows, columns), each with its first column; may be called repeatedly.
 _ReadBlocks = Callable[[], Iterable[tuple[int, Tensor]]]
 
 
 def search_exactly(
-    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
+    queries: Tensor,
+    database: Tensor,
+    k: int,
+    exclusion: ExclusionRadius | None,
+    memory_bytes: int,
+    ranking: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Distances and indices (B, N, k) for queries (B, N, D) and database (B, M, D), all checked before."""
+    """Finds the k nearest rows of each query.
+
+    Args:
+        queries: (B, N, D), checked.
+        database: (B, M, D), checked.
+        k: number of neighbours.
+        exclusion: candidates to leave out, with a batch axis.
+        memory_bytes: budget of the temporaries.
+        ranking: the result of the first stage, where another engine computed it; None: `rank_by_products`.
+
+    Returns:
+        Distances and indices (B, N, k).
+    """
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-        indices = _find(queries, database, k, exclusion, memory_bytes)
+        indices = _find(queries, database, k, exclusion, memory_bytes, ranking)
         dtype = torch.promote_types(queries.dtype, torch.float32)
         distances = measure_distances(queries, database, indices, memory_bytes, dtype)
-        # Ties within the tolerance stand in the order of their indices; their distances must not decrease.
+        # Ties within the tolerance are in the order of their indices; their distances must not decrease.
         return distances.cummax(dim=-1).values, indices
 
 
 def _find(
-    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
+    queries: Tensor,
+    database: Tensor,
+    k: int,
+    exclusion: ExclusionRadius | None,
+    memory_bytes: int,
+    ranking: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
+    """Indices (B, N, k): stage 1 for all queries, `_settle` for those that it leaves open."""
     B, N, D = queries.shape
     if B * N * database.shape[1] == 0:
         return torch.full((B, N, k), -1, dtype=torch.int64, device=queries.device)
-    dtype = torch.promote_types(queries.dtype, torch.float32)
-    answer = rank_in_bins(queries, database, k, exclusion, memory_bytes)
-    if answer is None:
-        answer = _rank_by_products(queries, database, k, exclusion, memory_bytes, dtype)
-    indices, is_settled = answer
+    if ranking is None:
+        dtype = torch.promote_types(queries.dtype, torch.float32)
+        ranking = rank_by_products(queries, database, k, exclusion, memory_bytes, dtype)
+    indices, is_settled = ranking
     for item in (~is_settled).any(dim=1).nonzero()[:, 0].tolist():
         unsettled = (~is_settled[item]).nonzero()[:, 0]
         for part in _slices(len(unsettled), max(1, memory_bytes // (32 * D))):
             rows = unsettled[part]
-            near = None
-            if exclusion is not None:
-                near = replace(
-                    exclusion, centres=exclusion.centres[item, rows], positions=exclusion.positions[item]
-                )
-            indices[item, rows] = _settle(queries[item, rows], database[item], k, near, memory_bytes)
+            own = None if exclusion is None else exclusion.of_item(item).of_queries(rows)
+            indices[item, rows] = _settle(queries[item, rows], database[item], k, own, memory_bytes)
     return indices
 
 
 def _settle(
     queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
 ) -> Tensor:
-    """Indices (R, k) of queries (R, D) that the first product could not tell apart."""
-    if exclusion is None:  # blank images ask the same question many times
-        queries, same = torch.unique(queries, dim=0, return_inverse=True)
+    """Indices (R, k) of queries (R, D) that the first stage left open: stages 2 and 3."""
+    if exclusion is None:  # blank images repeat the same query many times
+        queries, inverse = torch.unique(queries, dim=0, return_inverse=True)
     else:
-        same = torch.arange(len(queries), device=queries.device)
+        inverse = torch.arange(len(queries), device=queries.device)
     if queries.dtype != torch.float64:
-        batched = None
-        if exclusion is not None:
-            batched = replace(exclusion, centres=exclusion.centres[None], positions=exclusion.positions[None])
-        found, is_settled = _rank_by_products(
+        batched = None if exclusion is None else exclusion.with_batch_axis()
+        found, is_settled = rank_by_products(
             queries[None], database[None], k, batched, memory_bytes, torch.float64
         )
         indices, rest = found[0], (~is_settled[0]).nonzero()[:, 0]
@@ -89,13 +111,12 @@ def _settle(
         indices = torch.full((len(queries), k), -1, dtype=torch.int64, device=queries.device)
         rest = torch.arange(len(queries), device=queries.device)
     if len(rest):
-        if exclusion is not None:
-            exclusion = replace(exclusion, centres=exclusion.centres[rest])
-        indices[rest] = _rank_by_differences(queries[rest], database, k, exclusion, memory_bytes)
-    return indices[same]
+        own = None if exclusion is None else exclusion.of_queries(rest)
+        indices[rest] = _rank_by_differences(queries[rest], database, k, own, memory_bytes)
+    return indices[inverse]
 
 
-def _rank_by_products(
+def rank_by_products(
     queries: Tensor,
     database: Tensor,
     k: int,
@@ -103,7 +124,11 @@ def _rank_by_products(
     memory_bytes: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Indices (B, N, k) by products in the given type, and which queries (B, N) those settle."""
+    """Ranks rows by matrix products in the given type.
+
+    Returns:
+        Indices (B, N, k), and which queries (B, N) they are exact for.
+    """
     (B, N, _), M = queries.shape, database.shape[1]
     is_coarse = factor_roundoff(dtype) > 0
     count = min(k + 1 + (_SPARE_CANDIDATES if is_coarse else 0), M)
@@ -124,12 +149,12 @@ def _rank_by_products(
                 scores = torch.baddbmm(penalty, chunk, block.mT)  # (G, n, m)
                 if exclusion is not None:
                     scores.masked_fill_(_is_excluded(exclusion, items, rows, columns), -torch.inf)
-                values, places = _take_largest(scores, min(count, scores.shape[-1]))
-                del scores  # before the next block is made
-                places += columns.start
+                values, found = _take_largest(scores, min(count, scores.shape[-1]))
+                del scores  # frees it before the next block
+                found += columns.start
                 if column_step < M:
-                    values, places = _merge(best[items, rows], indices[items, rows], values, places)
-                best[items, rows], indices[items, rows] = values, places
+                    values, found = _merge(best[items, rows], indices[items, rows], values, found)
+                best[items, rows], indices[items, rows] = values, found
     bound = bound_rounding(query_norms, largest_norm, queries.shape[-1], dtype)
     indices.masked_fill_(best == -torch.inf, -1)
     if is_coarse:
@@ -146,8 +171,8 @@ def _rank_by_products(
 
 
 def _measure_norms(rows: Tensor) -> Tensor:
-    """Lengths (B, M) of rows (B, M, D), in float64."""
-    # On a processor a wide copy of all rows, freshly allocated each time, costs more than the product does.
+    """Norms (B, M) of rows (B, M, D), in float64."""
+    # On a CPU, allocating a wide copy of all rows costs more than the product.
     step = _CPU_COPIED_ROWS if rows.device.type == "cpu" else max(1, rows.shape[1])
     parts = _slices(rows.shape[1], step)
     return torch.cat([torch.linalg.vector_norm(rows[:, part].double(), dim=-1) for part in parts], dim=1)
@@ -156,10 +181,10 @@ def _measure_norms(rows: Tensor) -> Tensor:
 def _plan(
     queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None, memory_bytes: int, itemsize: int
 ) -> tuple[int, int, int]:
-    """How many batch items, queries and database rows to compare at a time.
+    """The number of batch items, queries and database rows in a block.
 
-    Half of the budget goes to what exists per candidate pair, a quarter each to copies of the queries and
-    of the database rows in wider types.
+    Half of the budget is for the scores, a quarter each for copies of queries and of database rows in wider
+    types.
     """
     (B, N, D), M = queries.shape, database.shape[1]
     pair_bytes = itemsize
@@ -170,7 +195,7 @@ def _plan(
         pairs = min(pairs, _CPU_BLOCK_BYTES)
     pairs //= pair_bytes
     copied_rows = memory_bytes // 4 // (16 * D)
-    if queries.device.type == "cpu" and itemsize == 8:  # else few hard queries would copy a whole database
+    if queries.device.type == "cpu" and itemsize == 8:  # or a few open queries would copy the whole database
         copied_rows = min(copied_rows, _CPU_COPIED_ROWS)
     columns = max(1, min(M, pairs, copied_rows))
     rows = max(1, min(N, pairs // columns, copied_rows))
@@ -191,26 +216,26 @@ def _is_excluded(exclusion: ExclusionRadius, items: slice, rows: slice, columns:
 
 
 def _take_largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest `count` scores of each row and their places, in order; overwrites the scores."""
+    """The largest `count` scores of each row and their columns, in order; overwrites the scores."""
     if count > 2:
-        values, places = scores.topk(count, dim=-1)
-        return values, places
-    found = [scores.max(dim=-1, keepdim=True)]  # two such passes are quicker than one topk
+        values, columns = scores.topk(count, dim=-1)
+        return values, columns
+    found = [scores.max(dim=-1, keepdim=True)]  # two such passes are faster than one topk
     if count == 2:
         found.append(scores.scatter_(-1, found[0].indices, -torch.inf).max(dim=-1, keepdim=True))
     return torch.cat([f.values for f in found], dim=-1), torch.cat([f.indices for f in found], dim=-1)
 
 
-def _merge(best: Tensor, indices: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """The best of the blocks seen so far and of one more."""
+def _merge(best: Tensor, indices: Tensor, values: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+    """The best of the blocks so far and of one more."""
     merged, order = torch.cat([best, values], dim=-1).topk(best.shape[-1], dim=-1)
-    return merged, torch.cat([indices, places], dim=-1).gather(-1, order)
+    return merged, torch.cat([indices, found], dim=-1).gather(-1, order)
 
 
 def _rank_by_differences(
     queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
 ) -> Tensor:
-    """Indices (R, k) of queries (R, D), lowest first among equally near rows."""
+    """Indices (R, k) of queries (R, D); of equally near rows the lowest index comes first."""
     (N, D), M = queries.shape, len(database)
     pair_bytes = 8 + 2
     if exclusion is not None:
@@ -224,23 +249,23 @@ def _rank_by_differences(
             chunk, block = queries[rows].double(), database[columns].double()
             distances = torch.cdist(chunk, block, compute_mode="donot_use_mm_for_euclid_dist")
             if exclusion is not None:
-                places = squared_distances(exclusion.centres[rows], exclusion.positions[columns])
-                distances.masked_fill_(places <= exclusion.radius**2, torch.inf)
-                del places
+                offsets = squared_distances(exclusion.centres[rows], exclusion.positions[columns])
+                distances.masked_fill_(offsets <= exclusion.radius**2, torch.inf)
+                del offsets
             yield columns.start, distances
 
     picked = []
     for rows in _slices(N, row_step):
         read_blocks: _ReadBlocks = partial(measure_blocks, rows)
         if column_step == M:
-            read_blocks = list(read_blocks()).copy  # measured once
+            read_blocks = list(read_blocks()).copy  # computed once
         picked.append(_pick(read_blocks, rows.stop - rows.start, k, queries.device))
         del read_blocks
     return torch.cat(picked)
 
 
 def _pick(read_blocks: _ReadBlocks, rows: int, k: int, device: torch.device) -> Tensor:
-    """The k nearest (rows, k), one after another, over blocks of distances that begin at given columns."""
+    """The k nearest (rows, k), one after another, over blocks of distances."""
     picks: list[Tensor] = []
     for _ in range(k):
         smallest = torch.full((rows,), torch.inf, dtype=torch.float64, device=device)
@@ -251,14 +276,14 @@ def _pick(read_blocks: _ReadBlocks, rows: int, k: int, device: torch.device) -> 
         pick = torch.full((rows,), -1, dtype=torch.int64, device=device)
         for start, distances in read_blocks():
             _hide(distances, start, picks)
-            first = (distances <= limit).to(torch.uint8).max(dim=1)  # the first of equal maxima
+            first = (distances <= limit).to(torch.uint8).max(dim=1)  # max returns the first of equal maxima
             pick = torch.where((pick < 0) & (first.values > 0), first.indices + start, pick)
         picks.append(pick.masked_fill_(smallest == torch.inf, -1))
     return torch.stack(picks, dim=1)
 
 
 def _hide(distances: Tensor, start: int, picks: list[Tensor]) -> None:
-    """Puts candidates already picked out of reach."""
+    """Sets the distances of candidates that were already picked to infinity."""
     for pick in picks:
         rows = ((pick >= start) & (pick < start + distances.shape[1])).nonzero()[:, 0]
         distances[rows, pick[rows] - start] = torch.inf

@@ -1,4 +1,4 @@
-"""Candidates measured by differences in float64, and put in order."""
+"""Re-ranking of candidates by exact distances."""
 
 from __future__ import annotations
 
@@ -18,39 +18,42 @@ def rerank(
     rest: Tensor,
     memory_bytes: int,
 ) -> tuple[Tensor, Tensor]:
-    """Puts candidates (B, N, C) of a product in true order, and says which queries (B, N) that settles.
+    """Sorts candidates by their distances in float64.
 
-    A query is settled when no row that was left out can be as near as its k-th, and no row as near as the
-    k-th has another so little behind it that only the slowest method tells whether they tie.
+    A query is settled if no row outside the candidates can be as near as its k-th neighbour, and no two
+    neighbours are so nearly tied that only the last stage can decide.
 
     Args:
         queries: (B, N, D).
         database: (B, M, D).
-        indices: (B, N, C) rows of the database, -1 for none.
-        k: how many neighbours are wanted.
-        query_norms: (B, N) lengths, in float64.
-        bound: (B, N), by how much rounding may have changed scores.
+        indices: (B, N, C) rows of the database, the candidates; -1 for none.
+        k: number of neighbours.
+        query_norms: (B, N), in float64.
+        bound: (B, N), the largest rounding error of a score.
         rest: (B, N), the best score of a row that is no candidate; -inf where there is none.
         memory_bytes: budget of the temporaries.
+
+    Returns:
+        Indices (B, N, C) in order, and which queries (B, N) are settled.
     """
-    indices = indices.sort(dim=-1).values  # so that a stable sort by distance leaves ties in this order
+    indices = indices.sort(dim=-1).values  # a stable sort by distance then orders ties by index
     distances = measure_distances(queries, database, indices, memory_bytes, torch.float64)
     distances, order = distances.sort(dim=-1, stable=True)
     kth = distances[..., min(k, distances.shape[-1]) - 1]
     nearer, farther = distances[..., :-1], distances[..., 1:]
-    is_doubtful = (farther > nearer) & (farther <= nearer * (1 + TIE_TOLERANCE))
-    is_doubtful &= nearer <= kth[..., None]  # also those past k that tie with the k-th exactly
+    is_near_tie = (farther > nearer) & (farther <= nearer * (1 + TIE_TOLERANCE))
+    is_near_tie &= nearer <= kth[..., None]  # includes rows past k that tie with the k-th exactly
     score = 0.5 * (query_norms.square() - kth.square())
     is_complete = (score - bound > rest.double() + bound) | (rest == -torch.inf)
-    return indices.gather(-1, order), ~is_doubtful.any(dim=-1) & is_complete
+    return indices.gather(-1, order), ~is_near_tie.any(dim=-1) & is_complete
 
 
 def measure_distances(
     queries: Tensor, database: Tensor, indices: Tensor, memory_bytes: int, dtype: torch.dtype
 ) -> Tensor:
-    """Distances (B, N, k) to the chosen rows, by differences, so that equal vectors are exactly 0 apart.
+    """Distances (B, N, k) to the chosen rows, in the given type.
 
-    They are taken in float64, a few queries at a time, and returned in the given type.
+    They are norms of differences in float64, so that equal vectors are exactly 0 apart.
     """
     B, N, k = indices.shape
     D = queries.shape[-1]

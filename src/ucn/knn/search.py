@@ -1,4 +1,8 @@
-"""The one door to nearest neighbours: checks the inputs and chooses the implementation."""
+"""Nearest neighbours: checks the inputs and chooses the implementation.
+
+`reference.py` is the search in plain torch. `cpu/` replaces its first stage, `triton/` all of it; both give
+the same answer.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ucn.knn.cpu.binned import rank_in_bins
 from ucn.knn.exclusion import ExclusionRadius
 from ucn.knn.reference import search_exactly
 from ucn.runtime.kernels import use_fused
 
 DEFAULT_MEMORY_BYTES = 256 * 2**20
 
-# Beyond this, squares of float64 numbers overflow.
+# Squares of larger float64 values overflow.
 _LARGEST_VALUE = 1e150
 
 
@@ -23,8 +28,8 @@ class Neighbours:
 
     Attributes:
         distances: (..., N, k) Euclidean distances, float64 for float64 inputs and else float32; inf where
-            there was no candidate left.
-        indices: (..., N, k) int64 rows of the database; -1 where there was no candidate left.
+            there are fewer than k candidates.
+        indices: (..., N, k) int64 rows of the database; -1 where there are fewer than k candidates.
     """
 
     distances: Tensor
@@ -43,17 +48,16 @@ def nearest(
 
     The answer is that of a brute-force search in float64, whatever the float type and the setting of
     `torch.set_float32_matmul_precision`; of equally near rows (within a relative 1e-12) the lowest index
-    comes first. Distances and indices carry no gradient. On a CUDA device fused programs find the same answer
-    (`triton_search`), where their copies in float16 fit into the budget.
+    comes first. Distances and indices carry no gradient.
 
     Args:
         queries: (N, D) or (B, N, D), of any float type; N may be 0.
         database: (M, D) or (B, M, D), of the same float type; M may be 0.
-        k: how many neighbours, at least 1; it may exceed M.
-        exclusion: leaves out candidates too near a place given for each query.
-        memory_bytes: budget of the temporaries, at least 1; a few queries at a time are compared so that
-            the N x M distances are never all held. The smallest step, one query against one row, is taken
-            even where it does not fit.
+        k: number of neighbours, at least 1; it may exceed M.
+        exclusion: leaves out candidates near a point given for each query.
+        memory_bytes: budget of the temporaries, at least 1. Queries are compared in chunks, so that the N x M
+            distances are never all held. A chunk has at least one query and one row, even where these exceed
+            the budget.
 
     Returns:
         Distances and indices of shape (N, k) or (B, N, k), sorted from near to far.
@@ -61,7 +65,7 @@ def nearest(
     Raises:
         ValueError: shapes, float types or devices do not fit, or a value is not finite.
     """
-    if queries.device.type == database.device.type == "mps":  # it has no float64, so search on the CPU
+    if queries.device.type == database.device.type == "mps":  # has no float64, so search on the CPU
         if exclusion is not None:
             exclusion = replace(
                 exclusion, centres=exclusion.centres.cpu(), positions=exclusion.positions.cpu()
@@ -78,31 +82,36 @@ def nearest(
         exclusion = _check_exclusion(exclusion, queries, database)
     if not is_batched:
         queries, database = queries[None], database[None]
-        if exclusion is not None:
-            exclusion = replace(
-                exclusion, centres=exclusion.centres[None], positions=exclusion.positions[None]
-            )
-    places = () if exclusion is None else (exclusion.centres, exclusion.positions)
-    answer = None
-    if use_fused(queries, *places):
-        answer = _search_fused(queries, database, k, exclusion, memory_bytes)
-    if answer is None:
-        _check_values(queries, database)
-        answer = search_exactly(queries, database, k, exclusion, memory_bytes)
-    distances, indices = answer
+        exclusion = None if exclusion is None else exclusion.with_batch_axis()
+    distances, indices = _search(queries, database, k, exclusion, memory_bytes)
     return Neighbours(distances, indices) if is_batched else Neighbours(distances[0], indices[0])
+
+
+def _search(
+    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
+) -> tuple[Tensor, Tensor]:
+    """Distances and indices (B, N, k), by the fastest implementation that takes these inputs."""
+    points = () if exclusion is None else (exclusion.centres, exclusion.positions)
+    if use_fused(queries, *points):
+        found = _search_fused(queries, database, k, exclusion, memory_bytes)
+        if found is not None:
+            return found
+    _check_values(queries, database)
+    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+        ranking = rank_in_bins(queries, database, k, exclusion, memory_bytes)
+        return search_exactly(queries, database, k, exclusion, memory_bytes, ranking)
 
 
 def _search_fused(
     queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
 ) -> tuple[Tensor, Tensor] | None:
-    """Distances and indices (B, N, k) by the fused GPU search; None where it cannot answer."""
-    from ucn.knn.triton.search import can_search, search_fused  # only where Triton is there
+    """Distances and indices (B, N, k) by the fused kernels; None where they cannot answer."""
+    from ucn.knn.triton.search import can_search, search_fused  # needs Triton
 
     if not can_search(queries, database, k, exclusion, memory_bytes):
         return None
     found = search_fused(queries.detach(), database.detach(), k, exclusion)
-    # What is not finite shows here, without reading all values once more; so do those float16 cannot span.
+    # Infinite where a value is not finite, or too large for the copies in float16.
     is_valid = found.extremes.amax().item() < torch.inf
     return (found.distances, found.indices) if is_valid else None
 
@@ -159,24 +168,24 @@ def _check_values(queries: Tensor, database: Tensor) -> None:
     for name, values in (("queries", queries), ("database", database)):
         if values.numel() == 0:
             continue
-        extremes = torch.stack(torch.aminmax(values.detach())).double()  # a NaN shows in both
+        extremes = torch.stack(torch.aminmax(values.detach())).double()  # both are NaN where a value is
         if not bool(torch.all(extremes.abs() <= _LARGEST_VALUE)):
             raise ValueError(f"{name} must be finite and within ±{_LARGEST_VALUE:g}, got {extremes.tolist()}")
 
 
 def _check_exclusion(exclusion: ExclusionRadius, queries: Tensor, database: Tensor) -> ExclusionRadius:
-    """Checks the places, and gives the positions the batch axis of the database."""
+    """Checks the points, and expands the positions to the batch axis of the database."""
     centres, positions = exclusion.centres, exclusion.positions
     wanted = (*queries.shape[:-1], 2)
     if tuple(centres.shape) != wanted:
-        raise ValueError(f"outside.centres must be {wanted}, got {tuple(centres.shape)}")
+        raise ValueError(f"exclusion.centres must be {wanted}, got {tuple(centres.shape)}")
     wanted = (*database.shape[:-1], 2)
     if tuple(positions.shape) not in (wanted, wanted[-2:]):
-        raise ValueError(f"outside.positions must be {wanted}, got {tuple(positions.shape)}")
+        raise ValueError(f"exclusion.positions must be {wanted}, got {tuple(positions.shape)}")
     if not exclusion.radius >= 0:
-        raise ValueError(f"outside.radius must be at least 0, got {exclusion.radius}")
+        raise ValueError(f"exclusion.radius must be at least 0, got {exclusion.radius}")
     if not (centres.is_floating_point() and positions.is_floating_point()):
-        raise ValueError(f"outside must hold floats, got {centres.dtype} and {positions.dtype}")
-    # No larger than can be squared.
+        raise ValueError(f"exclusion must hold floats, got {centres.dtype} and {positions.dtype}")
+    # Larger radii cannot be squared.
     radius = min(float(exclusion.radius), _LARGEST_VALUE)
     return replace(exclusion, positions=positions.expand(wanted), radius=radius)

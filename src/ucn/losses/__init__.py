@@ -1,4 +1,4 @@
-"""Which pairs train the network, and what they cost."""
+"""Losses, and the mining of their negatives. Read mining.py first, then contrastive.py."""
 
 from ucn.losses.contrastive import (
     IGNORE,

@@ -1,4 +1,8 @@
-"""The correspondence contrastive loss (the paper's Eq. 1), mined, labelled or of one example per pair."""
+"""The correspondence contrastive loss, Eq. 1 of the paper.
+
+`correspondence_contrastive_loss` is the formula, over labelled pairs of descriptors. `mined_contrastive_loss`
+applies it to a batch and the negatives of mining.py; this is what a training step calls.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ucn.losses.correspondences import OneWay, prepare_pair, read_cells, sample_pair
-from ucn.losses.mining import MinedNegatives, draw_random_cells, read_negatives
-from ucn.losses.random_choice import draw_true, draw_uniform
+from ucn.losses.correspondences import DirectedPair, gather_cells, prepare_pair, sample_pair
+from ucn.losses.mining import MinedNegatives, gather_negatives, sample_random_cells
+from ucn.losses.random_choice import sample_true_indices, sample_uniform
 from ucn.types import FeatureMap
 
 POSITIVE = 1
@@ -22,15 +26,15 @@ def correspondence_contrastive_loss(
 ) -> Tensor:
     """Eq. 1: 1/(2N) Σ [ s ‖f − f'‖² + (1 − s) max(0, m − ‖f − f'‖)² ].
 
-    N counts all pairs that are not ignored, positive and negative, over all leading axes together, so a pair
-    of images weighs as much as it has pairs of points. Where nothing is left the loss is 0 with a zero
-    gradient. At distance 0 a negative pair has no direction to be pushed in, and its gradient is 0.
+    N counts all positive and negative pairs over all leading axes together, so the weight of an image pair is
+    proportional to its number of point pairs. If all pairs are ignored, the loss is 0 with a zero gradient.
+    At distance 0 the gradient of a negative pair is 0, since it has no direction.
 
     Args:
         descriptors0: (..., P, D).
         descriptors1: (..., P, D); row i is compared with row i of `descriptors0`.
         labels: (..., P) integers: POSITIVE (1), NEGATIVE (0) or IGNORE (-1).
-        margin: m, the distance from which a negative pair costs nothing, above 0.
+        margin: m, above 0; a negative pair at this distance or further costs nothing.
 
     Returns:
         A scalar, at least float32.
@@ -60,10 +64,10 @@ def _check_margin(margin: float) -> None:
 def _contrast(descriptors0: Tensor, descriptors1: Tensor, labels: Tensor, margin: float) -> Tensor:
     dtype = torch.promote_types(descriptors0.dtype, torch.float32)
     is_used = labels != IGNORE
-    # Masked before anything is computed, so that an ignored pair, whatever it holds, has no gradient.
+    # Masked first, so that an ignored pair has no gradient even where it holds NaN.
     difference = torch.where(is_used[..., None], descriptors0.to(dtype) - descriptors1.to(dtype), 0.0)
     squared = difference.square().sum(dim=-1)
-    is_apart = squared > 0
+    is_apart = squared > 0  # the gradient of sqrt is infinite at 0
     distance = torch.where(is_apart, torch.where(is_apart, squared, 1.0).sqrt(), 0.0)
     hinge = (margin - distance).clamp(min=0)
     cost = torch.where(labels == POSITIVE, squared, torch.where(is_used, hinge.square(), 0.0))
@@ -81,8 +85,8 @@ def mined_contrastive_loss(
 ) -> Tensor:
     """Eq. 1 over the true correspondences and the mined negatives of each direction.
 
-    Every valid point is one positive pair; every mined cell is one negative pair with the point it was mined
-    for. All of them, over the whole batch, are the N of Eq. 1.
+    Every valid correspondence is a positive pair. Every mined cell and the point it was mined for are a
+    negative pair. N of Eq. 1 counts all of them, over the whole batch.
 
     Args:
         map0: B feature maps of view 0.
@@ -90,7 +94,7 @@ def mined_contrastive_loss(
         points0: (B, N, 2) pixels of view 0.
         points1: (B, N, 2) pixels of view 1.
         is_valid: (B, N) bool.
-        negatives: what `mine_negatives` found for these maps and points.
+        negatives: the result of `mine_negatives` for these maps and points.
         margin: m of Eq. 1.
 
     Returns:
@@ -100,11 +104,11 @@ def mined_contrastive_loss(
         ValueError: shapes do not fit, or the margin is not above 0.
     """
     _check_margin(margin)
-    way = prepare_pair(map0, map1, points0, points1, is_valid)
-    sampled0, sampled1 = sample_pair(way)
+    pair = prepare_pair(map0, map1, points0, points1, is_valid)
+    sampled0, sampled1 = sample_pair(pair)
     firsts, seconds = [sampled0], [sampled1]
     labels = [torch.where(is_valid, POSITIVE, IGNORE)]
-    for mined in read_negatives(way, sampled0, sampled1, negatives):
+    for mined in gather_negatives(pair, sampled0, sampled1, negatives):
         anchors, _, others, is_negative = mined.as_triplets()
         firsts.append(anchors)
         seconds.append(others)
@@ -124,12 +128,12 @@ def one_correspondence_contrastive_loss(
     positive_share: float = 0.5,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The classic contrastive loss, which learns from one example per pair of images (the paper's Table 2).
+    """The classic contrastive loss with one example per image pair (Table 2 of the paper).
 
-    Of each pair of images one valid correspondence is drawn. With probability `positive_share` it is a
-    positive example; else its point of view 0 and a cell of view 1 drawn uniformly, at least `min_distance`
-    from the truth, are a negative one. A pair of images without a valid point, or a negative without a cell
-    that far, is ignored. The loss is Eq. 1 over these at most B examples.
+    One valid correspondence of each image pair is sampled. With probability `positive_share` it is a positive
+    example. Otherwise its point of view 0 and a cell of view 1, sampled uniformly at least `min_distance`
+    from the ground truth, are a negative example. An image pair without a valid point is ignored, and so is a
+    negative without a cell that far away. The loss is Eq. 1 over these at most B examples.
 
     Args:
         map0: B feature maps of view 0.
@@ -137,10 +141,10 @@ def one_correspondence_contrastive_loss(
         points0: (B, N, 2) pixels of view 0.
         points1: (B, N, 2) pixels of view 1.
         is_valid: (B, N) bool.
-        min_distance: pixels of view 1 between the truth and a negative, at least 0.
+        min_distance: pixels of view 1 between the ground truth and a negative, at least 0.
         margin: m of Eq. 1.
-        positive_share: in [0, 1].
-        generator: source of the draws, on any device; None means torch's global generator.
+        positive_share: probability of a positive example, in [0, 1].
+        generator: on any device; None means torch's global generator.
 
     Returns:
         A scalar.
@@ -153,29 +157,29 @@ def one_correspondence_contrastive_loss(
         raise ValueError(f"positive_share must be in [0, 1], got {positive_share}")
     if not min_distance >= 0:
         raise ValueError(f"min_distance must be at least 0, got {min_distance}")
-    way = prepare_pair(map0, map1, points0, points1, is_valid)
-    way = _draw_one(way, generator)
+    pair = _sample_one_correspondence(prepare_pair(map0, map1, points0, points1, is_valid), generator)
     B = len(is_valid)
-    is_positive = draw_uniform((B, 1), is_valid.device, generator) < positive_share
-    cells = draw_random_cells(way, min_distance=min_distance, generator=generator)  # (B, 1, 1)
-    sampled0, sampled1 = sample_pair(way)
-    other = torch.where(is_positive[..., None], sampled1, read_cells(way.map_to, cells)[:, :, 0])
+    is_positive = sample_uniform((B, 1), is_valid.device, generator) < positive_share
+    cells = sample_random_cells(pair, min_distance=min_distance, generator=generator)  # (B, 1, 1)
+    sampled0, sampled1 = sample_pair(pair)
+    other = torch.where(is_positive[..., None], sampled1, gather_cells(pair.candidate_map, cells)[:, :, 0])
     negative = torch.where(cells[..., 0] >= 0, NEGATIVE, IGNORE)
-    labels = torch.where(is_positive, torch.where(way.is_valid, POSITIVE, IGNORE), negative)
+    labels = torch.where(is_positive, torch.where(pair.is_valid, POSITIVE, IGNORE), negative)
     return _contrast(sampled0, other, labels, margin)
 
 
-def _draw_one(way: OneWay, generator: torch.Generator | None) -> OneWay:
-    """The same pairs of images with one valid correspondence each, so N = 1."""
-    B, N = way.is_valid.shape
-    drawn = draw_true(way.is_valid, draw_uniform((B, 1), way.is_valid.device, generator))  # (B, 1)
-    points_from, points_to = way.points_from, way.points_to
+def _sample_one_correspondence(pair: DirectedPair, generator: torch.Generator | None) -> DirectedPair:
+    """The same image pairs with one valid correspondence each, so N = 1."""
+    B, N = pair.is_valid.shape
+    uniform = sample_uniform((B, 1), pair.is_valid.device, generator)
+    chosen = sample_true_indices(pair.is_valid, uniform)  # (B, 1)
+    query_points, true_points = pair.query_points, pair.true_points
     if N == 0:
-        points_from, points_to = points_from.new_zeros(B, 1, 2), points_to.new_zeros(B, 1, 2)
-    index = drawn.clamp(min=0)[..., None].expand(-1, -1, 2)
+        query_points, true_points = query_points.new_zeros(B, 1, 2), true_points.new_zeros(B, 1, 2)
+    index = chosen.clamp(min=0)[..., None].expand(-1, -1, 2)
     return replace(
-        way,
-        points_from=points_from.gather(1, index),
-        points_to=points_to.gather(1, index),
-        is_valid=drawn >= 0,
+        pair,
+        query_points=query_points.gather(1, index),
+        true_points=true_points.gather(1, index),
+        is_valid=chosen >= 0,
     )

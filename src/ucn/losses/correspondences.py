@@ -1,7 +1,8 @@
-"""Descriptors of two views at their true correspondences, as every mined loss needs them."""
+"""What the losses share: checked pairs with their ground truth, their descriptors, and bounded chunks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -12,43 +13,45 @@ from ucn.geometry.sampling import sample_descriptors
 from ucn.runtime.kernels import use_fused
 from ucn.types import Direction, FeatureMap
 
+# The longest descriptors whose tiles fit a GPU's registers.
 _MAX_FUSED_DIM = 256
-"""Longest descriptors whose sums fit a GPU's registers."""
 
 
 @dataclass(frozen=True)
-class OneWay:
-    """One direction of a pair: queries in a view, candidates in the other.
+class DirectedPair:
+    """A batch of image pairs in one direction: query points in one view, candidate cells in the other.
 
     Attributes:
-        map_from: the view the queries lie in.
-        map_to: the view the candidates lie in.
-        points_from: (B, N, 2) pixels of `map_from`'s images.
-        points_to: (B, N, 2) pixels of `map_to`'s images: the truth that distances are measured from.
+        query_map: B feature maps of the view the queries lie in.
+        candidate_map: B feature maps of the view the candidates lie in.
+        query_points: (B, N, 2) pixels of the query view.
+        true_points: (B, N, 2) pixels of the candidate view; row i corresponds to row i of `query_points`.
         is_valid: (B, N) bool.
     """
 
-    map_from: FeatureMap
-    map_to: FeatureMap
-    points_from: Tensor
-    points_to: Tensor
+    query_map: FeatureMap
+    candidate_map: FeatureMap
+    query_points: Tensor
+    true_points: Tensor
     is_valid: Tensor
 
-    def exchange_views(self) -> OneWay:
-        """The way back."""
-        return OneWay(self.map_to, self.map_from, self.points_to, self.points_from, self.is_valid)
+    def reverse(self) -> DirectedPair:
+        """The opposite direction."""
+        return DirectedPair(
+            self.candidate_map, self.query_map, self.true_points, self.query_points, self.is_valid
+        )
 
 
 def prepare_pair(
     map0: FeatureMap, map1: FeatureMap, points0: Tensor, points1: Tensor, is_valid: Tensor
-) -> OneWay:
-    """Checks a pair and makes it safe to compute with; the result is direction 0to1.
+) -> DirectedPair:
+    """Checks the inputs of a loss, and returns them in direction 0to1.
 
-    Half-precision features become float32, whose digits losses and mining need, and points that are not
-    valid move to (0, 0), so that padding of any value, NaN too, cannot reach a gradient.
+    Half-precision features become float32. Points that are not valid move to (0, 0), so that padding of any
+    value, NaN included, cannot reach a gradient.
 
     Raises:
-        ValueError: the shapes, devices or types do not fit.
+        ValueError: shapes or types do not fit.
     """
     if map0.features.ndim != 4:
         raise ValueError(f"map0.features must be (B, D, h, w), got {tuple(map0.features.shape)}")
@@ -66,7 +69,7 @@ def prepare_pair(
         if tuple(points.shape) != (B, N, 2) or not points.is_floating_point():
             raise ValueError(f"{name} must be float ({B}, {N}, 2), got {points.dtype} {tuple(points.shape)}")
     keep = is_valid[..., None]
-    return OneWay(
+    return DirectedPair(
         _widen(map0),
         _widen(map1),
         torch.where(keep, points0, torch.zeros_like(points0)),
@@ -81,28 +84,50 @@ def _widen(feature_map: FeatureMap) -> FeatureMap:
 
 
 def check_direction(direction: Direction) -> None:
-    """Raises ValueError for anything but the three directions."""
+    """Raises a ValueError unless `direction` is '0to1', '1to0' or 'both'."""
     if direction not in get_args(Direction):
         raise ValueError(f"direction must be one of {', '.join(get_args(Direction))}, got {direction!r}")
 
 
-def sample_pair(way: OneWay) -> tuple[Tensor, Tensor]:
-    """Descriptors (B, N, D) at the points of both views."""
-    return sample_descriptors(way.map_from, way.points_from), sample_descriptors(way.map_to, way.points_to)
+def sample_pair(pair: DirectedPair) -> tuple[Tensor, Tensor]:
+    """Descriptors (B, N, D) at the query points and at the true points."""
+    return (
+        sample_descriptors(pair.query_map, pair.query_points),
+        sample_descriptors(pair.candidate_map, pair.true_points),
+    )
 
 
-def read_cells(feature_map: FeatureMap, cells: Tensor) -> Tensor:
-    """Descriptors (B, N, K, D) of cells (B, N, K); where the cell is -1, those of cell 0."""
+def gather_cells(feature_map: FeatureMap, cells: Tensor) -> Tensor:
+    """Descriptors (B, N, K, D) of cells (B, N, K); where a cell is -1, those of cell 0."""
     flat = feature_map.features.flatten(2)  # (B, D, h * w)
     B, D, _ = flat.shape
     index = cells.clamp(min=0).reshape(B, 1, -1).expand(B, D, -1)
     return flat.gather(2, index).transpose(1, 2).reshape(*cells.shape, D)
 
 
-def can_fuse(*queries_and_cells: Tensor) -> bool:
-    """Whether GPU programs may compare queries (B, N, D) and cells (B, D, M), given in turn, in TF32.
+def split_into_chunks(
+    size: Sequence[int], row_bytes: int, memory_bytes: int
+) -> Iterator[tuple[slice, slice]]:
+    """Slices of batch items and of queries whose temporaries fit the budget.
 
-    Those that get gradients come first.
+    Args:
+        size: (B, N), the number of batch items and of queries per item.
+        row_bytes: of the temporaries of one query.
+        memory_bytes: budget; one query at a time is taken even where it does not fit.
+    """
+    B, N = size
+    row_step = max(1, min(N, memory_bytes // row_bytes))
+    item_step = max(1, min(B, memory_bytes // (row_bytes * max(1, N))))
+    for item in range(0, B, item_step):
+        for row in range(0, N, row_step):
+            yield slice(item, item + item_step), slice(row, row + row_step)
+
+
+def can_fuse(*queries_and_cells: Tensor) -> bool:
+    """Whether fused kernels may compare queries (B, N, D) with cells (B, D, M) in TF32.
+
+    Args:
+        queries_and_cells: queries and cells in turn, those that get gradients first.
     """
     lengths = [queries.shape[2] for queries in queries_and_cells[::2]]
     is_allowed = torch.get_float32_matmul_precision() != "highest" and max(lengths) <= _MAX_FUSED_DIM

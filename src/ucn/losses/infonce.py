@@ -1,4 +1,4 @@
-"""InfoNCE over all cells of the other view, without ever holding all similarities of a batch."""
+"""InfoNCE over all cells of the other view, in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch.autograd.function import once_differentiable
 from ucn.geometry.coords import cell_centres
 from ucn.knn.exclusion import squared_distances, squared_distances_bytes
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
-from ucn.losses.correspondences import OneWay, can_fuse, check_direction, prepare_pair, sample_pair
+from ucn.losses.correspondences import (
+    DirectedPair,
+    can_fuse,
+    check_direction,
+    prepare_pair,
+    sample_pair,
+    split_into_chunks,
+)
 from ucn.types import Direction, FeatureMap
 
 
@@ -29,16 +36,16 @@ def infonce_loss(
     direction: Direction = "both",
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> Tensor:
-    """How surprising the true match is among all cells far from it.
+    """Cross-entropy of the true match against all cells far from it (van den Oord et al. 2018).
 
     For a point the loss is −log( exp(p/τ) / (exp(p/τ) + Σ exp(n/τ)) ): p is the inner product of the
-    descriptors at the two true points, and n runs over the inner products with all cells of the other view
-    that lie more than `radius` from the truth there. The mean is over all valid points of the batch and all
-    directions asked for, each point weighing the same. A point with no cell that far contributes 0, and so
-    does an empty batch, with a zero gradient.
+    descriptors at the two corresponding points, and n runs over the inner products with all cells of the
+    other view that lie more than `radius` from the ground truth there. The mean is over all valid points of
+    the batch and all requested directions. A point with no cell that far away contributes 0, and so does an
+    empty batch, with a zero gradient.
 
-    Similarities are computed in float32 at least, under autocast too, in chunks within the budget, and once
-    more in the backward pass.
+    Similarities are computed in float32 at least, under autocast too, in chunks within the budget, and again
+    in the backward pass.
 
     Args:
         map0: B feature maps of view 0, of unit length.
@@ -49,7 +56,7 @@ def infonce_loss(
         temperature: τ, above 0.
         radius: pixels of the view the candidates lie in, at least 0.
         direction: '0to1' compares points of view 0 with the cells of view 1, '1to0' the reverse.
-        memory_bytes: budget of the temporaries; more of it means fewer, larger matrix products.
+        memory_bytes: budget of the temporaries; a larger one means fewer, larger matrix products.
 
     Returns:
         A scalar.
@@ -64,35 +71,40 @@ def infonce_loss(
         raise ValueError(f"radius must be at least 0, got {radius}")
     if memory_bytes < 1:
         raise ValueError(f"memory_bytes must be at least 1, got {memory_bytes}")
-    forth = prepare_pair(map0, map1, points0, points1, is_valid)
+    pair = prepare_pair(map0, map1, points0, points1, is_valid)
     with torch.autocast(map0.features.device.type, enabled=False):
-        sampled0, sampled1 = sample_pair(forth)
+        sampled0, sampled1 = sample_pair(pair)
         true_logits = (sampled0 * sampled1).sum(dim=-1) / temperature  # (B, N)
         losses = []
         if direction != "1to0":
-            losses.append(_compare(forth, sampled0, true_logits, temperature, radius, memory_bytes))
+            losses.append(_compare(pair, sampled0, true_logits, temperature, radius, memory_bytes))
         if direction != "0to1":
-            back = forth.exchange_views()
-            losses.append(_compare(back, sampled1, true_logits, temperature, radius, memory_bytes))
+            reverse = pair.reverse()
+            losses.append(_compare(reverse, sampled1, true_logits, temperature, radius, memory_bytes))
         total = torch.stack(losses).sum()
     return total / (len(losses) * is_valid.sum().clamp(min=1))
 
 
 def _compare(
-    way: OneWay, queries: Tensor, true_logits: Tensor, temperature: float, radius: float, memory_bytes: int
+    pair: DirectedPair,
+    queries: Tensor,
+    true_logits: Tensor,
+    temperature: float,
+    radius: float,
+    memory_bytes: int,
 ) -> Tensor:
     """The sum of one direction's losses over the valid points."""
-    second_best = _NegativeLogSumExp.apply(  # type: ignore[no-untyped-call]
+    negatives = _NegativeLogSumExp.apply(  # type: ignore[no-untyped-call]
         queries / temperature,
-        way.map_to.features.flatten(2),
-        way.points_to,
-        cell_centres(way.map_to),
+        pair.candidate_map.features.flatten(2),
+        pair.true_points,
+        cell_centres(pair.candidate_map),
         radius,
         memory_bytes,
     )
-    # log(1 + exp(x)); the threshold is where the two branches agree to the last digit of float64.
-    losses = F.softplus(second_best - true_logits, threshold=40.0)
-    return torch.where(way.is_valid, losses, 0.0).sum()
+    # log(1 + exp(x)); at this threshold both branches of softplus agree to the last digit of float64.
+    losses = F.softplus(negatives - true_logits, threshold=40.0)
+    return torch.where(pair.is_valid, losses, 0.0).sum()
 
 
 class _NegativeLogSumExp(torch.autograd.Function):
@@ -112,16 +124,11 @@ class _NegativeLogSumExp(torch.autograd.Function):
         memory_bytes: int,
     ) -> Tensor:
         """Maps queries (B, N, D) and cells (B, D, M) to (B, N)."""
-        ctx.radius, ctx.memory_bytes, ctx.is_fused = (
-            radius,
-            memory_bytes,
-            # One place of a cell for all items: what the programs know of.
-            positions.ndim == 2 and can_fuse(queries, cells),
-        )
+        ctx.radius, ctx.memory_bytes, ctx.is_fused = radius, memory_bytes, can_fuse(queries, cells)
         if ctx.is_fused:
-            from ucn.losses.triton.infonce import sum_negatives
+            from ucn.losses.triton.infonce import log_sum_exp
 
-            result = sum_negatives(queries, cells, centres, positions, radius)
+            result = log_sum_exp(queries, cells, centres, positions, radius)
             ctx.save_for_backward(queries, cells, centres, positions, result)
             return result
         result = queries.new_empty(queries.shape[:2])
@@ -132,32 +139,32 @@ class _NegativeLogSumExp(torch.autograd.Function):
                 largest.masked_fill_(largest == -torch.inf, 0)
                 summed = logits.sub_(largest).exp_().sum(dim=-1)
                 result[items, rows] = summed.log_().add_(largest[..., 0])
-                del logits  # before the next chunk is made
+                del logits  # frees it before the next chunk
         ctx.save_for_backward(queries, cells, centres, positions, result)
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Sends the softmax weights of the cells back to queries and cells."""
+        """Gradients of queries and cells: softmax weights times the other."""
         queries, cells, centres, positions, result = ctx.saved_tensors
         if ctx.is_fused:
-            from ucn.losses.triton.infonce import send_back
+            from ucn.losses.triton.infonce import log_sum_exp_backward
 
-            sent = send_back(queries, cells, centres, positions, ctx.radius, result, gradient)
-            return *sent, None, None, None, None
+            found = log_sum_exp_backward(queries, cells, centres, positions, ctx.radius, result, gradient)
+            return *found, None, None, None, None
         query_gradient = torch.empty_like(queries)
         cell_gradient = torch.zeros_like(cells, memory_format=torch.contiguous_format)
-        has_rivals = result > -torch.inf
-        shift = torch.where(has_rivals, result, 0)[..., None]
-        scale = torch.where(has_rivals, gradient, 0)[..., None]
+        has_negatives = result > -torch.inf
+        shift = torch.where(has_negatives, result, 0)[..., None]
+        scale = torch.where(has_negatives, gradient, 0)[..., None]
         with torch.autocast(queries.device.type, enabled=False):
             for items, rows in _chunks(queries, cells, centres, positions, ctx.memory_bytes):
                 logits = _logits(queries, cells, centres, positions, ctx.radius, items, rows)
                 weights = logits.sub_(shift[items, rows]).exp_().mul_(scale[items, rows])
                 query_gradient[items, rows] = weights @ cells[items].mT
                 cell_gradient[items].baddbmm_(queries[items, rows].mT, weights)
-                del logits, weights  # before the next chunk is made
+                del logits, weights  # frees them before the next chunk
         return query_gradient, cell_gradient, None, None, None, None
 
 
@@ -165,14 +172,8 @@ def _chunks(
     queries: Tensor, cells: Tensor, centres: Tensor, positions: Tensor, memory_bytes: int
 ) -> Iterator[tuple[slice, slice]]:
     """Slices of batch items and of queries whose similarities fit the budget."""
-    (B, N, _), M = queries.shape, cells.shape[2]
-    pair_bytes = queries.dtype.itemsize + squared_distances_bytes(centres, positions)
-    pairs = memory_bytes // pair_bytes
-    row_step = max(1, min(N, pairs // M))
-    item_step = max(1, min(B, pairs // (max(N, 1) * M)))
-    for item in range(0, B, item_step):
-        for row in range(0, N, row_step):
-            yield slice(item, item + item_step), slice(row, row + row_step)
+    row_bytes = cells.shape[2] * (queries.dtype.itemsize + squared_distances_bytes(centres, positions))
+    return split_into_chunks(centres.shape[:2], row_bytes, memory_bytes)
 
 
 def _logits(
@@ -184,6 +185,6 @@ def _logits(
     items: slice,
     rows: slice,
 ) -> Tensor:
-    """Similarities (b, n, M) of one chunk, -inf within the radius of the truth."""
+    """Similarities (b, n, M) of one chunk; -inf within the radius of the ground truth."""
     is_near = squared_distances(centres[items, rows], positions) <= radius**2
     return torch.bmm(queries[items, rows], cells[items]).masked_fill_(is_near, -torch.inf)

@@ -1,8 +1,9 @@
-"""Which candidates are negatives: features and truth in, cell indices and counts out.
+"""Mining: which cells of the other view are the negatives of a point.
 
 Candidates are the cells of a feature map. In direction 0to1 the queries are the descriptors at `points0`, the
-candidates are the cells of map 1, and how far a candidate lies from the truth is measured in view 1, from
-`points1`. The code knows one direction only; the other one exchanges the views.
+candidates are the cells of map 1, and a candidate's distance from the ground truth is measured in view 1,
+from `points1`. Every function below handles one direction; the other one swaps the views. What the negatives
+cost is in contrastive.py and triplet.py.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ from ucn.geometry.sampling import sample_descriptors
 from ucn.knn import ExclusionRadius, nearest
 from ucn.knn.exclusion import squared_distances, squared_distances_bytes
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
-from ucn.losses.correspondences import OneWay, check_direction, prepare_pair, read_cells
-from ucn.losses.random_choice import draw_true, draw_uniform
+from ucn.losses.correspondences import (
+    DirectedPair,
+    check_direction,
+    gather_cells,
+    prepare_pair,
+    split_into_chunks,
+)
+from ucn.losses.random_choice import sample_true_indices, sample_uniform
 from ucn.types import Direction, FeatureMap
 
 MiningMethod = Literal["random", "nearest", "hardest"]
@@ -27,19 +34,39 @@ MiningMethod = Literal["random", "nearest", "hardest"]
 
 @dataclass(frozen=True)
 class MinedNegatives:
-    """Cells that do not correspond, for each point; None for a direction that was not mined.
+    """Cells that do not correspond to a point; None for a direction that was not mined.
 
     Attributes:
-        cells_0to1: (B, N, K) int64 cells of map 1 that are negatives for `points0`; -1 where there is none.
-        cells_1to0: (B, N, K) int64 cells of map 0 that are negatives for `points1`; -1 where there is none.
-        counts_0to1: (B,) int64, how many negatives each pair of images has in that direction.
-        counts_1to0: (B,) int64, likewise.
+        cells_0to1: (B, N, K) int64 cells of map 1 that are negatives of `points0`; -1 where there is none.
+        cells_1to0: (B, N, K) int64 cells of map 0 that are negatives of `points1`; -1 where there is none.
     """
 
     cells_0to1: Tensor | None
     cells_1to0: Tensor | None
-    counts_0to1: Tensor | None
-    counts_1to0: Tensor | None
+
+    @property
+    def counts_0to1(self) -> Tensor | None:
+        """(B,) int64 number of negatives of each image pair in direction 0to1."""
+        return _count(self.cells_0to1)
+
+    @property
+    def counts_1to0(self) -> Tensor | None:
+        """(B,) int64 number of negatives of each image pair in direction 1to0."""
+        return _count(self.cells_1to0)
+
+    def join(self, other: MinedNegatives) -> MinedNegatives:
+        """The negatives of both, mined for the same points in the same directions."""
+        return MinedNegatives(
+            _concatenate(self.cells_0to1, other.cells_0to1), _concatenate(self.cells_1to0, other.cells_1to0)
+        )
+
+
+def _count(cells: Tensor | None) -> Tensor | None:
+    return None if cells is None else (cells >= 0).sum(dim=(1, 2))
+
+
+def _concatenate(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    return None if first is None or second is None else torch.cat([first, second], dim=2)
 
 
 @torch.no_grad()
@@ -65,13 +92,14 @@ def mine_negatives(
         points0: (B, N, 2) pixels of view 0.
         points1: (B, N, 2) pixels of view 1; row i corresponds to row i of `points0`.
         is_valid: (B, N) bool; other points get no negatives.
-        method: 'random' draws cells at least `radius` from the truth; 'nearest' (the paper) takes the nearest
-            cells of all in feature space and keeps those more than `radius` from the truth; 'hardest' takes
-            the nearest in feature space among those more than `radius` from the truth.
+        method: 'random' samples cells at least `radius` from the ground truth; 'nearest' (the paper) takes
+            the nearest cells in feature space and keeps those more than `radius` from the ground truth;
+            'hardest' takes the nearest in feature space among the cells more than `radius` from the ground
+            truth.
         radius: pixels of the view the candidates lie in, at least 0.
-        direction: '0to1' looks for points of view 0 in view 1, '1to0' the reverse.
-        count: K, how many negatives per point and direction.
-        generator: source of the random draws, on any device; None means torch's global generator.
+        direction: '0to1' searches view 1 for points of view 0, '1to0' the reverse.
+        count: K, the number of negatives per point and direction.
+        generator: of the random method, on any device; None means torch's global generator.
         memory_bytes: budget of the temporaries; the N x h*w distances are never all held.
 
     Raises:
@@ -87,18 +115,82 @@ def mine_negatives(
     if memory_bytes < 1:
         raise ValueError(f"memory_bytes must be at least 1, got {memory_bytes}")
 
-    def mine(way: OneWay) -> Tensor:
+    def mine(pair: DirectedPair) -> Tensor:
         if method == "random":
-            return draw_random_cells(
-                way, min_distance=radius, count=count, generator=generator, memory_bytes=memory_bytes
+            return sample_random_cells(
+                pair, min_distance=radius, count=count, generator=generator, memory_bytes=memory_bytes
             )
         find = find_nearest_cells if method == "nearest" else find_hardest_cells
-        return find(way, radius=radius, count=count, memory_bytes=memory_bytes)
+        return find(pair, radius=radius, count=count, memory_bytes=memory_bytes)
 
-    forth = prepare_pair(map0, map1, points0, points1, is_valid)
-    cells_0to1 = mine(forth) if direction != "1to0" else None
-    cells_1to0 = mine(forth.exchange_views()) if direction != "0to1" else None
-    return MinedNegatives(cells_0to1, cells_1to0, _count(cells_0to1), _count(cells_1to0))
+    pair = prepare_pair(map0, map1, points0, points1, is_valid)
+    cells_0to1 = mine(pair) if direction != "1to0" else None
+    cells_1to0 = mine(pair.reverse()) if direction != "0to1" else None
+    return MinedNegatives(cells_0to1, cells_1to0)
+
+
+@torch.no_grad()
+def sample_random_cells(
+    pair: DirectedPair,
+    *,
+    min_distance: float,
+    count: int = 1,
+    generator: torch.Generator | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> Tensor:
+    """Cells (B, N, K) sampled uniformly, with replacement, `min_distance` or more from the ground truth."""
+    B, N = pair.is_valid.shape
+    positions = cell_centres(pair.candidate_map)
+    uniform = sample_uniform((B, N, count), pair.is_valid.device, generator)
+    cells = torch.full((B, N, count), -1, dtype=torch.int64, device=uniform.device)
+    row_bytes = len(positions) * (squared_distances_bytes(pair.true_points, positions) + 8)
+    for chunk in split_into_chunks((B, N), row_bytes, memory_bytes):
+        is_far = squared_distances(pair.true_points[chunk], positions) >= min_distance**2
+        cells[chunk] = sample_true_indices(is_far, uniform[chunk])
+    return cells.masked_fill_(~pair.is_valid[..., None], -1)
+
+
+@torch.no_grad()
+def find_nearest_cells(
+    pair: DirectedPair, *, radius: float, count: int = 1, memory_bytes: int = DEFAULT_MEMORY_BYTES
+) -> Tensor:
+    """Cells (B, N, K) nearest in feature space; -1 where a cell lies within `radius` of the ground truth.
+
+    This is the mining of the paper, section 3.2: a nearest neighbour that is correct yields no negative.
+    """
+    found = nearest(*_descriptors(pair), k=count, memory_bytes=memory_bytes).indices  # (B, N, K)
+    found = mask_within_radius(found, cell_centres(pair.candidate_map), pair.true_points, radius)
+    return found.masked_fill(~pair.is_valid[..., None], -1)
+
+
+def mask_within_radius(cells: Tensor, positions: Tensor, centres: Tensor, radius: float) -> Tensor:
+    """Sets cells to -1 that lie within a radius of a point.
+
+    Args:
+        cells: (B, N, K) int64 rows of `positions`, or -1.
+        positions: (M, 2) of all cells.
+        centres: (B, N, 2).
+        radius: in the unit of both.
+    """
+    offsets = positions[cells.clamp(min=0)] - centres[:, :, None]
+    is_far = offsets.square().sum(dim=-1) > radius**2
+    return cells.masked_fill(~is_far, -1)
+
+
+@torch.no_grad()
+def find_hardest_cells(
+    pair: DirectedPair, *, radius: float, count: int = 1, memory_bytes: int = DEFAULT_MEMORY_BYTES
+) -> Tensor:
+    """Cells (B, N, K) nearest in feature space among those more than `radius` from the ground truth."""
+    exclusion = ExclusionRadius(pair.true_points, cell_centres(pair.candidate_map), radius)
+    found = nearest(*_descriptors(pair), k=count, exclusion=exclusion, memory_bytes=memory_bytes).indices
+    return found.masked_fill(~pair.is_valid[..., None], -1)
+
+
+def _descriptors(pair: DirectedPair) -> tuple[Tensor, Tensor]:
+    """Query descriptors (B, N, D) and candidate descriptors (B, h * w, D)."""
+    queries = sample_descriptors(pair.query_map, pair.query_points)
+    return queries, pair.candidate_map.features.flatten(2).transpose(1, 2)
 
 
 @dataclass(frozen=True)
@@ -109,7 +201,7 @@ class NegativeDescriptors:
         anchors: (B, N, D) at the points the cells were mined for.
         positives: (B, N, D) at the true points of the other view.
         negatives: (B, N, K, D) of the mined cells.
-        is_negative: (B, N, K) bool; elsewhere `negatives` holds nothing of meaning.
+        is_negative: (B, N, K) bool; elsewhere `negatives` is undefined.
     """
 
     anchors: Tensor
@@ -118,7 +210,7 @@ class NegativeDescriptors:
     is_negative: Tensor
 
     def as_triplets(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Anchors, positives and negatives, each (B, N * K, D), and which of them count, (B, N * K)."""
+        """Anchors, positives and negatives, each (B, N * K, D), and which of them are valid, (B, N * K)."""
         K = self.is_negative.shape[2]
         return (
             self.anchors.repeat_interleave(K, dim=1),
@@ -128,95 +220,30 @@ class NegativeDescriptors:
         )
 
 
-def read_negatives(
-    forth: OneWay, sampled0: Tensor, sampled1: Tensor, mined: MinedNegatives
+def gather_negatives(
+    pair: DirectedPair, sampled0: Tensor, sampled1: Tensor, mined: MinedNegatives
 ) -> list[NegativeDescriptors]:
-    """The mined cells' descriptors, one entry per mined direction.
+    """Gathers the descriptors of the mined cells, one entry per mined direction.
 
     Args:
-        forth: the pair in direction 0to1.
+        pair: in direction 0to1.
         sampled0: (B, N, D) descriptors at the points of view 0.
         sampled1: (B, N, D) descriptors at the points of view 1.
-        mined: what `mine_negatives` found.
+        mined: the result of `mine_negatives`.
 
     Raises:
         ValueError: the cells do not belong to this batch.
     """
     found = []
     for name, candidates, anchors, positives, cells in (
-        ("cells_0to1", forth.map_to, sampled0, sampled1, mined.cells_0to1),
-        ("cells_1to0", forth.map_from, sampled1, sampled0, mined.cells_1to0),
+        ("cells_0to1", pair.candidate_map, sampled0, sampled1, mined.cells_0to1),
+        ("cells_1to0", pair.query_map, sampled1, sampled0, mined.cells_1to0),
     ):
         if cells is None:
             continue
-        if cells.ndim != 3 or cells.shape[:2] != forth.is_valid.shape:
-            B, N = forth.is_valid.shape
+        if cells.ndim != 3 or cells.shape[:2] != pair.is_valid.shape:
+            B, N = pair.is_valid.shape
             raise ValueError(f"{name} must be ({B}, {N}, K), got {tuple(cells.shape)}")
-        is_negative = (cells >= 0) & forth.is_valid[..., None]
-        found.append(NegativeDescriptors(anchors, positives, read_cells(candidates, cells), is_negative))
+        is_negative = (cells >= 0) & pair.is_valid[..., None]
+        found.append(NegativeDescriptors(anchors, positives, gather_cells(candidates, cells), is_negative))
     return found
-
-
-def _count(cells: Tensor | None) -> Tensor | None:
-    return None if cells is None else (cells >= 0).sum(dim=(1, 2))
-
-
-@torch.no_grad()
-def draw_random_cells(
-    way: OneWay,
-    *,
-    min_distance: float,
-    count: int = 1,
-    generator: torch.Generator | None = None,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
-) -> Tensor:
-    """Cells (B, N, K) drawn uniformly, with replacement, among those `min_distance` or more off the truth."""
-    B, N = way.is_valid.shape
-    positions = cell_centres(way.map_to)
-    uniform = draw_uniform((B, N, count), way.is_valid.device, generator)
-    cells = torch.full((B, N, count), -1, dtype=torch.int64, device=uniform.device)
-    row_bytes = len(positions) * (squared_distances_bytes(way.points_to, positions) + 8)
-    row_step = max(1, min(N, memory_bytes // row_bytes))
-    item_step = max(1, memory_bytes // (row_bytes * max(1, N)))
-    for item in range(0, B, item_step):
-        for row in range(0, N, row_step):
-            part = slice(item, item + item_step), slice(row, row + row_step)
-            is_far = squared_distances(way.points_to[part], positions) >= min_distance**2
-            cells[part] = draw_true(is_far, uniform[part])
-    return cells.masked_fill_(~way.is_valid[..., None], -1)
-
-
-@torch.no_grad()
-def find_nearest_cells(
-    way: OneWay, *, radius: float, count: int = 1, memory_bytes: int = DEFAULT_MEMORY_BYTES
-) -> Tensor:
-    """Cells (B, N, K) nearest in feature space; -1 where one lies within `radius` of the truth.
-
-    This is the mining of the paper, section 3.2: a nearest neighbour that is right yields no negative.
-    """
-    found = nearest(*_descriptors(way), k=count, memory_bytes=memory_bytes).indices  # (B, N, K)
-    found = drop_near_cells(found, cell_centres(way.map_to), way.points_to, radius)
-    return found.masked_fill(~way.is_valid[..., None], -1)
-
-
-def drop_near_cells(found: Tensor, positions: Tensor, centres: Tensor, radius: float) -> Tensor:
-    """Cells (B, N, K), -1 for those whose `positions` (M, 2) lie within `radius` of `centres` (B, N, 2)."""
-    offsets = positions[found.clamp(min=0)] - centres[:, :, None]
-    is_far = offsets.square().sum(dim=-1) > radius**2
-    return found.masked_fill(~is_far, -1)
-
-
-@torch.no_grad()
-def find_hardest_cells(
-    way: OneWay, *, radius: float, count: int = 1, memory_bytes: int = DEFAULT_MEMORY_BYTES
-) -> Tensor:
-    """Cells (B, N, K) nearest in feature space among those more than `radius` from the truth."""
-    exclusion = ExclusionRadius(way.points_to, cell_centres(way.map_to), radius)
-    found = nearest(*_descriptors(way), k=count, exclusion=exclusion, memory_bytes=memory_bytes).indices
-    return found.masked_fill(~way.is_valid[..., None], -1)
-
-
-def _descriptors(way: OneWay) -> tuple[Tensor, Tensor]:
-    """Query descriptors (B, N, D) and candidate descriptors (B, h * w, D)."""
-    queries = sample_descriptors(way.map_from, way.points_from)
-    return queries, way.map_to.features.flatten(2).transpose(1, 2)

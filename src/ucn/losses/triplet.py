@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ucn.losses.correspondences import prepare_pair, sample_pair
-from ucn.losses.mining import MinedNegatives, read_negatives
+from ucn.losses.mining import MinedNegatives, gather_negatives
 from ucn.types import FeatureMap
 
 
@@ -15,7 +15,7 @@ def triplet_loss(
 ) -> Tensor:
     """Mean over the valid triplets of max(0, ‖a − p‖² − ‖a − n‖² + margin).
 
-    The mean is over all leading axes together; without a valid triplet the loss is 0 with a zero gradient.
+    The mean is over all leading axes together. Without a valid triplet the loss is 0 with a zero gradient.
 
     Args:
         anchors: (..., P, D).
@@ -55,7 +55,7 @@ def mined_triplet_loss(
     negatives: MinedNegatives,
     margin: float = 1.0,
 ) -> Tensor:
-    """`triplet_loss` over every mined negative, with the point it was mined for and that point's true match.
+    """`triplet_loss` over every mined negative, its anchor point and that point's true match.
 
     Args:
         map0: B feature maps of view 0.
@@ -63,7 +63,7 @@ def mined_triplet_loss(
         points0: (B, N, 2) pixels of view 0.
         points1: (B, N, 2) pixels of view 1.
         is_valid: (B, N) bool.
-        negatives: what `mine_negatives` found for these maps and points, in at least one direction.
+        negatives: the result of `mine_negatives` for these maps and points, in at least one direction.
         margin: as in `triplet_loss`.
 
     Returns:
@@ -72,8 +72,8 @@ def mined_triplet_loss(
     Raises:
         ValueError: shapes do not fit, nothing was mined, or the margin is not above 0.
     """
-    way = prepare_pair(map0, map1, points0, points1, is_valid)
-    mined = read_negatives(way, *sample_pair(way), negatives)
+    pair = prepare_pair(map0, map1, points0, points1, is_valid)
+    mined = gather_negatives(pair, *sample_pair(pair), negatives)
     if not mined:
         raise ValueError("negatives must hold cells of at least one direction, got None for both")
     columns = zip(*(each.as_triplets() for each in mined), strict=True)

@@ -1,1 +1,1 @@
-"""What code runs on: device, GPU kernels, threads."""
+"""Devices, availability of CUDA kernels, and CPU threads."""

@@ -1,8 +1,8 @@
-"""Work shared by threads that each compute alone.
+"""Independent parts of CPU work, each computed by one thread.
 
-torch's own threads share every single operation and wait for each other at its end. Where work falls into
-parts that need nothing of each other, it is quicker to give each thread a part: its numbers stay in the
-caches of one core, and threads wait once, which matters most on a busy machine.
+torch's own threads divide every single operation and wait for each other at its end. For independent parts it
+is faster to give each thread a part of its own: the data stays in the cache of one core, and the threads wait
+once, which matters most on a busy machine.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ def share(work: Callable[[_Part], None], parts: Iterable[_Part], most: int | Non
     """Calls `work` for every part, without gradients, in as many threads as torch uses for an operation.
 
     Args:
-        work: is called once a part.
-        parts: in any order.
-        most: threads at a time, for work that needs memory; None sets no limit.
+        work: called once per part.
+        parts: computed in any order.
+        most: threads at a time, for work that needs much memory; None sets no limit.
     """
     waiting = list(parts)
 
     def run(part: _Part) -> None:
-        with torch.inference_mode():  # each thread has a mode of its own
+        with torch.inference_mode():  # a mode holds for one thread only
             work(part)
 
     count = torch.get_num_threads()
     is_shared = min(count, len(waiting), count if most is None else most) > 1
     threads = _start_threads(os.getpid(), count) if is_shared else None
     if threads is None:
-        with torch.autocast("cpu", enabled=False):  # as in threads, which do not know the caller's
+        with torch.autocast("cpu", enabled=False):  # as in threads, where the caller's does not hold
             for part in waiting:
                 run(part)
         return
@@ -61,7 +61,7 @@ def share(work: Callable[[_Part], None], parts: Iterable[_Part], most: int | Non
 
 
 def start_threads(count: int) -> ThreadPoolExecutor:
-    """So many threads, in each of which torch computes with that thread alone; elsewhere it stays as it is.
+    """Starts threads in which torch computes single-threaded; elsewhere its number of threads is unchanged.
 
     Raises:
         RuntimeError: a thread cannot be started.
@@ -70,8 +70,8 @@ def start_threads(count: int) -> ThreadPoolExecutor:
     are_ready = threading.Barrier(count)
 
     def start() -> None:
-        torch.get_num_threads()  # a thread that never asked would later forget what was set
-        torch.set_num_threads(1)  # of this thread
+        torch.get_num_threads()  # without this call a later one would reset what is set here
+        torch.set_num_threads(1)  # for this thread only
         are_ready.wait()
 
     threads = ThreadPoolExecutor(count, thread_name_prefix="ucn")
@@ -79,17 +79,17 @@ def start_threads(count: int) -> ThreadPoolExecutor:
         for started in [threads.submit(start) for _ in range(count)]:
             started.result()
     except BaseException:  # an interrupt too
-        are_ready.abort()  # or those that were started would wait for it, and the process for them at its end
+        are_ready.abort()  # or the started threads would wait for ever, and the process for them
         threads.shutdown()
         raise
     finally:
-        torch.set_num_threads(before)  # threads that others start later take the number that was set last
+        torch.set_num_threads(before)  # new threads elsewhere inherit the number that was set last
     return threads
 
 
 @lru_cache(maxsize=1)
 def _start_threads(_process: int, count: int) -> ThreadPoolExecutor | None:
-    """So many threads, or None where there are none left to have; a forked process starts its own."""
+    """The threads of a process, or None where none can be started; a forked process starts its own."""
     try:
         return start_threads(count)
     except RuntimeError:

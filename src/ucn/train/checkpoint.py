@@ -1,7 +1,7 @@
-"""Checkpoints: all that a run needs to go on, in safetensors files, which run no code when they are read.
+"""Checkpoints: everything that resuming a run needs, in safetensors files, which run no code when read.
 
-Batches, rates and random draws follow from the seed and the step, so neither a generator nor a schedule has a
-state to keep. Tensors are kept in full precision, so that a run goes on bit for bit on a CPU.
+Batches, learning rates and random numbers follow from the seed and the step, so neither a generator nor a
+schedule has a state to save. Tensors are saved in full precision: on a CPU a resumed run is bit-identical.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from ucn.config import TrainConfig
-from ucn.data.io import write_bytes_atomically
 from ucn.errors import ConfigError, UcnError, WeightsError
+from ucn.files import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork
 from ucn.train.validation import Validation
 
@@ -35,14 +35,15 @@ LAST = "last.safetensors"
 BEST = "best.safetensors"
 """The checkpoint of the validation with the highest score."""
 _MAX_FILE_BYTES = 8 * 2**30
-_HARMLESS = frozenset({"validate_every", "checkpoint_every", "use_compile"})
-_HARMLESS_OF_A_SOURCE = frozenset({"workers"})
-_NAMED_DIFFERENCES = 5
+# Settings that may change when a run is resumed.
+_CHANGEABLE = frozenset({"validate_every", "checkpoint_every", "use_compile"})
+_CHANGEABLE_OF_A_SOURCE = frozenset({"workers"})
+_SHOWN_DIFFERENCES = 5
 
 
 @dataclass(frozen=True)
-class Validated:
-    """A validation and the number of steps after which it was made."""
+class StepValidation:
+    """A validation and its step."""
 
     step: int
     found: Validation
@@ -50,14 +51,14 @@ class Validated:
 
 @dataclass
 class TrainingState:
-    """What a run is made of; a checkpoint holds it.
+    """The state of a run that a checkpoint saves.
 
     Attributes:
-        model: the network that is trained.
-        average: the moving average of its weights.
+        model: the network.
+        average: the EMA of its weights.
         optimiser: of the model's parameters.
-        step: how many steps are done.
-        validations: all that were made, in their order.
+        step: number of steps so far.
+        validations: all of them, in order.
         losses: of the steps since the last report, on the device.
         gradient_norms: of the same steps.
     """
@@ -66,41 +67,41 @@ class TrainingState:
     average: CorrespondenceNetwork
     optimiser: Optimizer
     step: int = 0
-    validations: list[Validated] = field(default_factory=list)
+    validations: list[StepValidation] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
     gradient_norms: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run as it was after a step.
+    """The contents of a checkpoint.
 
     Attributes:
         path: of the file.
-        step: how many steps were done.
-        config: the run's settings, as `record_config` gives them.
-        sources: labels of what it trained on.
-        validations: all that were made, in their order.
+        step: number of steps.
+        config: the run's settings, from `record_config`.
+        sources: labels of the run's sources.
+        validations: all of them, in order.
         tensors: by name, on the CPU.
-        best_average: the weights of the validation with the highest score; None before the first.
+        best_average: the EMA weights with the highest validation score; None before the first validation.
     """
 
     path: Path
     step: int
     config: dict[str, Any]
     sources: tuple[str, ...]
-    validations: tuple[Validated, ...]
+    validations: tuple[StepValidation, ...]
     tensors: dict[str, Tensor]
     best_average: dict[str, Tensor] | None = None
 
 
-def find_best(validations: Sequence[Validated]) -> Validated | None:
+def find_best(validations: Sequence[StepValidation]) -> StepValidation | None:
     """The validation with the highest score, the first of equals; None where there is none."""
-    return max(validations, key=lambda validated: validated.found.score, default=None)
+    return max(validations, key=lambda validation: validation.found.score, default=None)
 
 
 def record_config(config: TrainConfig) -> dict[str, Any]:
-    """The settings with file and folder names only: where they lay on one machine tells nobody anything."""
+    """The settings, with file and folder names instead of paths, which mean nothing on other machines."""
     record = config.to_dict()
     record["init"] = Path(config.init).name
     if config.teacher is not None:
@@ -111,7 +112,7 @@ def record_config(config: TrainConfig) -> dict[str, Any]:
 
 
 def find_versions() -> dict[str, str]:
-    """What a run was made with."""
+    """The versions of ucn, torch and Python."""
     try:
         own = version("ucn")
     except PackageNotFoundError:
@@ -120,26 +121,26 @@ def find_versions() -> dict[str, str]:
 
 
 def save_run(folder: Path, state: TrainingState, config: TrainConfig, sources: Sequence[str]) -> None:
-    """Writes the checkpoint of a step, and where that step's validation is the best also the best one.
+    """Writes the checkpoint `LAST`, and `BEST` if the validation of this step is the best.
 
-    `LAST` comes first: whenever the process is killed, either it is itself the best, or `BEST` is the one
-    that it names.
+    `LAST` is written first: whenever the process is killed, either `LAST` is the best itself, or `BEST` is
+    the step that it records.
 
     Args:
         folder: of the run.
         state: of the run after a step.
         config: the run.
-        sources: labels of what it trains on.
+        sources: labels of the run's sources.
 
     Raises:
-        OutputError: a file cannot be written; the one before is kept.
+        OutputError: a file cannot be written; its previous version is kept.
     """
     header = {
         "format": FORMAT,
         "step": str(state.step),
         "config": json.dumps(record_config(config), sort_keys=True),
         "sources": json.dumps(list(sources)),
-        "validations": json.dumps([_to_plain(validated) for validated in state.validations]),
+        "validations": json.dumps([_to_plain(validation) for validation in state.validations]),
         "versions": json.dumps(find_versions(), sort_keys=True),
     }
     content = safetensors.torch.save(_collect(state), header)
@@ -150,7 +151,7 @@ def save_run(folder: Path, state: TrainingState, config: TrainConfig, sources: S
 
 
 def _write_through(file: BinaryIO, content: bytes) -> None:
-    """Writes to the disk itself, so that a machine that fails does not leave an empty file of that name."""
+    """Writes to disk with fsync, so that a machine that crashes does not leave an empty file."""
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
@@ -173,12 +174,12 @@ def load_run(folder: Path, config: TrainConfig, sources: Sequence[str]) -> Check
 
     Args:
         folder: of the run.
-        config: the run that is to go on.
-        sources: labels of what it trains on.
+        config: the run to resume.
+        sources: labels of the run's sources.
 
     Raises:
         WeightsError: a file is damaged, or not a checkpoint.
-        ConfigError: it is the checkpoint of another run; the keys that differ are named.
+        ConfigError: it is the checkpoint of another run; the error names the keys that differ.
         OutputError: the best checkpoint is missing and cannot be written.
     """
     path = folder / LAST
@@ -190,14 +191,14 @@ def load_run(folder: Path, config: TrainConfig, sources: Sequence[str]) -> Check
     if best is None:
         return last
     holder = last
-    if best.step == last.step:  # a kill may have come before the second file was written
+    if best.step == last.step:  # the process may have been killed before it wrote the second file
         write_bytes_atomically(folder / BEST, path.read_bytes(), overwrite=True)
     else:
         holder = _read(folder / BEST)
     if holder.step != best.step:
         raise WeightsError(
-            f"{holder.path} is of step {holder.step}, but {path} says that step {best.step} was the best: "
-            "the two are not of one run; begin anew with --overwrite"
+            f"{holder.path} is of step {holder.step}, but the best step of {path} is {best.step}: "
+            "the two are not of one run; start over with overwrite=True"
         )
     return replace(last, best_average=dict(_strip(holder.tensors, "average.")))
 
@@ -230,7 +231,7 @@ def _read(path: Path) -> Checkpoint:
             step,
             TrainConfig.from_dict(json.loads(header["config"])).to_dict(),
             tuple(map(str, json.loads(header["sources"]))),
-            tuple(map(_to_validated, json.loads(header["validations"]))),
+            tuple(map(_to_validation, json.loads(header["validations"]))),
             tensors,
         )
     except ConfigError as error:
@@ -239,46 +240,46 @@ def _read(path: Path) -> Checkpoint:
         raise WeightsError(f"the header of {path} is damaged: {error}; remove the file") from error
 
 
-def _to_plain(validated: Validated) -> dict[str, Any]:
-    """One validation for JSON, which knows no NaN."""
-    pck = {name: None if math.isnan(value) else value for name, value in validated.found.pck.items()}
-    return {"step": validated.step, "score": validated.found.score, "pck": pck}
+def _to_plain(validation: StepValidation) -> dict[str, Any]:
+    """One validation for JSON, which has no NaN."""
+    pck = {name: None if math.isnan(value) else value for name, value in validation.found.pck.items()}
+    return {"step": validation.step, "score": validation.found.score, "pck": pck}
 
 
-def _to_validated(plain: Mapping[str, Any]) -> Validated:
+def _to_validation(plain: Mapping[str, Any]) -> StepValidation:
     pck = {str(name): math.nan if value is None else float(value) for name, value in plain["pck"].items()}
-    return Validated(int(plain["step"]), Validation(pck, float(plain["score"])))
+    return StepValidation(int(plain["step"]), Validation(pck, float(plain["score"])))
 
 
 def _check_same_run(checkpoint: Checkpoint, config: TrainConfig, sources: Sequence[str]) -> None:
-    there = dict(_flatten(checkpoint.config)) | {"what it trains on": ", ".join(checkpoint.sources)}
-    here = dict(_flatten(record_config(config))) | {"what it trains on": ", ".join(sources)}
+    there = dict(_flatten(checkpoint.config)) | {"training data": ", ".join(checkpoint.sources)}
+    here = dict(_flatten(record_config(config))) | {"training data": ", ".join(sources)}
     differing = [
         f"{key} (there {reprlib.repr(there.get(key))}, here {reprlib.repr(here.get(key))})"
         for key in dict.fromkeys([*here, *there])
-        if there.get(key) != here.get(key) and not _is_harmless(key, config)
+        if there.get(key) != here.get(key) and not _is_changeable(key, config)
     ]
     if differing:
-        named = ", ".join(differing[:_NAMED_DIFFERENCES])
+        named = ", ".join(differing[:_SHOWN_DIFFERENCES])
         more = (
-            f" and {len(differing) - _NAMED_DIFFERENCES} more" if len(differing) > _NAMED_DIFFERENCES else ""
+            f" and {len(differing) - _SHOWN_DIFFERENCES} more" if len(differing) > _SHOWN_DIFFERENCES else ""
         )
         raise ConfigError(
             f"{checkpoint.path} is of another run; these differ: {named}{more}. Give the recipe and options "
-            "it began with, or begin anew with --overwrite"
+            "it began with, or start over with overwrite=True"
         )
 
 
-def _is_harmless(key: str, config: TrainConfig) -> bool:
-    """Whether a run goes on as it would have, though this setting changed."""
+def _is_changeable(key: str, config: TrainConfig) -> bool:
+    """Whether a resumed run gives the same result though this setting changed."""
     if key == "steps":
-        return config.schedule != "cosine"  # whose rates depend on where it ends
+        return config.schedule != "cosine"  # its learning rates depend on the last step
     *parents, last = key.split(".")
-    return key in _HARMLESS or (parents[:1] == ["sources"] and last in _HARMLESS_OF_A_SOURCE)
+    return key in _CHANGEABLE or (parents[:1] == ["sources"] and last in _CHANGEABLE_OF_A_SOURCE)
 
 
 def _flatten(values: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values; lists of settings have numbers for keys, other lists are values."""
+    """Dotted keys and their values; entries of a list of settings have their indices as keys."""
     if isinstance(values, list) and any(isinstance(value, dict) for value in values):
         values = {str(index): value for index, value in enumerate(values)}
     if not isinstance(values, dict):
@@ -289,11 +290,11 @@ def _flatten(values: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def restore(state: TrainingState, checkpoint: Checkpoint) -> None:
-    """Brings a fresh run to where a checkpoint was.
+    """Restores a run from a checkpoint.
 
     Args:
-        state: as the run began, on its device.
-        checkpoint: of the same run, as `load_run` checked it.
+        state: a new state of the run, on its device.
+        checkpoint: of the same run, from `load_run`.
 
     Raises:
         WeightsError: the checkpoint's tensors do not fit the run.
@@ -305,7 +306,7 @@ def restore(state: TrainingState, checkpoint: Checkpoint) -> None:
     for name, parameter in state.model.named_parameters():
         for key in _optimiser_keys(state.optimiser):
             value = tensors[f"optimiser.{key}.{name}"]
-            # In the memory format of the parameter, as the optimiser would have made it.
+            # In the memory format of the parameter, as the optimiser allocates it.
             own = value.clone() if key == "step" else torch.empty_like(parameter.detach()).copy_(value)
             state.optimiser.state[parameter][key] = own
     device = next(state.model.parameters()).device
@@ -315,7 +316,7 @@ def restore(state: TrainingState, checkpoint: Checkpoint) -> None:
 
 
 def load_average(model: CorrespondenceNetwork, checkpoint: Checkpoint) -> None:
-    """Gives a model the best weights of a checkpoint that has some.
+    """Loads the best weights of a checkpoint into a model.
 
     Raises:
         WeightsError: they do not fit the model.
@@ -326,7 +327,7 @@ def load_average(model: CorrespondenceNetwork, checkpoint: Checkpoint) -> None:
 
 
 def _expect(state: TrainingState, checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that a checkpoint of a run must have, by name, with others of their shape and type."""
+    """The tensors that a checkpoint must have: their names, with examples of their shape and type."""
     for part, model in (("model", state.model), ("average", state.average)):
         for name, value in model.state_dict().items():
             yield f"{part}.{name}", value
@@ -340,18 +341,18 @@ def _expect(state: TrainingState, checkpoint: Checkpoint) -> Iterator[tuple[str,
 
 
 def _optimiser_keys(optimiser: Optimizer) -> tuple[str, ...]:
-    """What the optimiser remembers of each parameter once it has made a step."""
+    """The optimiser's state of each parameter after its first step."""
     if isinstance(optimiser, SGD):
         return ("momentum_buffer",) if optimiser.defaults["momentum"] else ()
     return ("step", "exp_avg", "exp_avg_sq")
 
 
-def _check_tensors(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Refuses tensors that have other names, shapes or types than the wanted ones, or are not finite."""
-    odd = sorted(found.keys() ^ wanted.keys())
+def _check_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuses tensors whose names, shapes or types differ from the expected ones, or that are not finite."""
+    odd = sorted(found.keys() ^ expected.keys())
     if odd:
         raise WeightsError(f"{path} does not fit this run: {len(odd)} tensors differ, first '{odd[0][:80]}'")
-    for name, like in wanted.items():
+    for name, like in expected.items():
         value = found[name]
         if value.shape != like.shape or value.dtype != like.dtype:
             raise WeightsError(

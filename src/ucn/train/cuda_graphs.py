@@ -1,7 +1,7 @@
-"""The network's passes of a training step as CUDA graphs: hundreds of programs started at once.
+"""Forward and backward passes of training as CUDA graphs, which launch hundreds of kernels at once.
 
-Started one by one from Python they keep a fast GPU waiting. What is computed stays the same, so a run may
-use graphs or not, and go on without them.
+Launched one by one from Python, the kernels keep a fast GPU waiting. The results are the same with and
+without graphs, so a run may resume on a machine without them.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ucn.nn import CorrespondenceNetwork
 
 _LOGGER = logging.getLogger(__name__)
 
-_MOST_SIZES = 4
-"""Of batches that are captured: sources have one or two; where sizes vary, capturing would never pay."""
+_MAX_SIZES = 4
+"""Batch sizes that are captured. Sources have one or two; where sizes vary, capturing does not pay."""
 _WARM_UPS = 3
-"""Passes before a capture, in which libraries choose their programs and get their memory."""
+"""Passes before a capture, in which libraries choose their kernels and allocate memory."""
 
 _Size = tuple[tuple[int, ...], torch.dtype, bool]
 
 
 def use_graphs(model: CorrespondenceNetwork) -> None:
-    """Makes a network on a CUDA device run captured passes, forwards and backwards, while it is trained.
+    """Makes a network on a CUDA device run captured forward and backward passes in training.
 
-    A size is captured when it first comes; without gradients, and in evaluation mode, nothing changes. The
-    weights may change their values afterwards, but not their place in memory. A network elsewhere stays as it
-    is.
+    A size is captured when it first occurs. Without gradients and in evaluation mode nothing changes. The
+    values of weights may change afterwards, but not their addresses. A network on another device is
+    unchanged.
 
     Args:
-        model: in training mode, with the weights that training begins with.
+        model: in training mode, with the weights that training starts from.
     """
     if next(model.parameters()).is_cuda:
-        # Gradients come from the stream of the capture, which torch would warn of: here it is meant to be so.
+        # Gradients come from the stream of the capture, which is intended; torch would warn.
         set_warning = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
         if set_warning is not None:  # torch 2.10 and later
             set_warning(False)
@@ -47,24 +47,24 @@ def use_graphs(model: CorrespondenceNetwork) -> None:
 
 
 class _Pass(nn.Module):
-    """The network for batches of one size: captured passes belong to a module."""
+    """The network for batches of one size; `make_graphed_callables` needs a module."""
 
     def __init__(self, model: CorrespondenceNetwork, run: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.model, self._run = model, run
 
     def forward(self, images: Tensor) -> Tensor:
-        """As the network."""
+        """As the network's."""
         return self._run(images)
 
 
 class _Passes:
-    """Runs a network by the graphs of the sizes that it has met."""
+    """Runs a network by one graph for each batch size."""
 
     def __init__(self, model: CorrespondenceNetwork) -> None:
         self._model, self._run = model, model.forward
         self._captured: dict[_Size, Callable[[Tensor], Tensor]] = {}
-        # Sizes take turns, so one memory serves all.
+        # Graphs run one at a time, so they share memory.
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -72,22 +72,22 @@ class _Passes:
             return self._run(images)
         size = (tuple(images.shape), images.dtype, torch.is_autocast_enabled("cuda"))
         if size not in self._captured:
-            self._captured[size] = self._capture(images) if len(self._captured) < _MOST_SIZES else self._run
+            self._captured[size] = self._capture(images) if len(self._captured) < _MAX_SIZES else self._run
         return self._captured[size](images)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         raise TypeError("a network with captured passes cannot be copied; copy it before `use_graphs`")
 
     def _capture(self, images: Tensor) -> Callable[[Tensor], Tensor]:
-        # Passes before the capture would count among those that the norms' statistics are of.
+        # The warm-up passes must not change the statistics of batch norms.
         buffers = [buffer.clone() for buffer in self._model.buffers()]
         stream = torch.cuda.current_stream(images.device)
         try:
             captured = self._capture_here(images)
         except RuntimeError as error:
-            torch.cuda.set_stream(stream)  # torch stays in the capture's stream where the capture fails
+            torch.cuda.set_stream(stream)  # a failed capture leaves torch in its own stream
             _LOGGER.warning(
-                "steps with images of %s run without a CUDA graph, as one cannot be captured: %s",
+                "batches of images %s run without a CUDA graph, since the capture failed: %s",
                 tuple(images.shape),
                 error,
             )
@@ -100,10 +100,10 @@ class _Passes:
     def _capture_here(self, images: Tensor) -> Callable[[Tensor], Tensor]:
         dtype, is_on = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
         with (
-            # On another device than the images' nothing would be captured, and nothing be said.
+            # On another current device nothing would be captured, without an error.
             torch.cuda.device(images.device),
             _undisturbed_captures() as options,
-            # A weight's copy in bfloat16 that autocast remembers would be none of the graph's.
+            # bfloat16 copies of weights that autocast caches would not be part of the graph.
             torch.autocast("cuda", dtype, enabled=is_on, cache_enabled=False),
         ):
             captured: Any = torch.cuda.make_graphed_callables(
@@ -119,10 +119,10 @@ class _Passes:
 
 @contextmanager
 def _undisturbed_captures() -> Iterator[dict[str, Any]]:
-    """Inside, other threads may ask a device for memory while `make_graphed_callables` captures.
+    """Lets other threads allocate memory while `make_graphed_callables` captures.
 
-    By default that breaks the capture and fails in the other thread too, and the threads that pin batches for
-    data sets do so all the time: now and then a run would end with its first captures.
+    By default this breaks the capture and raises in the other thread too. The threads that pin batches do it
+    all the time, so that runs would sometimes fail at their first capture.
 
     Yields:
         Further arguments for `make_graphed_callables`.
@@ -131,7 +131,7 @@ def _undisturbed_captures() -> Iterator[dict[str, Any]]:
     if "capture_error_mode" in inspect.signature(torch.cuda.make_graphed_callables).parameters:
         yield {"capture_error_mode": mode}
         return
-    usual = torch.cuda.graph  # which older versions of torch take without asking for a mode
+    usual = torch.cuda.graph  # older versions of torch have no argument for the mode
     torch.cuda.graph = functools.partial(usual, capture_error_mode=mode)  # type: ignore[assignment,misc]
     try:
         yield {}

@@ -1,4 +1,4 @@
-"""What a run says while it goes on: reports, a log for programs, and TensorBoard."""
+"""Reports of a run: `Progress`, a log in JSON Lines, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.data.io import write_bytes_atomically
 from ucn.errors import OutputError, UcnError
+from ucn.files import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork
 from ucn.train.sources.batches import Source
 from ucn.train.validation import match_batch_points
 from ucn.types import Matches, PairBatch
 from ucn.viz import draw_matches
-from ucn.viz.colours import Picture
+from ucn.viz.colours import ImageArray
 
-_PICTURES = 4
-_PICTURE_WIDTH = 900
+_IMAGES = 4
+_IMAGE_WIDTH = 900
 _ERROR_LIMIT = 5.0  # pixels
-_ERROR_LIMIT_SHARE = 0.1  # of a pair's length, where it has one
+_ERROR_LIMIT_SHARE = 0.1  # of `pck_length`, where a pair has one
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What the loop reports.
+    """A report of the training loop.
 
     Attributes:
-        step: steps done.
+        step: number of steps so far.
         loss: mean over the steps since the last report.
         pairs_per_second: over the same steps, of all processes together.
-        correspondences_per_second: likewise.
-        gradient_norm: mean length of the gradient before clipping, over the same steps.
-        rates: the learning rates of 'trunk' and 'head' in the last of them.
-        memory_bytes: the most that was ever taken on the GPU; None without one.
-        pck: after a validation its figures, as in `Validation`; else None.
-        score: after a validation its score; else None.
+        correspondences_per_second: over the same steps, of all processes together.
+        gradient_norm: mean over the same steps, before clipping.
+        learning_rates: of 'trunk' and 'head', in the last step.
+        memory_bytes: peak memory of the GPU; None without one.
+        pck: metrics of a validation, as in `Validation`; else None.
+        score: of a validation; else None.
     """
 
     step: int
@@ -49,20 +49,21 @@ class Progress:
     pairs_per_second: float
     correspondences_per_second: float = 0.0
     gradient_norm: float = 0.0
-    rates: dict[str, float] = field(default_factory=dict)
+    learning_rates: dict[str, float] = field(default_factory=dict)
     memory_bytes: int | None = None
     pck: dict[str, float] | None = None
     score: float | None = None
 
 
 class RunLog:
-    """A file of JSON Lines: an object for each report, and for each beginning and end.
+    """A log in JSON Lines: one object for each report, and for each start and end of the run.
 
-    Each has an `event`: start, resume, progress or stop. Those of `progress` have the keys of `Progress`.
+    Each object has an `event`: start, resume, progress, stop or end. Those of `progress` have the keys of
+    `Progress`.
     """
 
     def __init__(self, path: Path, step: int = 0) -> None:
-        """Opens the log of a run that has made so many steps; what it says of later ones is forgotten.
+        """Opens the log of a run at a step; lines of an existing log about later steps are dropped.
 
         Raises:
             OutputError: the file cannot be written.
@@ -77,10 +78,10 @@ class RunLog:
 
     def __call__(self, progress: Progress) -> None:
         """Writes a report."""
-        self.note("progress", **asdict(progress))
+        self.write("progress", **asdict(progress))
 
-    def note(self, event: str, **values: Any) -> None:
-        """Writes one line, at once, so that a run that is killed has said what it knew."""
+    def write(self, event: str, **values: Any) -> None:
+        """Writes one line and flushes, so that a killed run leaves a complete log."""
         line = json.dumps(_without_nan({"event": event, **values}), allow_nan=False)
         try:
             self._file.write(f"{line}\n")
@@ -96,7 +97,7 @@ class RunLog:
 
 
 def _read_lines(path: Path, step: int) -> list[str]:
-    """The lines of an earlier log up to a step; a line that a kill cut off is dropped."""
+    """The lines of an existing log up to a step; an incomplete line is dropped."""
     kept: list[str] = []
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
@@ -104,11 +105,11 @@ def _read_lines(path: Path, step: int) -> list[str]:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from error
     for line in lines:
         try:
-            said = json.loads(line)
+            entry = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        place = said.get("step") if isinstance(said, dict) else None
-        if isinstance(place, int) and place <= step:
+        logged = entry.get("step") if isinstance(entry, dict) else None
+        if isinstance(logged, int) and logged <= step:
             kept.append(line)
     return kept
 
@@ -121,8 +122,8 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-def check_board() -> None:
-    """Checks that TensorBoard's events can be written.
+def check_tensorboard() -> None:
+    """Checks that TensorBoard is installed.
 
     Raises:
         UcnError: the package tensorboard is not installed.
@@ -130,26 +131,26 @@ def check_board() -> None:
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
-        raise UcnError("--tensorboard needs the package tensorboard: pip install 'ucn[train]'") from error
+        raise UcnError("TensorBoard needs the package tensorboard: pip install 'ucn[train]'") from error
 
 
-class Board:
-    """TensorBoard: the figures of each report and, at each validation, pictures of matches."""
+class TensorBoardLog:
+    """TensorBoard: the metrics of each report and, at each validation, images of matches."""
 
     def __init__(self, folder: Path, step: int = 0) -> None:
-        """Opens a folder of events; of those of an earlier run, the ones after a step are hidden.
+        """Opens a folder of events; events of an earlier run after `step` are hidden.
 
         Raises:
             UcnError: the package tensorboard is not installed.
         """
-        check_board()
+        check_tensorboard()
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def __call__(self, progress: Progress) -> None:
-        """Writes the figures of a report."""
-        figures: dict[str, float | None] = {
+        """Writes the metrics of a report."""
+        metrics: dict[str, float | None] = {
             "loss": progress.loss,
             "gradient norm": progress.gradient_norm,
             "speed/pairs per second": progress.pairs_per_second,
@@ -157,17 +158,17 @@ class Board:
             "speed/GPU memory in GB": None if progress.memory_bytes is None else progress.memory_bytes / 1e9,
             "validation/score": progress.score,
         }
-        figures |= {f"rate/{part}": rate for part, rate in progress.rates.items()}
-        figures |= {f"validation/{name}": value for name, value in (progress.pck or {}).items()}
-        for name, value in figures.items():
+        metrics |= {f"learning rate/{part}": rate for part, rate in progress.learning_rates.items()}
+        metrics |= {f"validation/{name}": value for name, value in (progress.pck or {}).items()}
+        for name, value in metrics.items():
             if value is not None and math.isfinite(value):
                 self._writer.add_scalar(name, value, progress.step)
         self._writer.flush()
 
-    def draw(self, step: int, model: CorrespondenceNetwork, sources: Sequence[Source]) -> None:
-        """Draws the matches of a few held-out pairs, coloured by their errors."""
+    def draw_matches(self, step: int, model: CorrespondenceNetwork, sources: Sequence[Source]) -> None:
+        """Writes images of the matches of a few held-out pairs, coloured by their errors."""
         for source in sources:
-            pairs = first_pairs(source, max(1, _PICTURES // len(sources)))
+            pairs = first_pairs(source, max(1, _IMAGES // len(sources)))
             for number, pair in enumerate(pairs):
                 self._writer.add_image(
                     f"{source.label}/{number}", draw_pair(model, pair), step, dataformats="HWC"
@@ -175,22 +176,22 @@ class Board:
         self._writer.flush()
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Flushes and closes the file."""
         self._writer.close()
 
 
 def first_pairs(source: Source, count: int) -> list[PairBatch]:
     """The first held-out pairs of a source, each with a batch axis of 1."""
     pairs: list[PairBatch] = []
-    for batch in source.validation():
+    for batch in source.validation_batches():
         pairs += list(batch)
         if len(pairs) >= count:
             break
     return pairs[:count]
 
 
-def draw_pair(model: CorrespondenceNetwork, pair: PairBatch) -> Picture:
-    """A picture (H, W, 3) of where a network finds the true points of image 0, coloured by the errors."""
+def draw_pair(model: CorrespondenceNetwork, pair: PairBatch) -> ImageArray:
+    """An image (H, W, 3) of the matches of a pair's annotated points, coloured by their errors."""
     is_valid = pair.is_valid[0]
     points0, points1 = pair.points0[0][is_valid], pair.points1[0][is_valid]
     found = match_batch_points(model, pair, points0)
@@ -208,7 +209,7 @@ def draw_pair(model: CorrespondenceNetwork, pair: PairBatch) -> Picture:
     length = pair.pck_length
     limit = _ERROR_LIMIT if length is None else max(1.0, _ERROR_LIMIT_SHARE * float(length[0]))
     images = pair.image0[0].float().clamp(0, 1).cpu(), pair.image1[0].float().clamp(0, 1).cpu()
-    return draw_matches(*images, matches, errors=errors, error_limit=limit, width=_PICTURE_WIDTH)
+    return draw_matches(*images, matches, errors=errors, error_limit=limit, width=_IMAGE_WIDTH)
 
 
 def _to_array(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:

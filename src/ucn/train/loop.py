@@ -1,4 +1,4 @@
-"""The loop round the step: data, rates, moving average, validation, checkpoints, the weights at the end."""
+"""The training loop around the step: data, learning rates, EMA, validation, checkpoints, calibration."""
 
 from __future__ import annotations
 
@@ -14,46 +14,49 @@ import torch
 from torch import Tensor
 
 from ucn.config import Calibration, TrainConfig
-from ucn.data.loading import ReaderEndedError, mix_seed
+from ucn.data.loading import WorkerExitedError, derive_seed
 from ucn.errors import UcnError
 from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.runtime.kernels import allow_tf32
 from ucn.train.calibration import fit_calibration, fit_match_curve
 from ucn.train.checkpoint import (
     Checkpoint,
+    StepValidation,
     TrainingState,
-    Validated,
     find_best,
     load_average,
     restore,
     save_run,
 )
 from ucn.train.cuda_graphs import use_graphs
-from ucn.train.distributed import ALONE, Team
+from ucn.train.distributed import SINGLE_PROCESS, ProcessGroup
 from ucn.train.log import Progress
 from ucn.train.optim import build_optimiser, read_learning_rates, set_learning_rates, update_average
 from ucn.train.signals import StoppedError
 from ucn.train.sources.batches import Mixture, PhotoSource, Source
 from ucn.train.start import start_model
 from ucn.train.step import StepResult, check_finite, training_step
-from ucn.train.teacher import start_teacher
+from ucn.train.teacher import load_teacher
 from ucn.train.validation import Validation, validate
 from ucn.types import PairBatch
 
 _CHECK_EVERY = 50
 _CALIBRATION_PAIRS = 64
-_SIGNALS_APART_S = 1.0  # between processes to which one signal was sent, at most
+_SIGNAL_DELAY_S = 1.0  # at most this long after a worker, this process gets the same signal
+
+OnValidation = Callable[[int, CorrespondenceNetwork, Sequence[Source]], None]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The best network of a run so far, by its score on held-out pairs.
+    """The best network of a run so far, by its validation score.
 
     Attributes:
-        model: the moving average of the weights, in evaluation mode.
-        pck: its validation figures, as in `Validation`.
-        score: their mean, by which it is the best.
-        step: after how many steps.
-        calibration: how its similarities become probabilities; the default one before the end of the run.
+        model: the EMA of the weights, in evaluation mode.
+        pck: its metrics, as in `Validation`.
+        score: as in `Validation`.
+        step: number of steps it was trained for.
+        calibration: of its similarities; the default before the end of the run.
     """
 
     model: CorrespondenceNetwork
@@ -67,75 +70,74 @@ def train(
     config: TrainConfig,
     mixture: Mixture,
     device: torch.device,
-    report: Callable[[Progress], None],
-    keep: Callable[[Trained], None],
+    on_progress: Callable[[Progress], None],
+    on_best: Callable[[Trained], None],
     *,
     folder: Path | None = None,
     resume: Checkpoint | None = None,
-    look: Callable[[int, CorrespondenceNetwork, Sequence[Source]], None] | None = None,
-    is_asked_to_stop: Callable[[], bool] = lambda: False,
-    team: Team = ALONE,
+    on_validation: OnValidation | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Trained:
     """Trains a network.
 
-    Of the processes of a team only the first calls `report`, `keep` and `look`, validates and writes.
+    Of several processes only the first validates, writes and calls the callbacks.
 
     Args:
         config: the run.
-        mixture: where its pairs come from, as `open_sources` opens it.
+        mixture: the training data, from `open_sources`.
         device: where to train.
-        report: called after every 50 steps and after every validation; the last step is always validated.
-        keep: called whenever a validation was the best so far, so that a run that is killed leaves something,
-            and once at the end, when that network has been calibrated.
-        folder: where checkpoints are written; None writes none.
-        resume: a checkpoint of this run to go on from, as `load_run` gives it.
-        look: called after each validation with the step, the network and the sources, to draw pictures.
-        is_asked_to_stop: asked after each step, and when pairs could not be read; when it says yes, a
+        on_progress: called every 50 steps and after every validation; the last step is always validated.
+        on_best: called with each network that is the best so far, and at the end with the calibrated one.
+        folder: of checkpoints; None writes none.
+        resume: a checkpoint of this run to resume from, from `load_run`.
+        on_validation: called after each validation with the step, the EMA network and the sources.
+        should_stop: called after each step, and when pairs cannot be read; where it returns True, a
             checkpoint is written and the run ends.
-        team: the processes that train together.
+        group: the processes that train together.
 
     Returns:
         The best network, calibrated.
 
     Raises:
         UcnError: a pair could not be read.
-        NonFiniteLossError: the loss or its gradient became infinite or NaN; no checkpoint holds that.
-        StoppedError: the run was asked to stop.
+        NonFiniteLossError: the loss or its gradient became infinite or NaN; no checkpoint contains it.
+        StoppedError: `should_stop` returned True.
     """
-    run = _Run(config, mixture, device, team, folder)
+    run = _Run(config, mixture, device, group, folder)
     run.begin(resume)
     try:
         while run.state.step < config.steps or run.is_validation_due:
-            if not run.is_validation_due:  # else a run goes on that was stopped before it
+            if not run.is_validation_due:  # it is due at once where a run was stopped just before it
                 run.advance()
-            step, is_stopped = run.state.step, team.agree(is_asked_to_stop())
+            step, is_stopped = run.state.step, group.any(should_stop())
             is_validation = run.is_validation_due and not is_stopped
             if is_validation:
-                run.validate(report, keep, look)
+                run.validate(on_progress, on_best, on_validation)
             elif step % _CHECK_EVERY == 0 and not run.is_validation_due:
-                run.report(report)
+                run.report(on_progress)
             if is_validation or is_stopped or step % config.checkpoint_every == 0:
                 run.save()
             if is_stopped:
                 raise StoppedError(run.saved_step)
-        return run.finish(keep)
+        return run.finish(on_best)
     except _ReadError as error:
-        if not _is_asked_soon(is_asked_to_stop, error.cause):
+        if not _should_stop_soon(should_stop, error.cause):
             raise error.cause from None
-        run.save()  # the same signal ended the processes that read; the steps before are whole
+        run.save()  # the same signal ended the workers; the steps before it are complete
         raise StoppedError(run.saved_step) from error.cause
 
 
-def _is_asked_soon(is_asked_to_stop: Callable[[], bool], error: UcnError) -> bool:
-    """Whether the run is asked to stop; a signal may end a process that reads before the run gets it."""
-    until = time.monotonic() + (_SIGNALS_APART_S if isinstance(error, ReaderEndedError) else 0)
-    while not (is_asked := is_asked_to_stop()) and time.monotonic() < until:
+def _should_stop_soon(should_stop: Callable[[], bool], error: UcnError) -> bool:
+    """Whether the run should stop; a signal may end a worker process before this process gets it."""
+    until = time.monotonic() + (_SIGNAL_DELAY_S if isinstance(error, WorkerExitedError) else 0)
+    while not (is_stopped := should_stop()) and time.monotonic() < until:
         time.sleep(0.01)
-    return is_asked
+    return is_stopped
 
 
 class _ReadError(Exception):
-    """Pairs could not be read; the run is as it was before, so that a checkpoint can be written."""
+    """Pairs could not be read; the state is unchanged, so a checkpoint can be written."""
 
     def __init__(self, cause: UcnError) -> None:
         super().__init__(str(cause))
@@ -144,7 +146,7 @@ class _ReadError(Exception):
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Within it, errors of reading pairs become a `_ReadError`."""
+    """Turns errors of reading pairs into a `_ReadError`."""
     try:
         yield
     except UcnError as error:
@@ -152,74 +154,79 @@ def _reading() -> Iterator[None]:
 
 
 class _Run:
-    """A run under way: its state, and what was measured since the last report."""
+    """The state of a run, and the metrics since the last report."""
 
     def __init__(
-        self, config: TrainConfig, mixture: Mixture, device: torch.device, team: Team, folder: Path | None
+        self,
+        config: TrainConfig,
+        mixture: Mixture,
+        device: torch.device,
+        group: ProcessGroup,
+        folder: Path | None,
     ) -> None:
         self._config, self._mixture, self._device = config, mixture, device
-        self._team, self._folder = team, folder
-        self._seed = team.share(config).seed
+        self._group, self._folder = group, folder
+        self._seed = group.localise(config).seed
         self._generator = torch.Generator(device)
         self._window = _Window()
         self._best: Trained | None = None
-        self._saved = (0, 0)  # steps and validations that the last checkpoint holds
+        self._saved = (0, 0)  # steps and validations in the last checkpoint
 
     def begin(self, resume: Checkpoint | None) -> None:
-        """Makes the network or, to go on, takes it from a checkpoint."""
+        """Builds the network, or restores it from a checkpoint."""
         config = self._config
-        # What a checkpoint holds takes the place of all weights, so the file of `init` is not needed again.
+        # A checkpoint replaces all weights, so resuming does not need the file of `init`.
         model = start_model(config) if resume is None else build_model(config.model)
-        # torch's annotations do not know memory_format.
+        # torch's annotations lack memory_format.
         model = model.to(self._device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         model.train()
         if config.freeze_norms:
             for module in model.modules():
                 if isinstance(module, torch.nn.BatchNorm2d):
                     module.eval()
-        self._teacher = start_teacher(config, model, self._device)
+        self._teacher = load_teacher(config, model, self._device)
         average = copy.deepcopy(model).eval().requires_grad_(False)
         self.state = TrainingState(model, average, build_optimiser(model, config))
         if resume is not None:
             restore(self.state, resume)
-            set_learning_rates(self.state.optimiser, config, resume.step)  # those that a report would give
+            set_learning_rates(self.state.optimiser, config, resume.step)
             self._saved = (resume.step, len(resume.validations))
             best = find_best(resume.validations)
             if best is not None:
                 self._best = Trained(copy.deepcopy(average), best.found.pck, best.found.score, best.step)
                 load_average(self._best.model, resume)
-        if config.use_compile and self._device.type == "cuda":  # elsewhere it costs minutes and a compiler
-            # A run has few shapes, one or two per source; kernels made for any shape are slower.
+        if config.use_compile and self._device.type == "cuda":
+            # A run has one or two shapes per source, and kernels for dynamic shapes are slower.
             model.compile(dynamic=False)
         else:
             use_graphs(model)
 
     @property
     def saved_step(self) -> int:
-        """Steps that the last checkpoint holds."""
+        """The step of the last checkpoint."""
         return self._saved[0]
 
     @property
     def is_validation_due(self) -> bool:
-        """Whether the steps done so far are to be validated, and were not yet."""
+        """Whether the present step is to be validated, and was not yet."""
         step, validations = self.state.step, self.state.validations
         if not step or (validations and validations[-1].step == step):
             return False
         return step % self._config.validate_every == 0 or step >= self._config.steps
 
     def advance(self) -> None:
-        """Makes one step.
+        """Takes one step.
 
         Raises:
             _ReadError: its batch could not be read.
         """
         config, state = self._config, self.state
         step = state.step + 1
-        self._generator.manual_seed(mix_seed(self._seed, "step", step))
+        self._generator.manual_seed(derive_seed(self._seed, "step", step))
         with _reading():
-            batch = self._mixture.draw(step, self._generator)
+            batch = self._mixture.sample_batch(step, self._generator)
         set_learning_rates(state.optimiser, config, step)
-        with _fast_products(self._device, config.precision == "bf16"):
+        with allow_tf32(self._device, config.precision == "bf16"):
             result = training_step(
                 state.model,
                 batch,
@@ -228,7 +235,7 @@ class _Run:
                 config.clip_norm,
                 self._generator,
                 config.precision,
-                self._team,
+                self._group.average_gradients,
                 self._teacher,
             )
         update_average(state.average, state.model, config.average_decay, step)
@@ -239,11 +246,11 @@ class _Run:
 
     def validate(
         self,
-        report: Callable[[Progress], None],
-        keep: Callable[[Trained], None],
-        look: Callable[[int, CorrespondenceNetwork, Sequence[Source]], None] | None,
+        on_progress: Callable[[Progress], None],
+        on_best: Callable[[Trained], None],
+        on_validation: OnValidation | None,
     ) -> None:
-        """Measures the moving average on held-out pairs, and keeps it where it is the best so far.
+        """Validates the EMA network, and keeps it if it is the best so far.
 
         Raises:
             _ReadError: the pairs could not be read.
@@ -251,90 +258,90 @@ class _Run:
         self._check()
         progress = self._measure()
         state, sources = self.state, self._mixture.sources
-        is_first = self._team.is_first
+        is_first = self._group.is_first
         found = Validation({}, 0.0)
         if is_first:
             with _reading():
                 found = validate(state.average, sources, self._config.precision)
-        found = self._team.tell(found)
-        state.validations.append(Validated(state.step, found))
+        found = self._group.broadcast(found)
+        state.validations.append(StepValidation(state.step, found))
         if is_first:
-            report(replace(progress, pck=found.pck, score=found.score))
+            on_progress(replace(progress, pck=found.pck, score=found.score))
         if self._best is None or found.score > self._best.score:
             self._best = Trained(copy.deepcopy(state.average), found.pck, found.score, state.step)
             if is_first:
-                keep(self._best)
-        self._forget()
-        if look is not None and is_first:
-            with _reading():  # last, when all else of a validation is done
-                look(state.step, state.average, sources)
+                on_best(self._best)
+        self._reset_window()
+        if on_validation is not None and is_first:
+            with _reading():  # last, so that an error here leaves a complete validation
+                on_validation(state.step, state.average, sources)
 
-    def report(self, report: Callable[[Progress], None]) -> None:
-        """Says how far the run is."""
+    def report(self, on_progress: Callable[[Progress], None]) -> None:
+        """Reports the metrics since the last report."""
         self._check()
         progress = self._measure()
-        if self._team.is_first:
-            report(progress)
-        self._forget()
+        if self._group.is_first:
+            on_progress(progress)
+        self._reset_window()
 
     def save(self) -> None:
-        """Writes a checkpoint, once it is known that no number in it is broken."""
+        """Writes a checkpoint, after checking that the losses and gradients are finite."""
         self._check()
         present = (self.state.step, len(self.state.validations))
         if self._folder is None or present == self._saved:
             return
-        if self._team.is_first:
+        if self._group.is_first:
             labels = [source.label for source in self._mixture.sources]
             save_run(self._folder, self.state, self._config, labels)
         self._saved = present
 
-    def finish(self, keep: Callable[[Trained], None]) -> Trained:
-        """Weighs the levels of the best network as asked for, calibrates it, and keeps it.
+    def finish(self, on_best: Callable[[Trained], None]) -> Trained:
+        """Scales the coarse levels of the best network by `coarse_gain`, and calibrates it.
 
         Raises:
             _ReadError: the pairs could not be read.
         """
         if self._best is None:
             raise ValueError(f"steps must be at least 1, got {self._config.steps}")
-        team = self._team
+        group = self._group
         best = replace(self._best, model=copy.deepcopy(self._best.model))
         best.model.scale_coarse_levels(self._config.coarse_gain)
         calibration = best.calibration
-        if team.is_first:
+        if group.is_first:
             with _reading():
                 calibration = _calibrate(best.model, self._mixture.sources, self._config)
-        best = replace(best, calibration=team.tell(calibration))
-        if team.is_first:
-            keep(best)
+        best = replace(best, calibration=group.broadcast(calibration))
+        if group.is_first:
+            on_best(best)
         return best
 
     def _check(self) -> None:
-        """Stops where a loss or a gradient since the last check is not finite."""
+        """Raises where a loss or a gradient since the last check is not finite."""
         names = self._window.take_names()
         if not names:
             return
         for what, values in (("loss", self.state.losses), ("gradient", self.state.gradient_norms)):
             found = torch.stack(values[-len(names) :])
             if not found.isfinite().all():  # the same in all processes
-                check_finite(found, [self._team.gather(tuple(samples)) for samples in names], what)
+                check_finite(found, [self._group.gather(tuple(samples)) for samples in names], what)
 
     def _measure(self) -> Progress:
-        """What happened since the last report."""
+        """The metrics since the last report."""
         state, window = self.state, self._window
         seconds = max(time.monotonic() - window.started, 1e-9)
         is_gpu = self._device.type == "cuda"
         return Progress(
             step=state.step,
             loss=_mean(state.losses),
-            pairs_per_second=window.pairs * self._team.size / seconds,
+            pairs_per_second=window.pairs * self._group.size / seconds,
             correspondences_per_second=float(window.correspondences) / seconds,
             gradient_norm=_mean(state.gradient_norms),
-            rates=read_learning_rates(state.optimiser),
+            learning_rates=read_learning_rates(state.optimiser),
             memory_bytes=torch.cuda.max_memory_allocated(self._device) if is_gpu else None,
         )
 
-    def _forget(self) -> None:
-        """Begins what is measured until the next report."""
+    def _reset_window(self) -> None:
+        """Resets the metrics, after a report."""
         self.state.losses, self.state.gradient_norms = [], []
         self._window = _Window()
 
@@ -353,42 +360,27 @@ class _Window:
         self._names: list[Sequence[str]] = []
 
     def add(self, batch: PairBatch, result: StepResult) -> None:
-        """Counts a step, without waiting for the GPU."""
+        """Counts a step, without waiting for the device."""
         self.pairs += len(batch.names)
         self.correspondences = self.correspondences + result.correspondences
         self._names.append(batch.names)
 
     def take_names(self) -> list[Sequence[str]]:
-        """The samples of the steps that were not checked yet, which then count as checked."""
+        """The sample names of the steps that were not checked yet; afterwards they count as checked."""
         names, self._names = self._names, []
         return names
 
 
 def _calibrate(model: CorrespondenceNetwork, sources: Sequence[Source], config: TrainConfig) -> Calibration:
-    """Curves fitted on held-out photographs or, where there are none, on held-out pairs of the data sets.
+    """Fits the calibration on held-out photographs or, where there are none, on held-out pairs.
 
-    What two unrelated images look like can be learnt of photographs only: two pairs of a data set may well
-    show the same thing.
+    Only photographs provide unrelated image pairs: two pairs of a data set may show the same scene.
     """
     for source in sources:
         if isinstance(source, PhotoSource):
-            # Calibration takes the truth of a pair for a homography, all over the view, and two pairs for
-            # unrelated where their photographs differ.
+            # Calibration needs pairs that are homographies everywhere, and takes two pairs for unrelated
+            # where their photographs differ.
             synthetic = replace(config.synthetic, spline_share=0.0, parallax_share=0.0)
             synthetic = replace(synthetic, blend_share=0.0, collage_share=0.0, border="mirror")
             return fit_calibration(model, source.held_out, synthetic, _CALIBRATION_PAIRS, config.seed + 2)
-    return fit_match_curve(model, (batch for source in sources for batch in source.validation()))
-
-
-@contextmanager
-def _fast_products(device: torch.device, is_allowed: bool) -> Iterator[None]:
-    """Lets a GPU take TF32 for the float32 products of the loss; the forward pass is in bf16 anyway."""
-    if device.type != "cuda" or not is_allowed:
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    return fit_match_curve(model, (batch for source in sources for batch in source.validation_batches()))

@@ -1,6 +1,6 @@
-"""Optimisers, how their rates move with the steps, and the moving average of the weights.
+"""Optimisers, learning rate schedules, and the exponential moving average (EMA) of the weights.
 
-Rates and decay are functions of the step alone, so that a run goes on anywhere without a schedule's state.
+Learning rates and decay are functions of the step alone, so a schedule has no state to resume.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ucn.nn.transformer import ConvolutionalSpatialTransformer
 
 
 def build_optimiser(model: CorrespondenceNetwork, config: TrainConfig) -> Optimizer:
-    """The configured optimiser, with a rate of its own for the trunk."""
+    """The configured optimiser, with separate learning rates for trunk and head."""
     groups = _parameter_groups(model, config)
     if config.optimiser == "adamw":
         return AdamW(groups)
@@ -28,9 +28,9 @@ def build_optimiser(model: CorrespondenceNetwork, config: TrainConfig) -> Optimi
 
 
 def _parameter_groups(model: CorrespondenceNetwork, config: TrainConfig) -> list[dict[str, Any]]:
-    """Trunk and head; each split in kernels and vectors where only kernels are to decay.
+    """Trunk and head, each split into kernels and vectors where only kernels have weight decay.
 
-    Localisers of transformers in the trunk's branches begin at nothing, as all of the head does.
+    Localisers of transformers in the trunk are not pretrained, so they belong to the head.
     """
     localisers = (
         m.localiser for m in model.trunk.modules() if isinstance(m, ConvolutionalSpatialTransformer)
@@ -61,21 +61,21 @@ def _divide_by_decay(parameters: list[Parameter], config: TrainConfig) -> list[t
 
 
 def set_learning_rates(optimiser: Optimizer, config: TrainConfig, step: int) -> None:
-    """Gives the optimiser of `build_optimiser` the rates of a step, counted from 1."""
+    """Sets the learning rates of a step, counted from 1."""
     factor = learning_rate_factor(config, step - 1)
     for group in optimiser.param_groups:
         group["lr"] = group["peak"] * factor
 
 
 def read_learning_rates(optimiser: Optimizer) -> dict[str, float]:
-    """The present rates of 'trunk' and 'head'."""
+    """The present learning rates of 'trunk' and 'head'."""
     return {group["part"]: group["lr"] for group in optimiser.param_groups}
 
 
 def learning_rate_factor(config: TrainConfig, done: int) -> float:
-    """Share of the peak rates after so many steps: a linear rise, then the configured schedule.
+    """The learning rate after `done` steps, relative to its peak: linear warm-up, then the schedule.
 
-    The cosine reaches 0 after the last step. A milestone m counts from the step after m on.
+    The cosine reaches 0 after the last step. A milestone m takes effect in step m + 1.
     """
     if done < config.warmup_steps:
         return (done + 1) / config.warmup_steps
@@ -91,12 +91,12 @@ def learning_rate_factor(config: TrainConfig, done: int) -> float:
 def update_average(
     average: CorrespondenceNetwork, model: CorrespondenceNetwork, decay: float, step: int
 ) -> None:
-    """Moves the average towards the model's weights after a step, counted from 1; buffers are copied.
+    """Updates the EMA of the weights after a step, counted from 1; buffers are copied.
 
-    Early weights are soon forgotten: after few steps the decay is at most step / (step + 10).
+    The decay is at most step / (step + 10), so that initial weights are forgotten quickly.
     """
-    kept: list[Tensor] = list(average.parameters())
+    averaged: list[Tensor] = list(average.parameters())
     current: list[Tensor] = list(model.parameters())
-    torch._foreach_lerp_(kept, current, 1 - min(decay, step / (step + 10)))
+    torch._foreach_lerp_(averaged, current, 1 - min(decay, step / (step + 10)))
     for mine, theirs in zip(average.buffers(), model.buffers(), strict=True):
         mine.copy_(theirs)

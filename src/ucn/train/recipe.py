@@ -1,4 +1,4 @@
-"""Recipe files: strict YAML that becomes a `TrainConfig`."""
+"""Recipe files: YAML, read strictly into a `TrainConfig`."""
 
 from __future__ import annotations
 
@@ -12,34 +12,62 @@ import yaml
 
 from ucn.config import TrainConfig
 from ucn.errors import ConfigError
+from ucn.files import suggest
 from ucn.train.start import names_weights
-from ucn.train.teacher import note_teacher
+from ucn.train.teacher import record_teacher_hash
 from ucn.weights import load_weights
 
 _MAX_BYTES = 2**20
+_SHIPPED = Path(__file__).parents[1] / "recipes"
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = (), data: Sequence[str] = ()) -> TrainConfig:
-    """Reads a recipe and applies what the command line changes.
+def list_recipes() -> tuple[str, ...]:
+    """Names of the shipped recipes, such as "own" or "paper/semantic-hn"."""
+    paths = (path.relative_to(_SHIPPED).with_suffix("") for path in _SHIPPED.rglob("*.yaml"))
+    return tuple(sorted(path.as_posix() for path in paths))
+
+
+def find_recipe(name_or_path: str | Path) -> Path:
+    """The given file, or the file of a shipped recipe by its name.
+
+    Raises:
+        ConfigError: it is neither, or cannot be looked up.
+    """
+    path, names = Path(name_or_path), list_recipes()
+    try:
+        if path.is_file():
+            return path
+    except OSError as error:
+        raise ConfigError(f"cannot read recipe {path}: {error.strerror or error}") from error
+    if path.as_posix() in names:
+        return _SHIPPED / f"{path.as_posix()}.yaml"
+    raise ConfigError(
+        f"no recipe at {path}{suggest(path.as_posix(), names)}: expected a .yaml file or the name of a "
+        f"shipped recipe ({', '.join(names)})"
+    )
+
+
+def read_recipe(recipe: str | Path, overrides: Sequence[str] = (), data: Sequence[str] = ()) -> TrainConfig:
+    """Reads a recipe and applies overrides.
 
     ``${NAME}`` in `init`, in the teacher's weights and in the folders of sources is replaced by the
-    environment variable. Where `init` is a whole network, keys of `model` that are not given are those of
-    that network. A teacher gets the hash of its file.
+    environment variable. Where `init` is a whole network, missing keys of `model` are taken from it. A
+    teacher gets the hash of its file.
 
     Args:
-        path: a .yaml file.
-        overrides: each ``key=value``, keys dotted (``loss.radius``, ``sources.0.weight``), values in YAML.
-        data: each ``name=folder``: the folder of the recipe's source of that name, or a further source. A
-            name that comes twice means two sources.
+        recipe: a .yaml file, or the name of a shipped recipe.
+        overrides: each ``key=value``, with dotted keys (``loss.radius``, ``sources.0.weight``) and YAML
+            values.
+        data: each ``name=folder``: the folder of the recipe's source of that name, or of an additional
+            source. The same name twice means two sources.
 
     Raises:
         ConfigError: the file is missing, too large or not YAML, has unknown or repeated keys or values out of
             range, or names an environment variable that is not set.
         WeightsError: `init` or the teacher is a whole network whose file is missing or damaged.
     """
+    path = find_recipe(recipe)
     try:
-        if not path.is_file():
-            raise ConfigError(f"no recipe at {path}: expected a .yaml file")
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigError(f"{path} has {path.stat().st_size} bytes; recipes have at most {_MAX_BYTES}")
         values = _parse(path.read_text(encoding="utf-8"))
@@ -47,34 +75,34 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), data: Sequence[str] =
         raise
     except OSError as error:
         raise ConfigError(f"cannot read recipe {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, ValueError) as error:  # PyYAML lets a ValueError of a bad date through
+    except (yaml.YAMLError, ValueError) as error:  # PyYAML raises a ValueError for an invalid date
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold keys and values, got {type(values).__name__}")
-    given = _take_folders(values, data)
-    for override in overrides:  # last, so that they reach the sources that `data` adds
+    given = _set_folders(values, data)
+    for override in overrides:  # after `data`, whose sources they may change
         _apply(values, override)
-    _fill_in(values, given)
-    _take_model(values)
+    _expand_variables(values, given)
+    _inherit_model(values)
     try:
         config = TrainConfig.from_dict(values)
     except ConfigError as error:
         changes = [*overrides, *data]
         where = f"{path} with {', '.join(changes)}" if changes else path
         raise ConfigError(f"{where}: {error}") from None
-    return note_teacher(config)
+    return record_teacher_hash(config)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but 1e-3 is a number, as in YAML 1.2 and everywhere else, and no key may stand twice."""
+    """YAML 1.1, but 1e-3 is a number, as in YAML 1.2, and repeated keys are errors."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; PyYAML itself would keep the last of equal keys."""
+        """Refuses repeated keys, of which PyYAML would keep the last."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    problem = f"the key '{key.value[:80]}' stands twice; keep one"
+                    problem = f"the key '{key.value[:80]}' is repeated; keep one"
                     raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -92,65 +120,65 @@ def _parse(text: str) -> Any:
         raise yaml.YAMLError("it is nested too deeply") from None
 
 
-def _take_folders(values: dict[str, Any], data: Sequence[str]) -> list[int]:
-    """Gives sources the folders of the command line; returns which sources these are."""
+def _set_folders(values: dict[str, Any], data: Sequence[str]) -> list[int]:
+    """Sets the folders of sources from `data`; returns the indices of these sources."""
     sources = values.setdefault("sources", [])
     given: list[int] = []
     if not isinstance(sources, list):
-        return given  # `from_dict` says what is wrong with it
+        return given  # `from_dict` raises the error
     for text in data:
         name, separator, folder = text.partition("=")
         if not (separator and name.strip() and folder.strip()):
             raise ConfigError(f"data must be NAME=DIR, got '{text[:80]}'")
         names = [source.get("name") if isinstance(source, dict) else None for source in sources]
-        place = next((i for i, known in enumerate(names) if known == name and i not in given), None)
-        if place is None:
-            place = len(sources)
+        index = next((i for i, known in enumerate(names) if known == name and i not in given), None)
+        if index is None:
+            index = len(sources)
             sources.append({"name": name})
-        sources[place]["folder"] = folder
-        given.append(place)
+        sources[index]["folder"] = folder
+        given.append(index)
     return given
 
 
-def _fill_in(values: dict[str, Any], given: Sequence[int]) -> None:
-    """Puts environment variables into `init`, the teacher's weights and folders, but not `given` ones."""
+def _expand_variables(values: dict[str, Any], given: Sequence[int]) -> None:
+    """Expands environment variables in `init`, the teacher's weights and folders, except `given` ones."""
     if isinstance(values.get("init"), str):
-        values["init"] = _fill_in_variables(values["init"], "init")
+        values["init"] = _expand(values["init"], "init")
     teacher = values.get("teacher")
     if isinstance(teacher, dict) and isinstance(teacher.get("weights"), str):
-        teacher["weights"] = _fill_in_variables(teacher["weights"], "teacher.weights")
+        teacher["weights"] = _expand(teacher["weights"], "teacher.weights")
     sources = values.get("sources")
-    for place, source in enumerate(sources if isinstance(sources, list) else ()):
-        if place not in given and isinstance(source, dict) and isinstance(source.get("folder"), str):
-            remedy = f", or give the folder itself: --data {str(source.get('name'))[:80]}=DIR"
-            source["folder"] = _fill_in_variables(source["folder"], f"sources[{place}].folder", remedy)
+    for index, source in enumerate(sources if isinstance(sources, list) else ()):
+        if index not in given and isinstance(source, dict) and isinstance(source.get("folder"), str):
+            remedy = f", or give the folder: data {str(source.get('name'))[:80]}=DIR"
+            source["folder"] = _expand(source["folder"], f"sources[{index}].folder", remedy)
 
 
-def _take_model(values: dict[str, Any]) -> None:
-    """Gives `model` the keys of the whole network that training starts from, but those the recipe has."""
+def _inherit_model(values: dict[str, Any]) -> None:
+    """Fills in missing keys of `model` from the network that training starts from."""
     init, model = values.get("init"), values.get("model", {})
     is_whole = values.get("init_part", "whole") == "whole"
     if is_whole and isinstance(init, str) and isinstance(model, dict) and names_weights(init):
         values["model"] = load_weights(init).model.config.to_dict() | model
 
 
-def _fill_in_variables(text: str, key: str, remedy: str = "") -> str:
-    filled = os.path.expandvars(text)
-    unset = re.search(r"\$\{(\w+)\}", filled)
+def _expand(text: str, key: str, remedy: str = "") -> str:
+    expanded = os.path.expandvars(text)
+    unset = re.search(r"\$\{(\w+)\}", expanded)
     if unset:
         raise ConfigError(
             f"{key} is {text}, but the environment variable {unset[1]} is not set; set it to the folder that "
             f"holds the data{remedy}"
         )
-    return filled
+    return expanded
 
 
 def _enter(values: Any, parent: str, key: str) -> Any:
-    """What a part of a dotted key names: the value of a key, or the entry of a list, counted from 0."""
+    """The value at one part of a dotted key: of a mapping by key, of a list by index from 0."""
     if isinstance(values, dict):
         return values.setdefault(parent, {})
     if parent not in map(str, range(len(values))):
-        raise ConfigError(f"there is no entry '{parent}' for '{key}': that list has {len(values)}, from 0")
+        raise ConfigError(f"'{key}' has no entry {parent}: the list has {len(values)}, counted from 0")
     return values[int(parent)]
 
 

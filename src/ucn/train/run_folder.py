@@ -1,4 +1,4 @@
-"""The folder of a run, beside its weights: checkpoints, log, and TensorBoard's events."""
+"""The folder of a run, beside its weights: checkpoints, log, and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ucn.errors import OutputError
 from ucn.train.checkpoint import BEST, LAST
 
 _LOG = "log.jsonl"
-_BOARD = "tensorboard"
+_TENSORBOARD = "tensorboard"
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run keeps what it needs to go on, and what it said; `path` is there after `prepare`."""
+    """The folder of a run's checkpoints and logs; `prepare` makes it."""
 
     path: Path
 
@@ -27,37 +27,37 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """The log, of JSON Lines."""
+        """The log, in JSON Lines."""
         return self.path / _LOG
 
     @property
-    def board(self) -> Path:
-        """The folder of TensorBoard's events."""
-        return self.path / _BOARD
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard events."""
+        return self.path / _TENSORBOARD
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there is a run to go on with."""
+        """Whether there is a run to resume."""
         return (self.path / LAST).exists()
 
-    def check(self, *, is_resumed: bool, overwrite: bool) -> None:
-        """Checks before any work that a run can use the folder.
+    def check(self, *, resume: bool, overwrite: bool) -> None:
+        """Checks that a run can use the folder, before it starts.
 
         Raises:
-            OutputError: it is no folder or cannot be written, or a run that stopped would be lost.
+            OutputError: it is not a folder or cannot be written, or an earlier run would be lost.
         """
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"cannot write checkpoints to {self.path}: it is not a folder; move it away")
         if self.path.exists() and not os.access(self.path, os.W_OK | os.X_OK):
-            raise OutputError(f"cannot write checkpoints to {self.path}: its rights do not allow it")
-        if self.has_checkpoint and not (is_resumed or overwrite):
+            raise OutputError(f"cannot write checkpoints to {self.path}: permission denied")
+        if self.has_checkpoint and not (resume or overwrite):
             raise OutputError(
-                f"{self.path} holds an earlier run, which was kept; go on with --resume, or begin anew with "
-                "--overwrite"
+                f"{self.path} holds an earlier run, which was kept; go on with resume=True, or start over "
+                "with overwrite=True"
             )
 
     def prepare(self, *, is_new: bool) -> None:
-        """Makes the folder; takes what a killed process left half written and, of a new run, the old files.
+        """Makes the folder, and removes incomplete files and, for a new run, those of an earlier one.
 
         Raises:
             OutputError: the folder cannot be made or written.
@@ -67,7 +67,7 @@ class RunFolder:
             gone = list(self.path.glob(".ucn-*.part"))
             if is_new:
                 gone += [self.path / LAST, self.path / BEST, self.log]
-                gone += self.board.glob("events.out.tfevents.*")
+                gone += self.tensorboard.glob("events.out.tfevents.*")
             for path in gone:
                 path.unlink(missing_ok=True)
         except OSError as error:

@@ -1,19 +1,24 @@
-"""One training step: encode both views, lose, differentiate, clip, update. Read this first."""
+"""One training step, from a batch to updated weights. Read this first.
+
+The path of a batch: `train/sources/batches.py` makes it, `training_step` below takes it, `nn/model.py`
+encodes its images, `losses/mining.py` finds negatives, and `losses/contrastive.py` computes the loss (beside
+it are `infonce.py`, `triplet.py` and `distillation.py`). `loop.py` repeats the step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ucn.config import LossConfig
 from ucn.errors import NonFiniteLossError
 from ucn.losses import (
-    MinedNegatives,
     descriptor_loss,
     distillation_loss,
     infonce_loss,
@@ -22,22 +27,24 @@ from ucn.losses import (
     mined_triplet_loss,
     one_correspondence_contrastive_loss,
 )
-from ucn.nn.encoder import FastEncoder
-from ucn.nn.model import CorrespondenceNetwork
-from ucn.train.distributed import ALONE, Team
+from ucn.nn.model import CorrespondenceNetwork, Encoder
 from ucn.types import FeatureMap, PairBatch
 
 Precision = Literal["bf16", "float32"]
 
+AverageGradients = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""`ProcessGroup.average_gradients`: averages a model's gradients over processes, in place. It takes this
+process's loss and number of correspondences, and returns those of the whole batch."""
+
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step did, over all processes together; tensors on the device, so that nothing waits for it.
+    """Metrics of one step over all processes, as scalars on the device, since reading them would wait for it.
 
     Attributes:
         loss: before the update.
-        gradient_norm: the length of the gradient before clipping.
-        correspondences: how many true ones the batch had.
+        gradient_norm: before clipping.
+        correspondences: number of valid correspondences in the batch.
     """
 
     loss: Tensor
@@ -47,18 +54,17 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A finished network, which the one that is trained follows, and how much what it says counts.
+    """A trained network that the student imitates, and the weights of the loss terms.
 
     Attributes:
-        model: in evaluation mode, on the device of the batches, or an encoder made of one; it does not
-            change.
-        weight: of differences between similarities, beside the loss against the truth.
-        temperature: of the similarities that are compared.
-        descriptor_weight: of differences between descriptors.
-        truth_weight: of the loss against the truth; with 0 the teacher alone teaches.
+        model: in evaluation mode, on the device of the batches; it is not updated.
+        weight: of the distillation loss on similarities.
+        temperature: of the similarities.
+        descriptor_weight: of the distillation loss on descriptors.
+        ground_truth_weight: of the loss against the ground truth; 0 trains on the teacher alone.
     """
 
-    model: CorrespondenceNetwork | FastEncoder
+    model: Encoder
     weight: float
     temperature: float
     descriptor_weight: float = 0.0
@@ -73,21 +79,22 @@ def training_step(
     clip_norm: float,
     generator: torch.Generator,
     precision: Precision = "bf16",
-    team: Team = ALONE,
+    average_gradients: AverageGradients | None = None,
     teacher: Teacher | None = None,
 ) -> StepResult:
     """Updates the model once on one batch of pairs.
 
     Args:
         model: in training mode, on the device of the batch.
-        batch: pairs with their true correspondences.
-        loss: which loss against the truth.
+        batch: pairs with their ground-truth correspondences.
+        loss: the loss against the ground truth.
         optimiser: of the model's parameters.
-        clip_norm: a longer gradient is shortened to this length.
-        generator: source of the draws of random mining.
+        clip_norm: longer gradients are scaled down to this norm.
+        generator: of random mining.
         precision: of the forward pass on a GPU.
-        team: the processes that train together, each with its share of the batch.
-        teacher: whose similarities cost too, where they differ.
+        average_gradients: averages gradients over processes that each have a share of the batch; None trains
+            in one process.
+        teacher: adds distillation losses.
     """
     map0, map1 = encode_pair(model, batch, precision)
     if teacher is None:
@@ -96,18 +103,21 @@ def training_step(
         value = compare_with_teacher(map0, map1, batch, teacher, precision)
         if teacher.ground_truth_weight:
             value = value + teacher.ground_truth_weight * compute_loss(map0, map1, batch, loss, generator)
+
     optimiser.zero_grad(set_to_none=True)
-    value.backward()  # type: ignore[no-untyped-call]
-    mean_loss, correspondences = team.average(model, value.detach(), batch.is_valid.sum())
-    gradient_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    value.backward()
+    mean_loss, correspondences = value.detach(), batch.is_valid.sum()
+    if average_gradients is not None:
+        mean_loss, correspondences = average_gradients(model, mean_loss, correspondences)
+    gradient_norm = nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
     optimiser.step()
     return StepResult(mean_loss, gradient_norm, correspondences)
 
 
 def encode_pair(
-    model: CorrespondenceNetwork | FastEncoder, batch: PairBatch, precision: Precision = "bf16"
+    model: Encoder, batch: PairBatch, precision: Precision = "bf16"
 ) -> tuple[FeatureMap, FeatureMap]:
-    """Both views in one forward pass; on a CPU, where bf16 is no faster, always in float32."""
+    """Encodes both views in one forward pass; on a CPU, where bf16 is no faster, always in float32."""
     device = batch.image0.device
     is_bf16 = precision == "bf16" and device.type == "cuda"
     with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
@@ -122,95 +132,63 @@ def encode_pair(
 def compute_loss(
     map0: FeatureMap, map1: FeatureMap, batch: PairBatch, config: LossConfig, generator: torch.Generator
 ) -> Tensor:
-    """The configured loss of one batch.
+    """The configured loss of one batch against its ground truth.
 
     Raises:
-        NonFiniteLossError: negatives are to be mined among features that are not finite.
+        NonFiniteLossError: a loss with mined negatives meets features that are not finite.
     """
-    truth = (map0, map1, batch.points0, batch.points1, batch.is_valid)
+    pair = (map0, map1, batch.points0, batch.points1, batch.is_valid)
+    radius, direction = config.radius, config.direction
     if config.kind == "infonce":
-        return infonce_loss(
-            *truth, temperature=config.temperature, radius=config.radius, direction=config.direction
-        )
+        return infonce_loss(*pair, temperature=config.temperature, radius=radius, direction=direction)
     if config.kind == "one_contrastive":
         return one_correspondence_contrastive_loss(
-            *truth,
-            min_distance=config.radius,
+            *pair,
+            min_distance=radius,
             margin=config.margin,
             positive_share=config.positive_share,
             generator=generator,
         )
-    negatives = _mine(map0, map1, batch, config, generator)
-    if config.kind == "triplet":
-        return mined_triplet_loss(*truth, negatives, margin=config.margin)
-    return mined_contrastive_loss(*truth, negatives, margin=config.margin)
+    _check_features(map0, map1, batch)
+    mine = partial(mine_negatives, *pair, radius=radius, direction=direction, generator=generator)
+    negatives = mine(method=config.mining, count=config.negatives)
+    if config.random_negatives:
+        negatives = negatives.join(mine(method="random", count=config.random_negatives))
+    mined_loss = mined_triplet_loss if config.kind == "triplet" else mined_contrastive_loss
+    return mined_loss(*pair, negatives, margin=config.margin)
 
 
 def compare_with_teacher(
     map0: FeatureMap, map1: FeatureMap, batch: PairBatch, teacher: Teacher, precision: Precision = "bf16"
 ) -> Tensor:
-    """What differences from the teacher cost: of similarities, both directions, and of descriptors."""
+    """The distillation losses of one batch: on similarities in both directions, and on descriptors."""
     with torch.no_grad():
-        taught = encode_pair(teacher.model, batch, precision)
+        teacher_maps = encode_pair(teacher.model, batch, precision)
     points = (batch.points0, batch.points1, batch.is_valid)
-    similarities = distillation_loss((map0, map1), taught, *points, temperature=teacher.temperature)
-    value = teacher.weight * similarities
+    value = teacher.weight * distillation_loss(
+        (map0, map1), teacher_maps, *points, temperature=teacher.temperature
+    )
     if teacher.descriptor_weight:
-        value = value + teacher.descriptor_weight * descriptor_loss((map0, map1), taught)
+        value = value + teacher.descriptor_weight * descriptor_loss((map0, map1), teacher_maps)
     return value
 
 
-def _mine(
-    map0: FeatureMap, map1: FeatureMap, batch: PairBatch, config: LossConfig, generator: torch.Generator
-) -> MinedNegatives:
-    """The negatives that the configured method finds, and random ones beside them where asked for."""
+def _check_features(map0: FeatureMap, map1: FeatureMap, batch: PairBatch) -> None:
+    """Mining refuses features that are not finite; this error names the samples."""
     if not (map0.features.isfinite().all() & map1.features.isfinite().all()):  # one wait for the device
         raise NonFiniteLossError(
             f"the network's features are not finite on the samples {', '.join(batch.names)}; "
-            "lower the learning rates, or look at these samples"
+            "lower the learning rates, or check these samples"
         )
-    truth = (map0, map1, batch.points0, batch.points1, batch.is_valid)
-    mined = mine_negatives(
-        *truth,
-        method=config.mining,
-        radius=config.radius,
-        direction=config.direction,
-        count=config.negatives,
-        generator=generator,
-    )
-    if not config.random_negatives:
-        return mined
-    drawn = mine_negatives(
-        *truth,
-        method="random",
-        radius=config.radius,
-        direction=config.direction,
-        count=config.random_negatives,
-        generator=generator,
-    )
-    return MinedNegatives(
-        _join(mined.cells_0to1, drawn.cells_0to1, dim=2),
-        _join(mined.cells_1to0, drawn.cells_1to0, dim=2),
-        _add(mined.counts_0to1, drawn.counts_0to1),
-        _add(mined.counts_1to0, drawn.counts_1to0),
-    )
-
-
-def _join(first: Tensor | None, second: Tensor | None, dim: int) -> Tensor | None:
-    return None if first is None or second is None else torch.cat([first, second], dim)
-
-
-def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    return None if first is None or second is None else first + second
 
 
 def check_finite(values: Tensor, names: Sequence[Sequence[str]], what: str = "loss") -> None:
-    """Stops a run whose loss or gradient broke, and says on which samples.
+    """Stops a run whose loss or gradient is not finite, and names the samples.
 
     Args:
-        values: (S,) of as many steps.
+        values: (S,), one for each of S steps.
         names: the sample names of each of these steps.
-        what: the values are.
+        what: the values are, for the error message.
 
     Raises:
         NonFiniteLossError: one of `values` is not finite.
@@ -219,5 +197,5 @@ def check_finite(values: Tensor, names: Sequence[Sequence[str]], what: str = "lo
         if not is_finite:
             raise NonFiniteLossError(
                 f"the {what} became {values[step].item()} on the samples {', '.join(names[step])}; "
-                "lower the learning rates, or look at these samples"
+                "lower the learning rates, or check these samples"
             )

@@ -1,4 +1,4 @@
-"""Training with a teacher: a finished network, which the one that is trained follows."""
+"""Distillation: loads the trained network that the student imitates."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from ucn.config import TrainConfig
 from ucn.errors import ConfigError
 from ucn.nn import CorrespondenceNetwork
-from ucn.nn.encoder import FastEncoder
+from ucn.nn.encoder import choose_encoder
+from ucn.nn.model import Encoder
 from ucn.runtime.kernels import has_bfloat16_units
 from ucn.train.step import Teacher
 from ucn.weights import load_weights
 
 
-def start_teacher(
-    config: TrainConfig, student: CorrespondenceNetwork, device: torch.device
-) -> Teacher | None:
-    """The teacher of a run on its device; None where it has none.
+def load_teacher(config: TrainConfig, student: CorrespondenceNetwork, device: torch.device) -> Teacher | None:
+    """The teacher of a run, on its device; None where the config has none.
 
     Raises:
-        ConfigError: its cells lie elsewhere than the student's, or its file is another than the run's.
+        ConfigError: its grid of cells differs from the student's, or its file is not the one the run began
+            with.
         WeightsError: its file is missing or damaged.
     """
     settings = config.teacher
@@ -37,27 +37,27 @@ def start_teacher(
     ours, theirs = (student.stride, student.offset), (model.stride, model.offset)
     if ours != theirs:
         raise ConfigError(
-            f"teacher.weights '{settings.weights}' must have cells where the network has them: stride "
+            f"teacher.weights '{settings.weights}' must have the student's grid of cells: stride "
             f"{ours[0]} and offset {ours[1]:g}, got {theirs[0]} and {theirs[1]:g}"
         )
-    # torch's annotations do not know memory_format.
+    # torch's annotations lack memory_format.
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.eval().requires_grad_(False)
-    weighing = (
+    encoder: Encoder = model
+    if config.precision == "bf16" and has_bfloat16_units(device):
+        # The student's precision, but as one CUDA graph for each batch size.
+        encoder = choose_encoder(model, "fast", use_compiler=config.use_compile)
+    return Teacher(
+        encoder,
         settings.weight,
         settings.temperature,
         settings.descriptor_weight,
         settings.ground_truth_weight,
     )
-    if config.precision == "bf16" and has_bfloat16_units(device):
-        # In the same precision as the student, but as one CUDA graph for each size of batch.
-        fast = FastEncoder(model, use_compiler=config.use_compile)
-        return Teacher(fast, *weighing)
-    return Teacher(model, *weighing)
 
 
-def note_teacher(config: TrainConfig) -> TrainConfig:
-    """The run with the hash of its teacher's file, so that records and checkpoints name it.
+def record_teacher_hash(config: TrainConfig) -> TrainConfig:
+    """The config with the SHA-256 of its teacher's file, so that logs and checkpoints identify it.
 
     Raises:
         WeightsError: the file is missing or damaged.

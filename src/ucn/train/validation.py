@@ -1,4 +1,4 @@
-"""How well held-out pairs are matched: PCK of refined dense nearest neighbours."""
+"""Validation: PCK of dense nearest-neighbour matches, with sub-cell refinement, on held-out pairs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucn.matching.cells import match_cells
+from ucn.matching.cells import match_forward
 from ucn.nn import CorrespondenceNetwork
 from ucn.train.sources.batches import Source
 from ucn.train.step import Precision, encode_pair
 from ucn.types import PairBatch
 
 _PIXELS = (1, 3, 5, 10)
-_SHARES = (0.1, 0.05)  # of a pair's length, for semantic sets
-_HEADLINES = ("pck@5", "pck@0.1")  # by which networks are compared: of pixels, and of lengths
+_SHARES = (0.1, 0.05)  # of `pck_length`, for semantic sets
+_HEADLINES = ("pck@5", "pck@0.1")  # the metrics by which networks are compared
 
 
 @dataclass(frozen=True)
 class Validation:
-    """How well held-out pairs are matched.
+    """Metrics of held-out pairs.
 
     Attributes:
-        pck: share of the points matched within some pixels (``pck@5``) or, where pairs have a length, within
-            some share of it (``pck@0.1``); with several sources each name begins with its source's.
-        score: mean over the sources of their PCK within 5 pixels or a tenth of the length.
+        pck: share of points matched within a number of pixels (``pck@5``) or, for semantic sets, within a
+            share of `pck_length` (``pck@0.1``); with several sources each name begins with its source's
+            label.
+        score: mean over the sources of PCK within 5 pixels or a tenth of the length.
     """
 
     pck: dict[str, float]
@@ -37,23 +38,23 @@ class Validation:
 def validate(
     model: CorrespondenceNetwork, sources: Sequence[Source], precision: Precision = "bf16"
 ) -> Validation:
-    """The figures of the held-out pairs of each source, which are the same each time."""
+    """Computes the metrics of each source's held-out pairs, which are the same each time."""
     pck: dict[str, float] = {}
     scores: list[float] = []
     for source in sources:
-        figures = _measure(model, source, precision)
+        metrics = _measure(model, source, precision)
         prefix = f"{source.label} " if len(sources) > 1 else ""
-        pck |= {prefix + name: value for name, value in figures.items()}
-        scores += [figures[name] for name in _HEADLINES if not math.isnan(figures.get(name, math.nan))]
+        pck |= {prefix + name: value for name, value in metrics.items()}
+        scores += [metrics[name] for name in _HEADLINES if not math.isnan(metrics.get(name, math.nan))]
     return Validation(pck, sum(scores) / max(1, len(scores)))
 
 
 @torch.no_grad()
 def _measure(model: CorrespondenceNetwork, source: Source, precision: Precision) -> dict[str, float]:
-    """The figures of one source; NaN where its held-out pairs have no points."""
+    """The metrics of one source; NaN where its held-out pairs have no points."""
     errors: list[Tensor] = []
     has_lengths = False
-    for batch in source.validation():
+    for batch in source.validation_batches():
         has_lengths = batch.pck_length is not None
         errors += [match_errors(model, pair, precision) for pair in batch]
     merged = torch.cat(errors)
@@ -62,7 +63,7 @@ def _measure(model: CorrespondenceNetwork, source: Source, precision: Precision)
 
 
 def match_errors(model: CorrespondenceNetwork, pair: PairBatch, precision: Precision = "bf16") -> Tensor:
-    """How far matches are from the truth: in pixels, or as a share of the pair's length where it has one."""
+    """End-point errors (N,) of matches: in pixels, or as a share of `pck_length` where the pair has one."""
     points0, points1 = pair.points0[0][pair.is_valid[0]], pair.points1[0][pair.is_valid[0]]
     errors: Tensor = (match_batch_points(model, pair, points0, precision) - points1).norm(dim=-1)
     return errors if pair.pck_length is None else errors / pair.pck_length
@@ -72,5 +73,5 @@ def match_errors(model: CorrespondenceNetwork, pair: PairBatch, precision: Preci
 def match_batch_points(
     model: CorrespondenceNetwork, pair: PairBatch, points0: Tensor, precision: Precision = "bf16"
 ) -> Tensor:
-    """Where points (N, 2) of image 0 of a batch of one pair are found in image 1, (N, 2)."""
-    return match_cells(*encode_pair(model, pair, precision), points0).points1
+    """Matches (N, 2) in image 1 of points (N, 2) of image 0, for a batch of one pair."""
+    return match_forward(*encode_pair(model, pair, precision), points0).points

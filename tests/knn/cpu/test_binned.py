@@ -13,8 +13,8 @@ from ucn.knn.cpu import binned as binned_search
 from ucn.knn.cpu.binned import (
     _count_bytes,
     _fill_bins,
-    _find_least,
     _list_rows,
+    _lowest_bin_score,
     _plan_threads,
     _prepare,
     rank_in_bins,
@@ -27,7 +27,7 @@ _BUDGET = 2**28
 
 @pytest.fixture(params=[False, True], ids=["float32", "bfloat16"], autouse=True)
 def uses_halves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Both kinds of products, whatever this processor is quick at."""
+    """Both types of products, whichever is faster on this CPU."""
     use: bool = request.param
     monkeypatch.setattr(binned_search, "has_bfloat16_products", lambda: use)
     return use
@@ -107,7 +107,7 @@ def test_equal_rows_of_one_bin_and_of_two_are_left_to_slower_methods(places: tup
 @pytest.mark.parametrize("k", [1, 2, 5])
 @pytest.mark.parametrize("places", [(3, 67), (3, 4), (3, 1030), (700, 1024)])
 @pytest.mark.parametrize("distance", [0.0, 1e-7, 1e-4])
-def test_few_close_rivals_are_measured_at_once(k: int, places: tuple[int, int], distance: float) -> None:
+def test_few_near_ties_are_reranked_at_once(k: int, places: tuple[int, int], distance: float) -> None:
     queries, database = _draw(40, 1100)
     near, nearer = places
     database[near] = queries[2] * (1 + 2 * distance)
@@ -279,7 +279,7 @@ def test_fewer_threads_find_the_same() -> None:
     torch.set_num_threads(4)
     try:
         prepared = (28 + 2 * 16) * 1300
-        most = _count_bytes(20, 1300, 16, 2, None) * 3 + prepared  # room for three threads of four
+        most = _count_bytes(20, 1300, 16, 2, None) * 3 + prepared  # enough for three threads of four
         assert _plan_threads(60, 1300, 16, 2, None, most - prepared) == (20, 3)
         found = rank_in_bins(queries[None], database[None], 2, None, most)
     finally:
@@ -306,7 +306,7 @@ def test_bins_chosen_in_bfloat16_hold_the_nearest(k: int, spread: float, uses_ha
     bins = _fill_bins(queries.bfloat16(), database.bfloat16(), None, None)
     norms = queries.double().norm(dim=1)
     bound = bound_rounding(norms[None], rows.largest_norm.view(1, 1), 24, torch.float32)[0]
-    is_chosen = bins >= _find_least(bins, rows, k, norms, bound, 24)
+    is_chosen = bins >= _lowest_bin_score(bins, rows, k, norms, bound, 24)
     assert spread < 1 or is_chosen.float().mean() < 0.5
     expected = _search_slowly(queries, database, k)
     for query, chosen in enumerate(is_chosen):

@@ -181,7 +181,7 @@ def test_ties_within_the_tolerance_stand_by_index() -> None:
         assert found.indices[0].tolist() == [[2, 5, 7, 0][:k]]
 
 
-def test_outside() -> None:
+def test_exclusion() -> None:
     places = torch.rand(4 + 150, 2, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 40
     exclusion = ExclusionRadius(places[:4], places[4:], 15.0)
     check(draw_unit(4, 12), draw_unit(150, 12, seed=1), 3, exclusion)
@@ -203,7 +203,7 @@ def test_queries_are_sorted_by_the_height_of_their_places(N: int) -> None:
     work = _allocate(1, N, sizes, True, queries.device)
     empty = torch.empty(0, device=DEVICE)
     found = FusedNeighbours(empty, empty, empty, torch.empty(1, sizes.blocks, 2, device=DEVICE))
-    launch = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": True, "IS_HOPPER": _is_hopper(queries.device)}
+    launch = {"D_PAD": sizes.d_pad, "HAS_EXCLUSION": True, "IS_HOPPER": _is_hopper(queries.device)}
     _launch_prepare(queries, database, work, found, centres, positions, sizes, SMALL, launch)
     heights = centres[0, :, 1].nan_to_num(-1e30).cpu()
     start = 0
@@ -217,7 +217,7 @@ def test_queries_are_sorted_by_the_height_of_their_places(N: int) -> None:
 
 
 @pytest.mark.parametrize("tuning", [*TUNINGS, PARTED], ids=["small", "unfolded", "parted"])
-def test_outside_in_a_feature_map(tuning: Tuning) -> None:
+def test_exclusion_in_a_feature_map(tuning: Tuning) -> None:
     """Queries in any order, also nowhere; cells in order of height, so that most are passed over."""
     cells = torch.arange(256, device=DEVICE)
     positions = torch.stack([cells % 10, cells // 10], dim=-1) * 4.0
@@ -243,7 +243,7 @@ def test_outside_in_a_feature_map(tuning: Tuning) -> None:
 
 
 @pytest.mark.parametrize("N", [600] if DEVICE == "cpu" else [600, 9000])
-def test_outside_with_many_queries_of_equal_height(N: int) -> None:
+def test_exclusion_with_many_queries_of_equal_height(N: int) -> None:
     """More than are compared at a time, and on a device more than are sorted together."""
     positions = torch.stack([torch.arange(40) % 5, torch.arange(40) // 5], dim=-1).to(DEVICE) * 4.0
     generator = torch.Generator().manual_seed(7)
@@ -254,7 +254,7 @@ def test_outside_with_many_queries_of_equal_height(N: int) -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("tuning", TUNINGS, ids=["small", "unfolded"])
-def test_outside_with_heights_that_sorting_does_not_tell_apart(tuning: Tuning, sign: int) -> None:
+def test_exclusion_with_heights_that_sorting_does_not_tell_apart(tuning: Tuning, sign: int) -> None:
     """Each query is the row at its own place, which alone is left out."""
     heights = sign * (600 + 0.01 * torch.arange(128, device=DEVICE))
     positions = torch.stack([torch.zeros_like(heights), heights], dim=-1)
@@ -264,14 +264,14 @@ def test_outside_with_heights_that_sorting_does_not_tell_apart(tuning: Tuning, s
 
 
 @pytest.mark.parametrize("height", [3.2e38, -3.2e38, 3.402e38, -3.402e38])
-def test_outside_of_places_as_far_off_as_can_be(height: float) -> None:
+def test_exclusion_of_places_at_the_largest_distances(height: float) -> None:
     positions = torch.tensor([[0.0, height]], device=DEVICE).repeat(40, 1)
     positions[:, 0] = torch.arange(40) * 4.0
     database = draw_unit(40, 8, seed=1)
     check(database[:5], database, 1, ExclusionRadius(positions[:5], positions, 6.0), tunings=[SMALL])
 
 
-def test_outside_by_hand() -> None:
+def test_exclusion_by_hand() -> None:
     database = torch.tensor([[0.1], [0.2], [0.3]], device=DEVICE)
     positions = torch.tensor([[0.0, 0.0], [16.0, 0.0], [0.0, 17.0]], device=DEVICE)
     centres = torch.tensor([[0.0, 0.0], [16.0, 1.0], [0.0, 8.0]], device=DEVICE)
@@ -374,9 +374,9 @@ def check_nearest(
     )
 
 
-@pytest.mark.parametrize("has_outside", [False, True], ids=["plain", "exclusion"])
+@pytest.mark.parametrize("has_exclusion", [False, True], ids=["plain", "exclusion"])
 @pytest.mark.parametrize("tuning", LAUNCHED, ids=range(len(LAUNCHED)))
-def test_searches_in_a_row_do_not_disturb_each_other(tuning: Tuning, has_outside: bool) -> None:
+def test_searches_in_a_row_do_not_disturb_each_other(tuning: Tuning, has_exclusion: bool) -> None:
     """Nothing waits between them, and each finds its inputs where those of the last one were."""
     rounds, N, M, D = (40, 700, 6000, 128) if DEVICE == "cuda" else (2, 5, 90, 16)
     cells = torch.arange(M, device=DEVICE)
@@ -386,14 +386,14 @@ def test_searches_in_a_row_do_not_disturb_each_other(tuning: Tuning, has_outside
         for i in range(rounds)
     ]
     queries, database, centres = (torch.empty_like(part) for part in inputs[0])
-    exclusion = ExclusionRadius(centres, positions, 16.0) if has_outside else None
+    exclusion = ExclusionRadius(centres, positions, 16.0) if has_exclusion else None
     answers = []
     for parts in inputs:
         for target, part in zip((queries, database, centres), parts, strict=True):
             target.copy_(part)
         answers.append(search_fused(queries, database, 1, exclusion, tuning))
     for (own_queries, own_database, own_centres), found in zip(inputs, answers, strict=True):
-        own = ExclusionRadius(own_centres, positions, 16.0) if has_outside else None
+        own = ExclusionRadius(own_centres, positions, 16.0) if has_exclusion else None
         check_nearest(own_queries, own_database, own, found)
 
 
@@ -425,17 +425,17 @@ def test_launches_overlap_where_the_device_can_do_that(monkeypatch: pytest.Monke
         assert _is_hopper(torch.device("cuda")) == is_hopper
 
 
-@pytest.mark.parametrize("has_outside", [False, True])
-def test_memory_on_an_h200(has_outside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_exclusion", [False, True])
+def test_memory_on_an_h200(has_exclusion: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """3000 queries, 22000 rows of 128 values: less than 7.6 MB. Torch hands out 512 bytes at a time."""
     pretend(monkeypatch, 9)
     tuning = choose_tuning(torch.device("cuda"), 128)
     queries, database = (
         SimpleNamespace(shape=(1, n, 128), device=torch.device("cuda")) for n in (3000, 22000)
     )
-    sizes = _plan(queries, database, 1, has_outside, tuning)  # type: ignore[arg-type]
+    sizes = _plan(queries, database, 1, has_exclusion, tuning)  # type: ignore[arg-type]
     assert (sizes.splits, sizes.tiles) == (11, 16)
-    work = _allocate(1, 3000, sizes, has_outside, torch.device("meta"))
+    work = _allocate(1, 3000, sizes, has_exclusion, torch.device("meta"))
     storages = {
         part.untyped_storage()._cdata: part.untyped_storage().nbytes() for part in vars(work).values()
     }

@@ -9,15 +9,16 @@ from ucn.runtime.kernels import use_fused, without_fused
 
 
 @pytest.mark.slow
-def test_fused_search_in_the_interpreter() -> None:
-    run_interpreted(Path(__file__).with_name("fused_search_cases.py"))
+@pytest.mark.parametrize("part", ["0/4", "1/4", "2/4", "3/4"])
+def test_fused_search_in_the_interpreter(part: str) -> None:
+    run_interpreted(Path(__file__).with_name("fused_search_cases.py"), part)
 
 
 def test_plain_torch_takes_tensors_of_a_processor() -> None:
     assert not use_fused(torch.zeros(1))
 
 
-def test_fused_programs_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_kernels_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ucn.runtime.kernels._is_ready", True)
     assert use_fused()
     with without_fused():
@@ -40,32 +41,32 @@ def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert acceleration._find_obstacle() == "triton is not installed"
 
 
-def test_more_tiles_than_a_program_looks_at_are_refused() -> None:
+def test_more_tiles_than_a_thread_block_takes_are_refused() -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
     from ucn.knn.triton.search import Tuning
 
     assert Tuning(tiles=32).tiles == 32
     for tiles in (0, 33):
-        with pytest.raises(ValueError, match=f"1 to 32 tiles, not {tiles}"):
+        with pytest.raises(ValueError, match=f"tiles must be 1 to 32, got {tiles}"):
             Tuning(tiles=tiles)
 
 
 @pytest.fixture
 def types() -> dict[str, str]:
-    """Of the programs' arguments, as Triton names them."""
+    """Of the kernels' arguments, as Triton names them."""
     floats = ("penalties", "extremes", "totals", "candidates", "distances")
     places = ("centres", "sorted_centres", "positions", "heights")
     found = dict.fromkeys(("queries", "database", *floats, *places), "*fp32")
     found |= dict.fromkeys(("query_copies", "copies"), "*fp16")
-    found |= dict.fromkeys(("indices", "spots"), "*i64") | dict.fromkeys(("measured", "order"), "*i32")
+    found |= dict.fromkeys(("indices", "packed_xy"), "*i64") | dict.fromkeys(("measured", "order"), "*i32")
     return found | {"radius_squared": "fp32"}
 
 
-EVERY = {"D_PAD": 128, "HAS_OUTSIDE": True, "IS_HOPPER": True}
+EVERY = {"D_PAD": 128, "HAS_EXCLUSION": True, "IS_HOPPER": True}
 
 
 @pytest.mark.slow
-def test_programs_before_and_after_ranking_compile_for_a_gpu(types: dict[str, str], tmp_path: Path) -> None:
+def test_kernels_before_and_after_ranking_compile_for_a_gpu(types: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
     from ucn.knn.triton.prepare import prepare
     from ucn.knn.triton.settle import settle
@@ -82,10 +83,10 @@ def test_programs_before_and_after_ranking_compile_for_a_gpu(types: dict[str, st
 
 
 @pytest.mark.slow
-def test_two_programs_that_rank_fit_on_a_multiprocessor(types: dict[str, str], tmp_path: Path) -> None:
+def test_two_kernels_that_rank_fit_on_a_multiprocessor(types: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
     from ucn.knn.triton.rank import rank
 
     cuts = {"ROWS": 64, "COLUMNS": 128, "FOLD": 2, "DEPTH": 128, "STAGES": 2, "SLOTS": 4}
-    # An H200 has 228 KiB, of which it takes one for each program.
+    # An H200 has 228 KiB, of which it takes one for each thread block.
     assert compile_for_gpu(rank, types, EVERY | cuts | {"BLOCK": 32}, tmp_path, 4) <= 113 * 1024

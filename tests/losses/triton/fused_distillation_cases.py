@@ -1,10 +1,10 @@
-"""The GPU programs of distillation against plain sums and their gradient; run by test_triton_distillation."""
+"""The Triton kernels of distillation against plain torch; run by test_triton_distillation."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from ucn.losses.triton.distillation import send_back, sum_divergences
+from ucn.losses.triton.distillation import compute_divergences, divergences_backward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter multiplies in float32, a GPU in TF32.
@@ -43,14 +43,14 @@ def test_divergences_and_gradients(shape: tuple[int, int, int, int, int]) -> Non
     q, c, *taught = case = make_case(*shape)
     wanted_q, wanted_c = q.double().requires_grad_(), c.double().requires_grad_()
     wanted = diverge_slowly(wanted_q, wanted_c, *taught)
-    found = sum_divergences(q, c, *taught)
+    found = compute_divergences(q, c, *taught)
     torch.testing.assert_close(found.values, wanted.float().detach(), atol=TOLERANCE, rtol=TOLERANCE)
-    for sums, logits in ((found.student_sums, q @ c), (found.teacher_sums, taught[0] @ taught[1])):
+    for sums, logits in ((found.student_log_sums, q @ c), (found.teacher_log_sums, taught[0] @ taught[1])):
         torch.testing.assert_close(sums, logits.logsumexp(dim=-1), atol=TOLERANCE, rtol=TOLERANCE)
     weights = torch.rand(shape[:2], generator=torch.Generator().manual_seed(5)).to(DEVICE)
     weights[0, 0] = 0  # not valid
-    (wanted * weights.double()).sum().backward()  # type: ignore[no-untyped-call]
-    sent_q, sent_c = send_back(*case, found.student_sums, found.teacher_sums, weights)
+    (wanted * weights.double()).sum().backward()
+    sent_q, sent_c = divergences_backward(*case, found.student_log_sums, found.teacher_log_sums, weights)
     assert wanted_q.grad is not None and wanted_c.grad is not None
     torch.testing.assert_close(sent_q, wanted_q.grad.float(), atol=TOLERANCE, rtol=TOLERANCE)
     torch.testing.assert_close(sent_c, wanted_c.grad.float(), atol=10 * TOLERANCE, rtol=TOLERANCE)
@@ -58,10 +58,10 @@ def test_divergences_and_gradients(shape: tuple[int, int, int, int, int]) -> Non
 
 def test_a_network_that_is_its_own_teacher_costs_nothing() -> None:
     q, c, *_ = make_case(2, 20, 90, 16, 16)
-    found = sum_divergences(q, c, q, c)
+    found = compute_divergences(q, c, q, c)
     torch.testing.assert_close(found.values, torch.zeros_like(found.values), atol=1e-5, rtol=0)
-    sent_q, sent_c = send_back(
-        q, c, q, c, found.student_sums, found.teacher_sums, torch.ones_like(found.values)
+    sent_q, sent_c = divergences_backward(
+        q, c, q, c, found.student_log_sums, found.teacher_log_sums, torch.ones_like(found.values)
     )
     assert sent_q.abs().max() < 1e-6 and sent_c.abs().max() < 1e-5
 
@@ -71,15 +71,15 @@ def test_cells_of_channels_last_maps() -> None:
     other, taught_other = c.mT.contiguous().mT, taught_c.mT.contiguous().mT
     assert other.stride() != c.stride()
     found, again = (
-        sum_divergences(q, other, taught_q, taught_other),
-        sum_divergences(q, c, taught_q, taught_c),
+        compute_divergences(q, other, taught_q, taught_other),
+        compute_divergences(q, c, taught_q, taught_c),
     )
     torch.testing.assert_close(found.values, again.values)
     ones = torch.ones_like(found.values)
-    sums = found.student_sums, found.teacher_sums
+    sums = found.student_log_sums, found.teacher_log_sums
     for one, two in zip(
-        send_back(q, other, taught_q, taught_other, *sums, ones),
-        send_back(q, c, taught_q, taught_c, *sums, ones),
+        divergences_backward(q, other, taught_q, taught_other, *sums, ones),
+        divergences_backward(q, c, taught_q, taught_c, *sums, ones),
         strict=True,
     ):
         torch.testing.assert_close(one, two)
@@ -90,24 +90,26 @@ def test_cells_with_gaps_and_cells_that_share_memory() -> None:
     q, c, taught_q, taught_c = make_case(2, 9, 30, 16, 24)
     gaps = torch.cat([c, torch.full_like(c, 7.0)], dim=1)[:, :16]
     for cells in (gaps, c[:1].expand(2, -1, -1)):
-        found = sum_divergences(q, cells, taught_q, taught_c)
+        found = compute_divergences(q, cells, taught_q, taught_c)
         plain = cells.clone(memory_format=torch.contiguous_format)
-        torch.testing.assert_close(found.values, sum_divergences(q, plain, taught_q, taught_c).values)
-        rest = taught_q, taught_c, found.student_sums, found.teacher_sums, torch.ones_like(found.values)
-        for one, two in zip(send_back(q, cells, *rest), send_back(q, plain, *rest), strict=True):
+        torch.testing.assert_close(found.values, compute_divergences(q, plain, taught_q, taught_c).values)
+        log_sums = found.student_log_sums, found.teacher_log_sums
+        rest = taught_q, taught_c, *log_sums, torch.ones_like(found.values)
+        expected = divergences_backward(q, plain, *rest)
+        for one, two in zip(divergences_backward(q, cells, *rest), expected, strict=True):
             torch.testing.assert_close(one, two)
 
 
 def test_no_queries() -> None:
     q, *_ = case = make_case(2, 0, 7, 8, 9)
-    found = sum_divergences(*case)
+    found = compute_divergences(*case)
     assert found.values.shape == (2, 0)
-    sent_q, sent_c = send_back(*case, found.student_sums, found.teacher_sums, found.values)
+    sent_q, sent_c = divergences_backward(*case, found.student_log_sums, found.teacher_log_sums, found.values)
     assert sent_q.shape == q.shape and (sent_c == 0).all()
 
 
 def test_large_similarities_do_not_overflow() -> None:
     q, c, taught_q, taught_c = make_case(1, 4, 50, 8, 8)
-    found = sum_divergences(q * 100, c, taught_q * 100, taught_c)
+    found = compute_divergences(q * 100, c, taught_q * 100, taught_c)
     wanted = diverge_slowly(q * 100, c, taught_q * 100, taught_c)
     torch.testing.assert_close(found.values, wanted.float(), rtol=max(TOLERANCE, 1e-4), atol=0.1)

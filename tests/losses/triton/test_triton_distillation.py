@@ -1,4 +1,4 @@
-"""The GPU programs of distillation, interpreted on the CPU, and the loss that is made of them."""
+"""The Triton kernels of distillation, interpreted on the CPU, and the loss that is made of them."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from ucn.losses import distillation, distillation_loss
 from ucn.losses.triton.distillation import Divergences
 
 
-def test_the_programs() -> None:
+def test_the_kernels() -> None:
     run_interpreted(Path(__file__).with_name("fused_distillation_cases.py"))
 
 
 def test_the_fused_loss_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands round the programs: which rows are asked, what counts, and where gradients go."""
+    """The code around the kernels: which rows are computed, which are valid, and where gradients go."""
     from ucn.losses.triton import distillation as triton_distillation
 
     def sum_plainly(q: torch.Tensor, c: torch.Tensor, tq: torch.Tensor, tc: torch.Tensor) -> Divergences:
@@ -42,15 +42,15 @@ def test_the_fused_loss_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> Non
     results = []
     for is_fused in (False, True):
         monkeypatch.setattr(distillation, "can_fuse", lambda *_, is_fused=is_fused: is_fused)
-        monkeypatch.setattr(triton_distillation, "sum_divergences", sum_plainly)
-        monkeypatch.setattr(triton_distillation, "send_back", send_plainly)
+        monkeypatch.setattr(triton_distillation, "compute_divergences", sum_plainly)
+        monkeypatch.setattr(triton_distillation, "divergences_backward", send_plainly)
         for feature_map in maps:
             feature_map.features.grad = None
             feature_map.features.requires_grad_()
         loss = distillation_loss(
             (pair.map0, pair.map1), (other.map0, other.map1), pair.points0, pair.points1, pair.is_valid
         )
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         results.append([loss.detach(), *(m.features.grad for m in maps)])
     for plain, fused in zip(*results, strict=True):
         torch.testing.assert_close(fused, plain)

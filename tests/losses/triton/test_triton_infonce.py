@@ -1,4 +1,4 @@
-"""InfoNCE's GPU programs, interpreted on the CPU, and that nothing but a GPU takes them."""
+"""InfoNCE's Triton kernels, interpreted on the CPU, and that nothing but a GPU takes them."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from support.interpreter import run_interpreted
 from ucn.losses import correspondences as pairs
 
 
-def test_the_programs() -> None:
+def test_the_kernels() -> None:
     run_interpreted(Path(__file__).with_name("fused_infonce_cases.py"))
 
 

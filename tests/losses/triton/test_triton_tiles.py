@@ -1,6 +1,7 @@
-"""How much of a GPU's shared memory the programs of losses take."""
+"""How much shared memory the kernels of the losses need."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -14,8 +15,8 @@ from ucn.losses.triton import distillation as triton_distillation
 from ucn.losses.triton import infonce as triton_infonce
 from ucn.losses.triton import tiles as triton_tiles
 
-# What a program may have, in bytes, by compute capability: of an H200, an A100 and an RTX 4090.
-ROOM = {90: 232_448, 80: 166_912, 89: 101_376}
+# Bytes of shared memory per thread block, by compute capability: H200, A100 and RTX 4090.
+SHARED_MEMORY = {90: 232_448, 80: 166_912, 89: 101_376}
 CPU = torch.device("cpu")
 
 
@@ -39,7 +40,7 @@ CPU = torch.device("cpu")
 def test_stages_follow_from_the_room(
     capability: int, lengths: tuple[int, ...], stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton_tiles, "find_room", lambda _: ROOM[capability])
+    monkeypatch.setattr(triton_tiles, "shared_memory_bytes", lambda _: SHARED_MEMORY[capability])
     assert triton_tiles.choose_stages(CPU, *lengths) == stages
     monkeypatch.setattr(pairs, "use_fused", lambda *_: True)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
@@ -48,25 +49,26 @@ def test_stages_follow_from_the_room(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", ROOM)
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
 @pytest.mark.parametrize("lengths", [(64, 128), (128, 128), (256, 64), (128,), (256,)])
-def test_programs_fit(
+def test_kernels_fit(
     capability: int, lengths: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton_tiles, "find_room", lambda _: ROOM[capability])
+    monkeypatch.setattr(triton_tiles, "shared_memory_bytes", lambda _: SHARED_MEMORY[capability])
     stages = triton_tiles.choose_stages(CPU, *lengths)
     if stages == 0:
         return  # plain torch does it
     padded = [triton_tiles.pad_dimension(length) for length in lengths]
     constants = {"D": lengths[0], "D_PAD": padded[0], "QUERIES": 64, "CELLS": 64}
-    programs = [triton_infonce._sum_rivals, triton_infonce._send_to_queries, triton_infonce._send_to_cells]
+    module: ModuleType = triton_infonce
+    forward = "_log_sum_exp_kernel"
     if len(lengths) == 2:
         constants |= {"TEACHER_D": lengths[1], "TEACHER_D_PAD": padded[1]}
-        module = triton_distillation
-        programs = [module._sum_divergences, module._send_to_queries, module._send_to_cells]
-    for program in programs:
-        numbers = [place for place in program.arg_names if place in ("N", "M") or "stride" in place]
-        types = dict.fromkeys(program.arg_names, "*fp32") | dict.fromkeys(numbers, "i32")
+        module, forward = triton_distillation, "_divergence_kernel"
+    for name in (forward, "_query_gradient_kernel", "_cell_gradient_kernel"):
+        kernel = getattr(module, name)
+        numbers = [place for place in kernel.arg_names if place in ("N", "M") or "stride" in place]
+        types = dict.fromkeys(kernel.arg_names, "*fp32") | dict.fromkeys(numbers, "i32")
         types |= {"radius_squared": "fp32"}
-        used = compile_for_gpu(program, types, constants, tmp_path, 4, stages, capability)
-        assert used <= ROOM[capability]
+        used = compile_for_gpu(kernel, types, constants, tmp_path, 4, stages, capability)
+        assert used <= SHARED_MEMORY[capability]

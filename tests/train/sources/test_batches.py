@@ -45,7 +45,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, data: PairData) -> list[tuple[object,
 
 
 def draw(mixture: Mixture, step: int) -> PairBatch:
-    return mixture.draw(step, torch.Generator().manual_seed(step))
+    return mixture.sample_batch(step, torch.Generator().manual_seed(step))
 
 
 class CountingSource(Source):
@@ -56,13 +56,13 @@ class CountingSource(Source):
         self.numbers: list[int] = []
         self.is_closed = False
 
-    def draw(self, number: int, generator: torch.Generator) -> PairBatch:
+    def sample_batch(self, number: int, generator: torch.Generator) -> PairBatch:
         self.numbers.append(number)
         empty = torch.zeros(1, 0, 2)
         image = torch.zeros(1, 3, 4, 4)
         return PairBatch(image, image, empty, empty, empty[..., 0].bool(), (f"{self.label} {number}",))
 
-    def validation(self) -> Iterator[PairBatch]:
+    def validation_batches(self) -> Iterator[PairBatch]:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ def test_settings_reach_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with open_sources(make_config(source), None, CPU) as mixture:
         batch = draw(mixture, 1)
-        (held_out, *_) = mixture.sources[0].validation()
+        (held_out, *_) = mixture.sources[0].validation_batches()
     assert asked == [("cub", "some/where", "train", {"pairing": "any"})]
     assert batch.image0.shape == (3, 3, 40, 48) and batch.points0.shape == (3, 7, 2)
     # One view mirrored: x0 = 47 - x1 in a width of 48. Validation leaves the views as they are.
@@ -160,7 +160,7 @@ def test_held_out_pairs_are_never_trained_on(monkeypatch: pytest.MonkeyPatch) ->
     offer(monkeypatch, NumberedData(20))
     with open_sources(make_config(make_source(), validation_share=0.2), None, CPU) as mixture:
         trained = {name for step in range(1, 31) for name in draw(mixture, step).names}
-        held_out = {name for batch in mixture.sources[0].validation() for name in batch.names}
+        held_out = {name for batch in mixture.sources[0].validation_batches() for name in batch.names}
     assert len(held_out) == 4
     assert trained.isdisjoint(held_out) and len(trained | held_out) == 20
 
@@ -169,7 +169,7 @@ def test_validation_is_bounded_and_the_same_each_time(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sources, "_VALIDATION_PAIRS", 5)
     offer(monkeypatch, NumberedData(40))
     with open_sources(make_config(make_source(), validation_share=0.5), None, CPU) as mixture:
-        first, again = (list(mixture.sources[0].validation()) for _ in range(2))
+        first, again = (list(mixture.sources[0].validation_batches()) for _ in range(2))
     assert [len(batch.names) for batch in first] == [2, 2, 1]
     for mine, theirs in zip(first, again, strict=True):
         assert torch.equal(mine.points0, theirs.points0) and torch.equal(mine.image0, theirs.image0)
@@ -179,7 +179,7 @@ def test_two_sources_have_seeds_of_their_own(monkeypatch: pytest.MonkeyPatch) ->
     offer(monkeypatch, NumberedData(50))
     config = make_config(make_source(), make_source())
     with open_sources(config, None, CPU) as mixture:
-        first, second = (source.draw(0, torch.Generator()) for source in mixture.sources)
+        first, second = (source.sample_batch(0, torch.Generator()) for source in mixture.sources)
         assert [source.label for source in mixture.sources] == ["numbered", "numbered-2"]
     assert first.names != second.names
 
@@ -213,16 +213,16 @@ def test_photographs_alone_and_beside_a_data_set(monkeypatch: pytest.MonkeyPatch
     recipe = make_config(make_source("synthetic", folder="", weight=3, batch=5), make_source())
     with open_sources(recipe, tmp_path / "photos", CPU) as mixture:
         photographs, data = mixture.sources
-        assert photographs.weight == 3 and len(photographs.draw(0, torch.Generator()).names) == 5
+        assert photographs.weight == 3 and len(photographs.sample_batch(0, torch.Generator()).names) == 5
     assert isinstance(data, DataSource)
     with open_sources(make_config(make_source()), tmp_path / "photos", CPU) as mixture:
         assert [source.label for source in mixture.sources] == ["numbered", "synthetic"]
 
 
 def test_nothing_to_train_on() -> None:
-    with pytest.raises(DataError, match=r"nothing to train on: .*--images DIR.*--data NAME=DIR"):
+    with pytest.raises(DataError, match=r"nothing to train on: .*\(images\).*\(sources\)"):
         open_sources(make_config(), None, CPU)
-    with pytest.raises(DataError, match="the source cub has no folder: give --data cub=DIR"):
+    with pytest.raises(DataError, match="the source cub has no folder: give data cub=DIR"):
         open_sources(make_config(make_source("cub", folder="")), None, CPU)
     with pytest.raises(DataError, match="no data set 'cubb'; did you mean 'cub'"):
         open_sources(make_config(make_source("cubb")), None, CPU)
@@ -233,9 +233,9 @@ def test_a_set_that_the_check_refuses_is_not_trained_on(monkeypatch: pytest.Monk
     with pytest.raises(DataError) as caught:
         open_sources(make_config(make_source("own")), None, CPU)
     message = str(caught.value)
-    assert message.startswith("own in anywhere has 4 faults: ")
-    assert message.count("expected a number, got 'x'") == 3 and "; …. Mend them" in message
-    assert "`ucn data check own DIR`" in message and message.endswith("--skip-bad")
+    assert message.startswith("own in anywhere has 4 problems: ")
+    assert message.count("expected a number, got 'x'") == 3 and "; …. Correct them" in message
+    assert "`ucn data check own DIR`" in message and message.endswith("use_skipping=True")
 
 
 def test_faulty_pairs_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,18 +251,18 @@ def test_faulty_pairs_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     ) as mixture:
         (skipped,) = mixture.skipped
         assert (skipped.label, skipped.pairs) == ("own", 3)  # pairs 2, 3 and 9 use these files
-        assert [fault.path.name for fault in skipped.faults] == ["3.png", "9.csv"]
+        assert [problem.path.name for problem in skipped.problems] == ["3.png", "9.csv"]
         data.reads.clear()
         for step in range(1, 40):
             draw(mixture, step)
-        list(mixture.sources[0].validation())
+        list(mixture.sources[0].validation_batches())
     assert not {2, 3, 9} & set(data.reads)
     assert watched[-1] == ("own", watched[-1][2], watched[-1][2])
 
 
 def test_a_set_without_a_good_pair_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, MemoryData(2, bad=["1.png"]))
-    with pytest.raises(DataError, match=r"own in anywhere has 1 faults: .*no pair left to train on"):
+    with pytest.raises(DataError, match=r"own in anywhere has 1 problems: .*no pair is left to train on"):
         open_sources(make_config(make_source("own")), None, CPU, use_skipping=True)
 
 
@@ -272,7 +272,7 @@ def test_where_all_held_out_pairs_are_faulty_the_others_validate(monkeypatch: py
     assert 0 < len(held_out) < 20
     offer(monkeypatch, MemoryData(20, bad=[f"{name.removeprefix('pair-')}.csv" for name in held_out]))
     with open_sources(make_config(make_source("own")), None, CPU, use_skipping=True) as mixture:
-        validated = {name for batch in mixture.sources[0].validation() for name in batch.names}
+        validated = {name for batch in mixture.sources[0].validation_batches() for name in batch.names}
     assert len(validated) > 5 and validated.isdisjoint(held_out)
 
 
@@ -289,9 +289,9 @@ def test_pairs_that_cannot_be_read_are_replaced_while_training(monkeypatch: pyte
     monkeypatch.setattr(sources, "check_data", lambda data, watch: check_data(data, watch, max_pairs=1))
     offer(monkeypatch, LateData(6))
     with open_sources(make_config(make_source()), None, CPU, use_skipping=True) as mixture:
-        assert mixture.late_skips() == ()
+        assert mixture.skipped_pairs() == ()
         names = {name for step in range(1, 10) for name in draw(mixture, step).names}
-        (late,) = mixture.late_skips()
+        (late,) = mixture.skipped_pairs()
     assert "pair-3" not in names and len(names) >= 4
     assert (late.label, late.name) == ("numbered", "pair-3")
     assert late.message == "3.png is 7 × 5, the others are 8 × 5"
@@ -308,14 +308,14 @@ def test_validation_leaves_out_pairs_that_cannot_be_read(monkeypatch: pytest.Mon
     offer(monkeypatch, LateData(4))  # pairs 2 and 3 are held out, or 3 alone
     config = make_config(make_source(), validation_share=0.5)
     with open_sources(config, None, CPU, use_skipping=True) as mixture:
-        (batch,) = mixture.sources[0].validation()
-        assert batch.names == ("pair-2",) and len(mixture.late_skips()) == 1
+        (batch,) = mixture.sources[0].validation_batches()
+        assert batch.names == ("pair-2",) and len(mixture.skipped_pairs()) == 1
     config = make_config(make_source(), validation_share=0.1)
     with (
         open_sources(config, None, CPU, use_skipping=True) as mixture,
         pytest.raises(DataError, match=r"no held-out pair of numbered can be read, .*7 × 5"),
     ):
-        list(mixture.sources[0].validation())
+        list(mixture.sources[0].validation_batches())
 
 
 def test_pairs_that_the_check_cannot_read_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def test_pairs_that_the_check_cannot_read_are_left_out(monkeypatch: pytest.Monke
         (skipped,) = mixture.skipped
         for step in range(1, 12):
             draw(mixture, step)
-        assert skipped.pairs == 1 and mixture.late_skips() == ()
+        assert skipped.pairs == 1 and mixture.skipped_pairs() == ()
 
 
 def test_a_warning_where_validation_is_done_on_what_is_trained_on(
@@ -333,14 +333,14 @@ def test_a_warning_where_validation_is_done_on_what_is_trained_on(
     offer(monkeypatch, MemoryData(1))
     with open_sources(make_config(make_source("own")), None, CPU) as mixture:
         (warning,) = mixture.warnings
-    assert warning.startswith("own: validation uses the pairs that are trained on") and "; add" in warning
+    assert warning.startswith("own: validation uses the training pairs") and "; add" in warning
     offer(monkeypatch, NumberedData(10))
     with open_sources(make_config(make_source()), None, CPU) as mixture:
         assert mixture.warnings == ()
     write_photos(tmp_path / "photos", [(90, 120)])
     with open_sources(make_config(), tmp_path / "photos", CPU) as mixture:
         (warning,) = mixture.warnings
-    assert warning.startswith("synthetic: validation uses the photographs that are trained on")
+    assert warning.startswith("synthetic: validation uses the training photographs")
 
 
 def write_bad_photos(folder: Path, count: int, *bad: int) -> None:
@@ -352,7 +352,7 @@ def write_bad_photos(folder: Path, count: int, *bad: int) -> None:
 def test_photographs_that_cannot_be_read_are_refused_or_skipped(tmp_path: Path) -> None:
     write_bad_photos(tmp_path / "photos", 5, 1, 3)
     with pytest.raises(
-        DataError, match=r"synthetic in .*photos has 2 faults: .*01\.png: .*03\.png: .*--skip-bad"
+        DataError, match=r"synthetic in .*photos has 2 problems: .*01\.png: .*03\.png: .*use_skipping=True"
     ):
         open_sources(make_config(), tmp_path / "photos", CPU)
     seen: list[tuple[str, int, int]] = []
@@ -365,7 +365,7 @@ def test_photographs_that_cannot_be_read_are_refused_or_skipped(tmp_path: Path) 
     assert isinstance(source, PhotoSource) and source.held_out.names == ["00.png"]
     assert source.training.names == ["02.png", "04.png"]
     assert (skipped.label, skipped.pairs) == ("synthetic", 2)
-    assert [fault.path.name for fault in skipped.faults] == ["01.png", "03.png"]
+    assert [problem.path.name for problem in skipped.problems] == ["01.png", "03.png"]
     assert seen == [("synthetic", done, 5) for done in range(1, 6)]
 
 
@@ -384,5 +384,5 @@ def test_where_one_part_of_the_photographs_is_bad_the_other_serves_both(
 
 def test_photographs_that_are_all_bad_are_refused(tmp_path: Path) -> None:
     write_bad_photos(tmp_path / "photos", 2, 0, 1)
-    with pytest.raises(DataError, match=r"has 2 faults: .*Without them there is no photograph left"):
+    with pytest.raises(DataError, match=r"has 2 problems: .*Without them no photograph is left"):
         open_sources(make_config(), tmp_path / "photos", CPU, use_skipping=True)

@@ -45,11 +45,11 @@ def write_folder(folder: Path, prefix: str, count: int, *bad: int) -> SourceConf
 
 
 def draw(mixture: Mixture, step: int) -> PairBatch:
-    return mixture.draw(step, torch.Generator().manual_seed(step))
+    return mixture.sample_batch(step, torch.Generator().manual_seed(step))
 
 
 def draw_batch(source: PhotoSource) -> PairBatch:
-    return source.draw(0, torch.Generator().manual_seed(0))
+    return source.sample_batch(0, torch.Generator().manual_seed(0))
 
 
 def draw_names(mixture: Mixture, steps: int) -> list[str]:
@@ -75,7 +75,7 @@ def test_entries_are_mixed_within_batches_by_their_weights(tmp_path: Path) -> No
     assert sum(counts[f"f{index}.png"] for index in (1, 2)) / 600 == pytest.approx(0.75, abs=0.06)
     assert set(counts) == {"f1.png", "f2.png"} | {f"m{index}.png" for index in range(1, 12)}
     # Validation mixes by weight, too.
-    held_out = Counter(name for batch in source.validation() for name in batch.names)
+    held_out = Counter(name for batch in source.validation_batches() for name in batch.names)
     assert set(held_out) == {"f0.png", "m0.png"} and held_out["f0.png"] > held_out["m0.png"]
 
 
@@ -94,7 +94,7 @@ def test_validation_shows_photographs_as_they_are(tmp_path: Path) -> None:
     mixed = {"side": 64, "points": 20, "blend_share": 1.0, "collage_share": 1.0, "border": "other"}
     source, _ = open_one(make_config(entry, synthetic=mixed))
     plain, _ = open_one(make_config(entry, synthetic=mixed | {"blend_share": 0.0, "collage_share": 0.0}))
-    found, expected = list(source.validation()), list(plain.validation())
+    found, expected = list(source.validation_batches()), list(plain.validation_batches())
     assert len(found) == len(expected) == 32
     assert torch.equal(found[0].image0, expected[0].image0) and found[-1].names == expected[-1].names
     assert not torch.equal(draw_batch(source).image0, draw_batch(plain).image0)
@@ -123,7 +123,7 @@ def test_entries_of_other_batches_and_losses_stay_apart(tmp_path: Path) -> None:
     with open_sources(make_config(*entries), None, CPU) as mixture:
         labels = [source.label for source in mixture.sources]
         losses = [source.loss for source in mixture.sources]
-        sizes = [len(source.draw(0, torch.Generator()).names) for source in mixture.sources]
+        sizes = [len(source.sample_batch(0, torch.Generator()).names) for source in mixture.sources]
     # Each group stands where its first entry does.
     assert labels == ["synthetic + synthetic-4", "synthetic-2", "synthetic-3 + synthetic-5"]
     assert sizes == [2, 3, 2]
@@ -133,11 +133,12 @@ def test_entries_of_other_batches_and_losses_stay_apart(tmp_path: Path) -> None:
     assert open_one(make_config(folders[0], same))[0].label == "synthetic + synthetic-2"
 
 
-def test_a_fault_is_blamed_on_its_entry(tmp_path: Path) -> None:
+def test_a_problem_is_blamed_on_its_entry(tmp_path: Path) -> None:
     good = write_folder(tmp_path / "good", "g", 4)
     bad = write_folder(tmp_path / "bad", "b", 5, 0, 3)
     with pytest.raises(
-        DataError, match=r"^synthetic-2 in \S*/bad has 2 faults: \S*b3\.png: .*b0\.png: .*--skip-bad$"
+        DataError,
+        match=r"^synthetic-2 in \S*/bad has 2 problems: \S*b3\.png: .*b0\.png: .*use_skipping",
     ):
         open_sources(make_config(good, bad), None, CPU)
     seen: list[tuple[str, int, int]] = []
@@ -146,14 +147,14 @@ def test_a_fault_is_blamed_on_its_entry(tmp_path: Path) -> None:
     ) as mixture:
         (skipped,) = mixture.skipped
     assert (skipped.label, skipped.pairs) == ("synthetic-2", 2)
-    assert sorted(fault.path.name for fault in skipped.faults) == ["b0.png", "b3.png"]
+    assert sorted(problem.path.name for problem in skipped.problems) == ["b0.png", "b3.png"]
     assert seen == [
         *(("synthetic", done, 4) for done in range(1, 5)),
         *(("synthetic-2", done, 5) for done in range(1, 6)),
     ]
 
 
-def test_the_same_file_in_two_entries_is_a_fault_of_each_once(tmp_path: Path) -> None:
+def test_the_same_file_in_two_entries_is_a_problem_of_each_once(tmp_path: Path) -> None:
     entry = write_folder(tmp_path / "photos", "p", 4, 2)
     source, mixture = open_one(make_config(entry, entry), use_skipping=True)
     assert [(skipped.label, skipped.pairs) for skipped in mixture.skipped] == [
@@ -166,7 +167,7 @@ def test_the_same_file_in_two_entries_is_a_fault_of_each_once(tmp_path: Path) ->
 def test_an_entry_without_a_readable_photograph_is_refused(tmp_path: Path) -> None:
     good = write_folder(tmp_path / "good", "g", 4)
     bad = write_folder(tmp_path / "bad", "b", 2, 0, 1)
-    with pytest.raises(DataError, match=r"^synthetic-2 in \S*/bad has 2 faults: .*no photograph left$"):
+    with pytest.raises(DataError, match=r"^synthetic-2 in \S*/bad has 2 problems: .*no photograph is left$"):
         open_sources(make_config(good, bad), None, CPU, use_skipping=True)
 
 
@@ -175,13 +176,13 @@ def test_a_warning_names_the_entries_that_validate_on_what_they_train_on(tmp_pat
     several = write_folder(tmp_path / "several", "s", 4)
     source, mixture = open_one(make_config(several, lone))
     (warning,) = mixture.warnings
-    assert warning.startswith("synthetic-2: validation uses the photographs that are trained on")
+    assert warning.startswith("synthetic-2: validation uses the training photographs")
     assert source.held_out.names == ["s0.png", "l0.png"] and "l0.png" in source.training.names
     # Without a part of its own that can be read, an entry's other part serves for both.
     half = write_folder(tmp_path / "half", "h", 3, 0)
     source, mixture = open_one(make_config(several, half), use_skipping=True)
     assert source.held_out.names == ["s0.png", "h1.png", "h2.png"]
-    assert mixture.warnings[0].startswith("synthetic-2: ") and len(mixture.skipped[0].faults) == 1
+    assert mixture.warnings[0].startswith("synthetic-2: ") and len(mixture.skipped[0].problems) == 1
     # One bank for both where nobody has others.
     source, _ = open_one(make_config(lone, lone))
     assert source.training is source.held_out and source.warning.startswith("synthetic + synthetic-2: ")
@@ -192,7 +193,7 @@ def test_photographs_are_read_once(tmp_path: Path) -> None:
     path = tmp_path / "lone" / "l0.png"
     seen: list[tuple[int, int]] = []
     found = read_photographs("synthetic", entry, ([path], [path]), lambda *now: seen.append(now))
-    assert seen == [(1, 1)] and found.training is found.held_out and found.faults == ()
+    assert seen == [(1, 1)] and found.training is found.held_out and found.problems == ()
 
 
 @pytest.fixture
@@ -236,10 +237,10 @@ def test_warps_and_parts_of_a_set_hold_out_the_same_images(birds: Path) -> None:
         trained = {
             path
             for step in range(20)
-            for name in pairs.draw(step, torch.Generator().manual_seed(step)).names
+            for name in pairs.sample_batch(step, torch.Generator().manual_seed(step)).names
             for path in name.split("--")
         }
-        validated = {name for batch in pairs.validation() for name in batch.names}
+        validated = {name for batch in pairs.validation_batches() for name in batch.names}
     assert trained == {path.name for path in training}
     assert {part.split("/")[-1] for name in validated for part in name.split("--")} <= {
         path.stem for path in held_out
@@ -257,11 +258,11 @@ def test_warps_mix_with_folders_of_photographs(birds: Path, tmp_path: Path) -> N
 def test_a_bad_image_of_a_warped_set_is_found_by_the_check_of_the_set(birds: Path) -> None:
     (image, *_) = sorted(birds.rglob("*.png"))
     image.write_bytes(image.read_bytes()[:100])
-    with pytest.raises(DataError, match=rf"^cub in \S*birds has 1 faults: \S*{image.name}: "):
+    with pytest.raises(DataError, match=rf"^cub in \S*birds has 1 problems: \S*{image.name}: "):
         open_sources(make_config(warp_birds(birds)), None, CPU)
     source, mixture = open_one(make_config(warp_birds(birds)), use_skipping=True)
     (skipped,) = mixture.skipped
-    assert skipped.label == "cub" and [fault.path for fault in skipped.faults] == [image]
+    assert skipped.label == "cub" and [problem.path for problem in skipped.problems] == [image]
     assert len(source.training) + len(source.held_out) == 11
 
 
@@ -276,14 +277,14 @@ def test_a_file_that_goes_bad_after_the_check_is_blamed_on_the_set(
         return report
 
     monkeypatch.setattr(sources, "check_data", check_and_spoil)
-    with pytest.raises(DataError, match=r"^cub in \S*birds has 1 faults: "):
+    with pytest.raises(DataError, match=r"^cub in \S*birds has 1 problems: "):
         open_sources(make_config(warp_birds(birds)), None, CPU)
 
 
 def test_images_that_are_not_files_cannot_be_warped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "open_data", lambda *_: NumberedData(5))
     entry = SourceConfig("video", "clips", use_warps=True)
-    with pytest.raises(DataError, match=r"^video has images that are not files of their own \(numbered"):
+    with pytest.raises(DataError, match=r"^video has images that are not separate files \(numbered"):
         open_sources(make_config(entry), None, CPU)
 
 

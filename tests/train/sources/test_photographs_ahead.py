@@ -10,18 +10,18 @@ from support.photo_cases import write_photos
 from support.train_cases import CPU, make_config
 from ucn.config import TrainConfig
 from ucn.data.io import write_image
-from ucn.data.loading import mix_seed
+from ucn.data.loading import derive_seed
 from ucn.data.synthetic import make_pairs
-from ucn.train.distributed import Team, open_shared_sources
+from ucn.train.distributed import ProcessGroup, open_shared_sources
 from ucn.train.sources import photographs
 from ucn.train.sources.batches import Mixture, open_sources
 from ucn.train.sources.photographs import PhotoSource, _count_ahead
-from ucn.types import LateNames, PairBatch
+from ucn.types import LazyNames, PairBatch
 
 CUDA = torch.device("cuda", 0)
 FIELDS = ("image0", "image1", "points0", "points1", "is_valid")
 MIXED = {"affine_share": 0.25, "spline_share": 0.25, "parallax_share": 0.25}
-VARIED = {"blend_share": 0.5, "collage_share": 0.5, "border": "other", "relight": 0.5, "recolour": 0.5}
+VARIED = {"blend_share": 0.5, "collage_share": 0.5, "border": "other", "illumination": 0.5, "recolour": 0.5}
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +49,11 @@ def make_run(
     return make_config(**{"batch": batch, "synthetic": base, "sources": [entry]} | changes)
 
 
-def join(rank: int) -> Team:
+def join(rank: int) -> ProcessGroup:
     """One of two processes that are not there."""
-    team = Team()
-    team.rank, team.size = rank, 2
-    return team
+    group = ProcessGroup()
+    group.rank, group.size = rank, 2
+    return group
 
 
 def open_one(config: TrainConfig) -> PhotoSource:
@@ -64,7 +64,7 @@ def open_one(config: TrainConfig) -> PhotoSource:
 
 
 def draw(source: PhotoSource, number: int, seed: int = 0) -> PairBatch:
-    return source.draw(number, torch.Generator().manual_seed(seed))
+    return source.sample_batch(number, torch.Generator().manual_seed(seed))
 
 
 def is_equal(first: PairBatch, second: PairBatch) -> bool:
@@ -88,7 +88,7 @@ def test_batches_are_parts_of_what_is_made_at_once(
     config = make_run(photos, 16, synthetic)
     source = open_one(config)
     for group in (0, 3):
-        seed = mix_seed(config.seed, "photographs", "synthetic", group)
+        seed = derive_seed(config.seed, "photographs", "synthetic", group)
         whole = make_pairs(source.training, 32, config.synthetic, torch.Generator().manual_seed(seed))
         for place in (0, 1):
             # The generator of the step has no say.
@@ -139,7 +139,7 @@ def test_names_fit_the_images_and_wait_until_they_are_asked_for(tmp_path: Path, 
     source = open_one(make_run(folder, 8, {"photometric": 0.0}))
     for number in range(4):
         batch = draw(source, number)
-        assert isinstance(batch.names, LateNames) and len(batch.names) == 8
+        assert isinstance(batch.names, LazyNames) and len(batch.names) == 8
         found = (batch.image0.mean(dim=(1, 2, 3)) * 255).round().int().tolist()
         assert [greys[name] for name in batch.names] == found
 
@@ -164,12 +164,14 @@ def test_sources_seeds_and_processes_draw_other_pairs(photos: Path, as_on_a_gpu:
         open_shared_sources(replace(config, batch=16), None, CPU, join(1)),
     ]
     first = open_shared_sources(replace(config, batch=16), None, CPU, join(0))
-    batches = [source.draw(0, torch.Generator()) for mixture in mixtures for source in mixture.sources]
+    batches = [
+        source.sample_batch(0, torch.Generator()) for mixture in mixtures for source in mixture.sources
+    ]
     assert len(batches) == 6
     for index, batch in enumerate(batches):
         assert all((batch.image0 != other.image0).any() for other in batches[:index])
     # The first process of several draws from the seed of the run.
-    assert is_equal(first.sources[0].draw(0, torch.Generator()), batches[0])
+    assert is_equal(first.sources[0].sample_batch(0, torch.Generator()), batches[0])
 
 
 @pytest.mark.parametrize("batch", [4, 33])
@@ -187,8 +189,8 @@ def test_one_batch_at_a_time_comes_from_the_generator_of_the_step(
 
 def test_validation_does_not_change(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_run(photos, 16)
-    expected = list(open_one(config).validation())
+    expected = list(open_one(config).validation_batches())
     monkeypatch.setattr(photographs, "_count_ahead", lambda *_: 2)
-    found = list(open_one(config).validation())
+    found = list(open_one(config).validation_batches())
     assert len(found) == len(expected) == 4
     assert all(is_equal(one, other) for one, other in zip(found, expected, strict=True))

@@ -1,7 +1,6 @@
-"""Truth by geometry: where points go through a homography, a flow, a disparity, or a depth and a pose."""
+"""Ground truth by geometry: points warped by a homography, a flow, a disparity, or a depth and a pose."""
 
 from ucn.geometry.warp.depth import (
-    is_depth_consistent,
     is_hidden,
     is_seen_through,
     is_smooth,
@@ -18,7 +17,6 @@ from ucn.geometry.warp.flow import (
     is_flow_consistent,
     is_nearest_by_disparity,
     targets_of_flow,
-    warp_points_by_disparity,
     warp_points_by_flow,
 )
 from ucn.geometry.warp.homography import homography_from_corners, homography_from_points, warp_points
@@ -30,7 +28,6 @@ __all__ = [
     "flow_from_disparity",
     "homography_from_corners",
     "homography_from_points",
-    "is_depth_consistent",
     "is_disparity_consistent",
     "is_flow_consistent",
     "is_hidden",
@@ -45,6 +42,5 @@ __all__ = [
     "unproject",
     "warp_points",
     "warp_points_by_depth",
-    "warp_points_by_disparity",
     "warp_points_by_flow",
 ]

@@ -1,9 +1,9 @@
-"""Points through depth and camera motion, and which of them the other view sees.
+"""Points warped by depth and relative pose, and their visibility in the other view.
 
-A camera looks along z, with x to the right and y down. ``K`` (3, 3) takes its coordinates to pixels, of which
-the top-left one has its centre at (0, 0). ``T_0to1`` (4, 4) takes coordinates of camera 0 to camera 1's.
-A depth is a z coordinate, not the length of a ray. Unknown depths are NaN, and so is what follows from them;
-depths that are not finite and above 0 count as unknown.
+A camera looks along z, with x to the right and y down. ``K`` (3, 3) maps its coordinates to pixels; the
+centre of the top-left pixel is (0, 0). ``T_0to1`` (4, 4) maps coordinates of camera 0 to camera 1. A depth is
+a z coordinate, not the length of a ray. Unknown depths are NaN, and so are results that depend on them;
+depths that are not finite and above 0 are unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ucn.geometry.warp.bilinear import neighbours
 
 
 def unproject(points: Tensor, depth: Tensor, K: Tensor) -> Tensor:
-    """Where pixels of known depth lie in their camera's coordinates.
+    """Back-projects pixels of known depth to camera coordinates.
 
     Args:
         points: (B, N, 2) pixels.
@@ -40,12 +40,12 @@ def unproject(points: Tensor, depth: Tensor, K: Tensor) -> Tensor:
 
 
 def project(points3d: Tensor, K: Tensor, T: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Where points in space are seen.
+    """Projects 3D points to pixels.
 
     Args:
         points3d: (B, N, 3).
-        K: (B, 3, 3) of the camera that looks.
-        T: (B, 4, 4) that takes the points to its coordinates; None where they have them already.
+        K: (B, 3, 3) intrinsics.
+        T: (B, 4, 4) from the points' coordinates to the camera's; None where they are the same.
 
     Returns:
         (B, N, 2) pixels, not limited to the image, and (B, N) depths; both NaN behind the camera.
@@ -66,7 +66,7 @@ def project(points3d: Tensor, K: Tensor, T: Tensor | None = None) -> tuple[Tenso
 def warp_points_by_depth(
     points0: Tensor, depth0: Tensor, K0: Tensor, K1: Tensor, T_0to1: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Points of view 0 into view 1, whether or not something hides them there.
+    """Warps points of view 0 to view 1, whether or not they are occluded there.
 
     Args:
         points0: (B, N, 2) pixels of view 0.
@@ -86,12 +86,12 @@ def warp_points_by_depth(
 
 
 def sample_depth(depth_map: Tensor, points: Tensor, tolerance: float = 0.05) -> Tensor:
-    """Depths at points, read from a map only where that says something.
+    """Samples a depth map at points, except at depth discontinuities.
 
-    What is mixed bilinearly is 1 / depth, which is linear on planes. Every pixel with a share in the mixture
-    must be known, and the farthest of them must not be farther than the nearest by more than the tolerance:
-    between the two sides of an edge there is no surface. In the outer half of the border pixels the border
-    pixel answers.
+    The inverse depth, which is linear on planes, is interpolated bilinearly. Every pixel of non-zero weight
+    must be known, and the farthest must not be farther than the nearest by more than the tolerance, since
+    there is no surface between the two sides of a discontinuity. In the outer half of the border pixels the
+    border pixel has all the weight.
 
     Args:
         depth_map: (B, H, W).
@@ -99,7 +99,7 @@ def sample_depth(depth_map: Tensor, points: Tensor, tolerance: float = 0.05) -> 
         tolerance: relative.
 
     Returns:
-        (B, N); NaN where unknown, on an edge, or off the map.
+        (B, N); NaN where unknown, at a discontinuity, or outside the map.
 
     Raises:
         ValueError: the shapes do not fit, or the tolerance is negative.
@@ -110,24 +110,24 @@ def sample_depth(depth_map: Tensor, points: Tensor, tolerance: float = 0.05) -> 
     inverse = (1 / _known(depth_map)).reshape(batch, height * width)
     total = inverse.new_zeros(points.shape[:2])
     lowest, highest = torch.full_like(total, torch.inf), torch.zeros_like(total)
-    for index, share in neighbours(points, (height, width)):
-        value, has_share = inverse.gather(1, index), share > 0
-        total = total + (share * value).where(has_share, 0)
-        lowest = torch.minimum(lowest, value.where(has_share, torch.inf))
-        highest = torch.maximum(highest, value.where(has_share, 0))
+    for index, weight in neighbours(points, (height, width)):
+        value, is_used = inverse.gather(1, index), weight > 0
+        total = total + (weight * value).where(is_used, 0)
+        lowest = torch.minimum(lowest, value.where(is_used, torch.inf))
+        highest = torch.maximum(highest, value.where(is_used, 0))
     is_surface = is_on_map & (highest <= (1 + tolerance) * lowest)
     return (1 / total).where(is_surface, torch.nan)
 
 
 def is_smooth(depth_map: Tensor, tolerance: float = 0.05) -> Tensor:
-    """Which pixels lie on a surface and not at its edge, where sensors err by pixels.
+    """Which pixels lie on a surface away from depth discontinuities, where sensors err by pixels.
 
     Args:
         depth_map: (B, H, W).
         tolerance: relative.
 
     Returns:
-        (B, H, W) bool: the pixel and those of its eight neighbours that are on the map are known, and the
+        (B, H, W) bool: the pixel and its eight neighbours, as far as they lie on the map, are known, and the
         farthest is not farther than the nearest by more than the tolerance.
 
     Raises:
@@ -142,13 +142,13 @@ def is_smooth(depth_map: Tensor, tolerance: float = 0.05) -> Tensor:
 
 
 def is_visible(points1: Tensor, depth1: Tensor, depth_map1: Tensor, tolerance: float) -> Tensor:
-    """Which points are where view 1 itself sees a surface.
+    """Which points are visible in view 1, by comparison with its depth map.
 
     Args:
         points1: (B, N, 2) pixels of view 1.
-        depth1: (B, N) their depths there, as `warp_points_by_depth` gives them.
+        depth1: (B, N) their depths there, from `warp_points_by_depth`.
         depth_map1: (B, H, W) of view 1.
-        tolerance: relative; what the two depths may differ by.
+        tolerance: largest relative difference of the two depths.
 
     Returns:
         (B, N) bool; False where either depth is unknown.
@@ -161,52 +161,17 @@ def is_visible(points1: Tensor, depth1: Tensor, depth_map1: Tensor, tolerance: f
     return (measured - depth1).abs() <= tolerance * depth1
 
 
-def is_depth_consistent(
-    points0: Tensor,
-    depth_map0: Tensor,
-    depth_map1: Tensor,
-    K0: Tensor,
-    K1: Tensor,
-    T_0to1: Tensor,
-    tolerance: float,
-) -> Tensor:
-    """Which points come back to where they were: into view 1 by one depth map, and back by the other.
-
-    Args:
-        points0: (B, N, 2) pixels of view 0.
-        depth_map0: (B, H0, W0).
-        depth_map1: (B, H1, W1).
-        K0: (B, 3, 3).
-        K1: (B, 3, 3).
-        T_0to1: (B, 4, 4).
-        tolerance: pixels of view 0 that a point may end from its start.
-
-    Returns:
-        (B, N) bool; False where a depth is unknown, or the point leaves a map or comes behind a camera.
-
-    Raises:
-        ValueError: the shapes do not fit, or the tolerance is negative.
-    """
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance must be at least 0 pixels, got {tolerance}")
-    points1, _ = warp_points_by_depth(points0, sample_depth(depth_map0, points0), K0, K1, T_0to1)
-    depth1 = sample_depth(depth_map1, points1)
-    returned, _ = warp_points_by_depth(points1, depth1, K1, K0, torch.linalg.inv(T_0to1))
-    distance: Tensor = (returned - points0).norm(dim=-1)
-    return distance <= tolerance
-
-
 def nearest_depths(points: Tensor, depth: Tensor, image_hw: tuple[int, int], cell: float = 2) -> Tensor:
     """A coarse z-buffer of sparse points: the smallest depth in each square cell of an image.
 
     Args:
-        points: (B, N, 2) pixels; those off the image are left out.
+        points: (B, N, 2) pixels; those outside the image are left out.
         depth: (B, N).
         image_hw: (H, W).
         cell: side of a cell, pixels.
 
     Returns:
-        (B, ceil(H / cell), ceil(W / cell)); infinite where no point of known depth lies.
+        (B, ceil(H / cell), ceil(W / cell)); infinite in cells without a point of known depth.
 
     Raises:
         ValueError: the shapes do not fit, or the cell is not above 0.
@@ -232,29 +197,28 @@ def is_hidden(
     reach: int = 4,
     tolerance: float = 0.05,
 ) -> Tensor:
-    """Which points nearer ones hide, though those are sparse and leave gaps.
+    """Which points are occluded by nearer points, although those are sparse.
 
-    A point is hidden where a nearer one lies in its own cell, or nearer ones lie on two opposite sides of it:
+    A point is occluded if a nearer one lies in its own cell, or nearer ones lie on two opposite sides of it:
     above and below, or to the left and to the right, within `reach` cells. One side is not enough: on a
-    surface seen at a slant, such as a road, there are always nearer points on one side and farther ones on
-    the other.
+    slanted surface, such as a road, there are always nearer points on one side and farther ones on the other.
 
     Args:
         points: (B, N, 2) pixels.
         depth: (B, N).
         image_hw: (H, W).
-        nearest: what `nearest_depths` made of the points that may hide them, themselves among them or not.
-        cell: as it was given there.
-        reach: cells to look on each side; 0 looks in a point's own cell only.
+        nearest: the z-buffer of `nearest_depths` of the points that may occlude them.
+        cell: as given to `nearest_depths`.
+        reach: cells to search on each side; 0 searches a point's own cell only.
         tolerance: relative; points nearer by less belong to the same surface.
 
     Returns:
-        (B, N) bool; False for points off the image or of unknown depth.
+        (B, N) bool; False for points outside the image or of unknown depth.
 
     Raises:
         ValueError: the shapes do not fit.
     """
-    own, sides, is_used = _look_round(points, depth, image_hw, nearest, cell, reach)
+    own, sides, is_used = _read_surroundings(points, depth, image_hw, nearest, cell, reach)
     limit = (1 - tolerance) * depth
     above, below, left, right = (side < limit for side in sides)
     return is_used & ((own < limit) | (above & below) | (left & right))
@@ -269,37 +233,37 @@ def is_seen_through(
     reach: int = 4,
     tolerance: float = 0.05,
 ) -> Tensor:
-    """Which points cannot be there, since a view's own measurements round them all lie farther away.
+    """Which points contradict a view's own measurements, all of which are farther around them.
 
-    So it is with what has moved since it was measured. As `is_hidden`, with nothing nearer than the point
-    within `reach` and farther points in its own cell or on two opposite sides.
+    This happens where an object has moved since it was measured. A point is seen through if nothing within
+    `reach` is nearer or as near, and farther points lie in its own cell or on two opposite sides.
 
     Args:
         points: (B, N, 2) pixels.
         depth: (B, N).
         image_hw: (H, W).
-        nearest: what `nearest_depths` made of the view's own measurements.
-        cell: as it was given there.
-        reach: cells to look on each side.
+        nearest: the z-buffer of `nearest_depths` of the view's own measurements.
+        cell: as given to `nearest_depths`.
+        reach: cells to search on each side.
         tolerance: relative; points farther by less belong to the same surface.
 
     Returns:
-        (B, N) bool; False for points off the image or of unknown depth.
+        (B, N) bool; False for points outside the image or of unknown depth.
 
     Raises:
         ValueError: the shapes do not fit.
     """
-    own, sides, is_used = _look_round(points, depth, image_hw, nearest, cell, reach)
-    all_round = torch.stack([own, *sides])
+    own, sides, is_used = _read_surroundings(points, depth, image_hw, nearest, cell, reach)
+    surroundings = torch.stack([own, *sides])
     above, below, left, right = (side.isfinite() for side in sides)
     is_measured = own.isfinite() | (above & below) | (left & right)
-    return is_used & is_measured & (all_round.amin(dim=0) > (1 + tolerance) * depth)
+    return is_used & is_measured & (surroundings.amin(dim=0) > (1 + tolerance) * depth)
 
 
-def _look_round(
+def _read_surroundings(
     points: Tensor, depth: Tensor, image_hw: tuple[int, int], nearest: Tensor, cell: float, reach: int
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Smallest depths (B, N) in the points' own cells and above, below, left and right; which are usable."""
+    """Smallest depths (B, N) in the points' cells, above, below, left and right; which points are valid."""
     _check_points(points, depth, "points", "depth")
     h, w = (math.ceil(side / cell) for side in image_hw)
     if nearest.shape != (len(points), h, w):

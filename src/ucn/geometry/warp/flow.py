@@ -1,7 +1,7 @@
-"""Points through flow fields and disparities, and which of them survive the way back.
+"""Points warped by flow fields and disparities, and their forward-backward consistency.
 
-Unknown vectors are NaN (or infinite), and stay unknown: a point whose neighbourhood is not wholly known gets
-NaN. A disparity is that of rectified stereo: image 1 is the right view, so x1 = x0 - d and y1 = y0.
+Unknown vectors are NaN or infinite. A point with an unknown pixel among those it is interpolated from becomes
+NaN. Disparities are of rectified stereo: image 1 is the right view, so x1 = x0 - d and y1 = y0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ucn.geometry.warp.bilinear import neighbours
 
 
 def flow_from_disparity(disparity0: Tensor) -> Tensor:
-    """The flow (B, H, W, 2) from the left to the right view that disparities (B, H, W) mean: (-d, 0).
+    """The flow (B, H, W, 2), (-d, 0), from the left to the right view, of disparities (B, H, W).
 
     Raises:
         ValueError: the shape does not fit.
@@ -43,15 +43,14 @@ def targets_of_flow(flow_0to1: Tensor) -> Tensor:
 
 
 def warp_points_by_flow(points0: Tensor, flow_0to1: Tensor) -> Tensor:
-    """Points through flow fields, which are read bilinearly.
+    """Warps points by flow fields, interpolated bilinearly.
 
-    At a pixel centre the answer is that pixel's own vector, whatever its neighbours. Elsewhere every pixel
-    with a share in the mixture must be known. In the outer half of the border pixels, where there is no
-    further pixel to mix with, the border pixel answers, as it does for descriptors.
+    At a pixel centre only that pixel matters; elsewhere every pixel of non-zero weight must be known. In the
+    outer half of the border pixels the border pixel has all the weight, as for descriptors.
 
     Args:
         points0: (B, N, 2) pixels of image 0.
-        flow_0to1: (B, H, W, 2); what must be added to a point of image 0 to get its place in image 1.
+        flow_0to1: (B, H, W, 2), from points of image 0 to their positions in image 1.
 
     Returns:
         (B, N, 2), not limited to image 1; NaN where the flow is unknown or the point is not on image 0.
@@ -65,32 +64,16 @@ def warp_points_by_flow(points0: Tensor, flow_0to1: Tensor) -> Tensor:
     return points0 + _read_bilinearly(flow_0to1, points0)
 
 
-def warp_points_by_disparity(points0: Tensor, disparity0: Tensor) -> Tensor:
-    """Points of the left view into the right one of a rectified pair: x1 = x0 - d, y1 = y0.
-
-    Args:
-        points0: (B, N, 2) pixels of the left view.
-        disparity0: (B, H, W) of the left view; read as `warp_points_by_flow` reads a flow.
-
-    Returns:
-        (B, N, 2), not limited to image 1; NaN where the disparity is unknown or the point not on image 0.
-
-    Raises:
-        ValueError: the shapes do not fit.
-    """
-    return warp_points_by_flow(points0, flow_from_disparity(disparity0))
-
-
 def is_flow_consistent(points0: Tensor, flow_0to1: Tensor, flow_1to0: Tensor, tolerance: float) -> Tensor:
-    """Which points come back to where they were: forward by one flow, then back by the other.
+    """Which points pass the forward-backward consistency check.
 
-    A point that is hidden in image 1 lands on whatever hides it, and that goes back elsewhere.
+    A point that is occluded in image 1 is mapped to its occluder, whose backward flow leads elsewhere.
 
     Args:
         points0: (B, N, 2) pixels of image 0.
         flow_0to1: (B, H0, W0, 2).
         flow_1to0: (B, H1, W1, 2), as large as image 1.
-        tolerance: pixels of image 0 that the point may end from its start.
+        tolerance: largest round-trip error, in pixels of image 0.
 
     Returns:
         (B, N) bool; False where a vector is unknown or the point leaves image 1.
@@ -111,13 +94,13 @@ def is_flow_consistent(points0: Tensor, flow_0to1: Tensor, flow_1to0: Tensor, to
 def is_disparity_consistent(
     points0: Tensor, disparity0: Tensor, disparity1: Tensor, tolerance: float
 ) -> Tensor:
-    """Which points of the left view come back from the right view: the left-right check of stereo.
+    """Which points of the left view pass the left-right consistency check of stereo.
 
     Args:
         points0: (B, N, 2) pixels of the left view.
         disparity0: (B, H0, W0) of the left view: x1 = x0 - d0.
         disparity1: (B, H1, W1) of the right view, with the same sign: x0 = x1 + d1.
-        tolerance: pixels that the two disparities may differ by.
+        tolerance: largest difference of the two disparities, in pixels.
 
     Returns:
         (B, N) bool; False where a disparity is unknown or the point leaves image 1.
@@ -127,24 +110,24 @@ def is_disparity_consistent(
     """
     if disparity1.ndim != 3:
         raise ValueError(f"disparity1 must be (B, H, W), got {tuple(disparity1.shape)}")
-    back = flow_from_disparity(-disparity1)
-    return is_flow_consistent(points0, flow_from_disparity(disparity0), back, tolerance)
+    flow_1to0 = flow_from_disparity(-disparity1)
+    return is_flow_consistent(points0, flow_from_disparity(disparity0), flow_1to0, tolerance)
 
 
 def is_nearest_by_disparity(disparity0: Tensor, image1_width: int, tolerance: float) -> Tensor:
-    """Which pixels of the left view nothing nearer hides in the right one, from the left disparities alone.
+    """Which pixels of the left view are not occluded in the right one, from the left disparities alone.
 
-    Of the pixels that land in the same pixel of the right view the one with the largest disparity is in
-    front; others are hidden unless their disparity is within the tolerance of it. It takes the place of
-    `is_disparity_consistent` where the right view's disparities were not published.
+    Of the pixels that are mapped to the same pixel of the right view, the one with the largest disparity is
+    in front; others are occluded unless their disparity is within the tolerance of it. This replaces
+    `is_disparity_consistent` for data sets without disparities of the right view.
 
     Args:
         disparity0: (B, H, W) of the left view.
-        image1_width: pixels of the right view.
+        image1_width: width of the right view, in pixels.
         tolerance: pixels of disparity.
 
     Returns:
-        (B, H, W) bool; False where the disparity is unknown or leads outside the right view.
+        (B, H, W) bool; False where the disparity is unknown or the pixel leaves the right view.
 
     Raises:
         ValueError: the shape does not fit, the tolerance is negative, or the width is not positive.
@@ -156,9 +139,9 @@ def is_nearest_by_disparity(disparity0: Tensor, image1_width: int, tolerance: fl
     x1 = targets_of_flow(flow_from_disparity(disparity0))[..., 0]
     is_on_image = (x1 >= -0.5) & (x1 <= image1_width - 0.5)
     columns = x1.where(is_on_image, 0).round().clamp(0, image1_width - 1).long()
-    seen = disparity0.where(is_on_image, -torch.inf)
-    front = seen.new_full((*disparity0.shape[:2], image1_width), -torch.inf)
-    front.scatter_reduce_(2, columns, seen, "amax")
+    inside = disparity0.where(is_on_image, -torch.inf)
+    front = inside.new_full((*disparity0.shape[:2], image1_width), -torch.inf)
+    front.scatter_reduce_(2, columns, inside, "amax")
     return is_on_image & (disparity0 >= front.gather(2, columns) - tolerance)
 
 
@@ -175,7 +158,7 @@ def _read_bilinearly(fields: Tensor, points: Tensor) -> Tensor:
     is_on_image = is_inside(points, (height, width))[..., None]  # (B, N, 1)
     flat = fields.reshape(batch, height * width, channels)
     total = torch.zeros(*points.shape[:2], channels, dtype=fields.dtype, device=fields.device)
-    for index, share in neighbours(points, (height, width)):
+    for index, weight in neighbours(points, (height, width)):
         value = flat.gather(1, index[..., None].expand(-1, -1, channels))
-        total = total + (share[..., None] * value).where(share[..., None] > 0, 0)
+        total = total + (weight[..., None] * value).where(weight[..., None] > 0, 0)
     return total.where(is_on_image & total.isfinite().all(dim=-1, keepdim=True), torch.nan)

@@ -1,4 +1,4 @@
-"""Points through homographies, and homographies from points."""
+"""Points warped by homographies, and homographies from exact correspondences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def warp_points(points: Tensor, H: Tensor) -> Tensor:
-    """Points through homographies.
+    """Warps points by homographies.
 
     Args:
         points: (B, N, 2) pixels.
@@ -25,20 +25,20 @@ def warp_points(points: Tensor, H: Tensor) -> Tensor:
         raise ValueError(f"H must be ({len(points)}, 3, 3), got {tuple(H.shape)}")
     homogeneous = points @ H[:, :, :2].transpose(1, 2) + H[:, None, :, 2]
     depth = homogeneous[..., 2:]
-    smallest = 1e-8 * H[:, 2:].abs().amax(dim=-1, keepdim=True)  # a homography's scale means nothing
+    smallest = 1e-8 * H[:, 2:].abs().amax(dim=-1, keepdim=True)  # a homography has no scale
     depth = torch.where(depth > smallest, depth, torch.full_like(depth, torch.nan))
     return homogeneous[..., :2] / depth
 
 
 def homography_from_corners(corners0: Tensor, corners1: Tensor) -> Tensor:
-    """The homographies that take four points to four points.
+    """The homographies that map four points to four points.
 
     Args:
         corners0: (4, 2) or (B, 4, 2), no three on a line.
         corners1: (B, 4, 2), no three on a line.
 
     Returns:
-        (B, 3, 3), whose last entry is 1; so (0, 0) must not lie on the horizon, and has a depth above 0.
+        (B, 3, 3), whose last entry is 1, so that (0, 0) has a depth above 0; it must not lie on the horizon.
 
     Raises:
         ValueError: the shapes do not fit.
@@ -53,16 +53,16 @@ def homography_from_corners(corners0: Tensor, corners1: Tensor) -> Tensor:
     rows_u = torch.stack([x, y, one, zero, zero, zero, -u * x, -u * y], dim=-1)
     rows_v = torch.stack([zero, zero, zero, x, y, one, -v * x, -v * y], dim=-1)
     system = torch.cat([rows_u, rows_v], dim=1).double()
-    # `solve` itself would wait for the device to say whether a system is singular.
+    # `solve` would synchronise with the device, to check for singular systems.
     solved = torch.linalg.solve_ex(system, torch.cat([u, v], dim=1).double())[0]
     H = torch.cat([solved, solved.new_ones(batch, 1)], dim=1).view(batch, 3, 3)
     return H.to(corners1.dtype)
 
 
 def homography_from_points(points0: Tensor, points1: Tensor) -> Tensor:
-    """The homography (3, 3) that best takes points (N, 2) to points (N, 2), N at least 4, by least squares.
+    """The homography (3, 3) between points (N, 2), N at least 4, by the direct linear transform.
 
-    For points that lie on one homography up to rounding; there is no defence against wrong ones.
+    For points that are related by a homography up to rounding; it is not robust to outliers.
 
     Raises:
         ValueError: the shapes do not fit, or there are fewer than four points.
@@ -78,14 +78,14 @@ def homography_from_points(points0: Tensor, points1: Tensor) -> Tensor:
     rows_v = torch.stack([zero, zero, zero, x, y, one, -v * x, -v * y, -v], dim=-1)
     solution = torch.linalg.svd(torch.cat([rows_u, rows_v]))[2][-1].view(3, 3)
     H: Tensor = torch.linalg.inv(normalise1) @ solution @ normalise0
-    # A homography has no sign and no scale of its own; this one sees the given points in front of it.
+    # A homography has no sign and no scale; this sign gives the points positive depths.
     depths = points0.double() @ H[2, :2] + H[2, 2]
     H = H * depths.sum().sign() / H[2, 2].abs().clamp_min(1e-9 * H.norm())
     return H.to(points1.dtype)
 
 
 def _centre_and_scale(points: Tensor) -> Tensor:
-    """The similarity (3, 3) that brings points to mean 0 and mean distance √2 (Hartley 1997)."""
+    """The similarity (3, 3) that normalises points to mean 0 and mean distance √2 (Hartley 1997)."""
     wide = points.double()
     mean = wide.mean(dim=0)
     scale = 2**0.5 / (wide - mean).norm(dim=-1).mean().clamp_min(1e-9)

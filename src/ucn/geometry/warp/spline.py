@@ -1,4 +1,4 @@
-"""Thin-plate splines: smooth maps of the plane that move given points where they are told."""
+"""Thin-plate splines: smooth warps of the plane with given displacements of control points."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from torch import Tensor
 
 
 class ThinPlateSpline:
-    """Interpolation between fixed control points that bends the plane least (Bookstein 1989, PAMI 11(6)).
+    """The interpolation between control points with the least bending energy (Bookstein 1989, PAMI 11(6)).
 
-    The linear system depends on the controls alone, so it is solved once; after that a warp is two matrix
-    products.
+    The linear system depends on the control points alone and is solved once; a warp is two matrix products.
 
     Attributes:
         controls: (K, 2) pixels.
     """
 
     def __init__(self, controls: Tensor) -> None:
-        """Solves the system of the controls, in float64.
+        """Solves the linear system, in float64.
 
         Args:
-            controls: (K, 2) pixels, K at least 3; no point twice, and not all on a line.
+            controls: (K, 2) pixels, K at least 3; distinct, and not all on a line.
 
         Raises:
-            ValueError: the shape does not fit, or the controls do not fix a spline.
+            ValueError: the shape does not fit, or the controls do not determine a spline.
         """
         if controls.ndim != 2 or controls.shape[-1] != 2 or len(controls) < 3:
             raise ValueError(f"controls must be (K, 2) with K at least 3, got {tuple(controls.shape)}")
         self.controls = controls
         wide = controls.double().cpu()
-        # In units of the controls' spread the system is well conditioned, whatever the pixels are.
+        # Normalised by the spread of the controls, which keeps the system well conditioned.
         self._centre = wide.mean(dim=0).to(controls)
         self._spread = max(float((wide - wide.mean(dim=0)).abs().max()), 1e-9)
         unit = (wide - wide.mean(dim=0)) / self._spread
@@ -45,10 +44,10 @@ class ThinPlateSpline:
         self._solution = solution[:, :count].to(controls)  # (K + 3, K)
 
     def warp(self, points: Tensor, displacements: Tensor) -> Tensor:
-        """Moves points so that control k moves by its displacement, exactly.
+        """Warps points so that control point k moves exactly by its displacement.
 
         Args:
-            points: (B, N, 2) pixels, or (N, 2) for the same ones in each warp, which is cheaper.
+            points: (B, N, 2) pixels, or (N, 2) for the same points in each warp, which is faster.
             displacements: (B, K, 2) pixels.
 
         Returns:
@@ -70,7 +69,7 @@ class ThinPlateSpline:
 
 
 def control_grid(count: int, size_hw: tuple[int, int], device: torch.device | str = "cpu") -> Tensor:
-    """Control points (count * count, 2), row by row, from edge to edge of an image."""
+    """Control points (count * count, 2) on a grid that spans an image, row by row."""
     height, width = size_hw
     y, x = torch.meshgrid(
         torch.linspace(-0.5, height - 0.5, count, device=device),

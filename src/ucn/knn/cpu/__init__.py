@@ -1,1 +1,1 @@
-"""The search on CPUs with bfloat16 units, checked against the reference one folder up."""
+"""The first stage of the search on a CPU, checked against the reference one folder up."""

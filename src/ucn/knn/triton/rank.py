@@ -1,9 +1,9 @@
-"""The second GPU program of the fused search, in Triton: scores, of which it keeps the best.
+"""The second kernel of the fused search: scores of all rows, of which it keeps the best of each bin.
 
-Scores are ``q·b - |b|²/2``, as in the torch search, of float16 copies that are scaled by one power of two.
-A tile is some rows of the database, a split every so manieth tile, and a bin every `BINS`-th row of a split.
-Only the best score of a bin is kept, so that ranking costs an addition and a maximum a pair besides the
-product, and the matrix of scores is never written.
+Scores are ``q·b - |b|²/2``, as in the reference, of float16 copies that are scaled by one power of two. A
+tile is a block of consecutive database rows, a split every n-th tile for n splits, and a bin every `BINS`-th
+row of a split. Only the best score of a bin is kept, so that ranking costs an addition and a maximum per pair
+besides the product, and the matrix of scores is never written to memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ucn.knn.triton.prepare import LOWEST, SIZES, pad_count, split_spots, start_next, wait_for_last
+from ucn.knn.triton.prepare import LOWEST, SIZES, pad_count, start_next, unpack_positions, wait_for_previous
 from ucn.knn.triton.splits import (
     PARTS,
     count_tiles,
@@ -24,9 +24,9 @@ from ucn.knn.triton.splits import (
 )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _finish(values: tl.tensor, IS_HOPPER: tl.constexpr) -> tl.tensor:
-    """The same values, computed before the next product begins, whose registers would else be copies."""
+    """The same values, computed before the next product starts; otherwise its registers would be copied."""
     if IS_HOPPER:
         return tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [values], dtype=tl.float32, is_pure=False, pack=1
@@ -34,21 +34,21 @@ def _finish(values: tl.tensor, IS_HOPPER: tl.constexpr) -> tl.tensor:
     return values
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _exclude(
     scores: tl.tensor,
     centre_x: tl.tensor,
     centre_y: tl.tensor,
-    spots: tl.tensor,
+    packed_xy: tl.tensor,
     radius_squared: tl.tensor,
 ) -> tl.tensor:
-    """Scores without those of columns, whose places are at `spots`, too near the queries' places."""
-    x, y = split_spots(tl.load(spots))
+    """Scores, `LOWEST` for columns whose positions lie within the radius of a query's centre."""
+    x, y = unpack_positions(tl.load(packed_xy))
     is_kept = is_far(centre_x[:, None], centre_y[:, None], x[None, :], y[None, :], radius_squared)
     return tl.where(is_kept, scores, LOWEST)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _keep_best(
     best: tl.tensor,
     scores: tl.tensor,
@@ -57,18 +57,19 @@ def _keep_best(
     BINS: tl.constexpr,
     FOLD: tl.constexpr,
 ) -> tl.tensor:
-    """The best of each bin so far and of a step, in which columns `BINS` apart share a bin.
+    """The best of each bin so far and of this step, in which columns `BINS` apart share a bin.
 
-    `penalties` are addresses.
+    `penalties` are pointers.
     """
-    # A thread holds all columns of its bins, so nothing moves. Were penalties added to the unshaped scores,
-    # Triton would have the product start with them, which tensor cores cannot do beside another product.
+    # A thread holds all columns of its bins, so no data is exchanged. If penalties were added before the
+    # reshape, Triton would use them as the product's accumulator, and tensor cores could not overlap
+    # products.
     parts = tl.reshape(scores, [ROWS, FOLD, BINS])
     parts += tl.reshape(tl.load(penalties), [FOLD, BINS])[None, :, :]
     return tl.maximum(best, tl.max(parts, axis=1))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _rank_far(
     first_best: tl.tensor,
     second_best: tl.tensor,
@@ -86,16 +87,16 @@ def _rank_far(
     STAGES: tl.constexpr,
     IS_HOPPER: tl.constexpr,
 ) -> tl.tensor:
-    """The best scores of both blocks of queries over all steps but those in a gap.
+    """The best scores of both blocks of queries over all steps except those in a gap.
 
-    Triton waits for a product that is used in the same step. That of the second block is used in the next
-    one, so tensor cores make it while the scores of the first block are compared.
+    Triton waits for a product that is used in the same step. The product of the second block is used in the
+    next step, so tensor cores compute it while the scores of the first block are compared.
     """
     BINS: tl.constexpr = COLUMNS // FOLD
     depth, columns = tl.arange(0, D_PAD), tl.arange(0, COLUMNS)
     offsets = columns[None, :] * D_PAD + depth[:, None]
     second_scores = tl.full([ROWS, COLUMNS], LOWEST, tl.float32)
-    # Else the compiler keeps a way around the loop, and lets no product run beside others.
+    # Without this the compiler keeps a branch around the loop and does not overlap products.
     tl.assume(tiles > 0)
     for step in tl.range(0, tiles, num_stages=STAGES):
         row = find_row(step, gap_start, gap, COLUMNS)
@@ -111,7 +112,7 @@ def _rank_far(
     return first_best, second_best
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _rank_near(
     first_best: tl.tensor,
     second_best: tl.tensor,
@@ -119,7 +120,7 @@ def _rank_near(
     second: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
-    spots: tl.tensor,
+    packed_xy: tl.tensor,
     centres: tl.tensor,
     first_row: tl.tensor,
     N: tl.tensor,
@@ -132,9 +133,9 @@ def _rank_near(
     FOLD: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> tl.tensor:
-    """The best scores of both blocks of queries over steps with places to exclude, one after the other.
+    """The best scores of both blocks of queries over steps with positions to exclude, one after the other.
 
-    These are few, and done in parts of a row per bin, so that places fit into the registers.
+    There are few such steps. They are split into parts of one row per bin, so that positions fit registers.
     """
     BINS: tl.constexpr = COLUMNS // FOLD
     depth, columns = tl.arange(0, D_PAD), tl.arange(0, BINS)
@@ -145,26 +146,26 @@ def _rank_near(
         row = find_row(part // FOLD, 0, 0, COLUMNS) + part % FOLD * BINS
         rows = tl.load(copies + row.to(tl.int64) * D_PAD + offsets)
         own = row + columns
-        scores = _exclude(tl.dot(first, rows), first_x, first_y, spots + own, radius_squared)
+        scores = _exclude(tl.dot(first, rows), first_x, first_y, packed_xy + own, radius_squared)
         first_best = _keep_best(first_best, scores, penalties + own, ROWS, BINS, 1)
-        scores = _exclude(tl.dot(second, rows), second_x, second_y, spots + own, radius_squared)
+        scores = _exclude(tl.dot(second, rows), second_x, second_y, packed_xy + own, radius_squared)
         second_best = _keep_best(second_best, scores, penalties + own, ROWS, BINS, 1)
     return first_best, second_best
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _read_centres(centres: tl.tensor, first_row: tl.tensor, N: tl.tensor, ROWS: tl.constexpr) -> tl.tensor:
-    """The x and y of sorted centres; any, where there are no rows."""
+    """The x and y of sorted centres; undefined past the last."""
     rows = first_row + tl.arange(0, ROWS)
     return tl.load(centres + rows), tl.load(centres + pad_count(N) + rows)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _rank_long(
     row_starts: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
-    spots: tl.tensor,
+    packed_xy: tl.tensor,
     centres: tl.tensor,
     first_row: tl.tensor,
     N: tl.tensor,
@@ -177,10 +178,10 @@ def _rank_long(
     COLUMNS: tl.constexpr,
     FOLD: tl.constexpr,
     DEPTH: tl.constexpr,
-    HAS_OUTSIDE: tl.constexpr,
+    HAS_EXCLUSION: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> tl.tensor:
-    """The best scores of one block of queries, which are read anew in each step."""
+    """The best scores of one block of queries, which are loaded again in each step."""
     BINS: tl.constexpr = COLUMNS // FOLD
     depth, columns = tl.arange(0, DEPTH), tl.arange(0, COLUMNS)
     offsets = columns[None, :] * D_PAD + depth[:, None]
@@ -192,15 +193,15 @@ def _rank_long(
         for start in tl.range(0, D_PAD, DEPTH, num_stages=STAGES):
             query = tl.load(row_starts + start + depth[None, :])
             scores = tl.dot(query, tl.load(row_copies + start + offsets), scores)
-        if HAS_OUTSIDE:  # noqa: SIM102 - known when it is compiled, the other is not
+        if HAS_EXCLUSION:  # noqa: SIM102 - a compile-time condition, unlike the next
             if (tile >= first_near) & (tile < first_near + near_tiles):
                 centre_x, centre_y = _read_centres(centres, first_row, N, ROWS)
-                scores = _exclude(scores, centre_x, centre_y, spots + row + columns, radius_squared)
+                scores = _exclude(scores, centre_x, centre_y, packed_xy + row + columns, radius_squared)
         best = _keep_best(best, scores, penalties + row + columns, ROWS, BINS, FOLD)
     return best
 
 
-@triton.jit(do_not_specialize=SIZES)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=SIZES)
 def rank(
     query_copies: tl.tensor,
     copies: tl.tensor,
@@ -210,7 +211,7 @@ def rank(
     candidates: tl.tensor,
     sorted_centres: tl.tensor,
     order: tl.tensor,
-    spots: tl.tensor,
+    packed_xy: tl.tensor,
     heights: tl.tensor,
     radius_squared: tl.tensor,
     N: tl.tensor,
@@ -226,14 +227,14 @@ def rank(
     SLOTS: tl.constexpr,
     STAGES: tl.constexpr,
     BLOCK: tl.constexpr,
-    HAS_OUTSIDE: tl.constexpr,
+    HAS_EXCLUSION: tl.constexpr,
     IS_HOPPER: tl.constexpr,
 ) -> None:
-    """The best scores of two blocks of queries in a split: every so manieth tile of the database."""
+    """The best scores of two blocks of queries in one split of the database."""
     BINS: tl.constexpr = COLUMNS // FOLD
     first_row, item = tl.program_id(0) * (2 * ROWS), tl.program_id(2).to(tl.int64)
-    # In this order: `settle` reads queries before it waits, and must not begin while others still write them.
-    wait_for_last(IS_HOPPER)
+    # In this order: `settle` reads queries before it waits, so it must not start while they are written.
+    wait_for_previous(IS_HOPPER)
     start_next(IS_HOPPER)
     first_rows = first_row + tl.arange(0, ROWS)
     second_rows = first_rows + ROWS
@@ -245,11 +246,11 @@ def rank(
     penalties += start
     own_tiles = count_tiles(M, COLUMNS)
     first_near, near_tiles = 0, 0
-    if D_PAD == DEPTH:  # before places are read, so that one wait serves both
+    if D_PAD == DEPTH:  # loaded before positions, so that one wait serves both
         depth = tl.arange(0, D_PAD)[None, :]
         first, second = tl.load(first_starts + depth), tl.load(second_starts + depth)
-    if HAS_OUTSIDE:
-        spots += start
+    if HAS_EXCLUSION:
+        packed_xy += start
         sorted_centres += item * pad_count(N) * 2
         lowest, highest = find_heights(
             sorted_centres + pad_count(N), first_row, tl.minimum(first_row + 2 * ROWS, N)
@@ -265,23 +266,23 @@ def rank(
                 first_best, second_best, first, second, copies, penalties, own_tiles - near_tiles,
                 first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, STAGES, IS_HOPPER,
             )  # fmt: skip
-        if HAS_OUTSIDE:
+        if HAS_EXCLUSION:
             first_best, second_best = _rank_near(
-                first_best, second_best, first, second, copies, penalties, spots, sorted_centres, first_row,
-                N, radius_squared, first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, STAGES,
+                first_best, second_best, first, second, copies, penalties, packed_xy, sorted_centres,
+                first_row, N, radius_squared, first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, STAGES,
             )  # fmt: skip
     else:
         first_best = _rank_long(
-            first_starts, copies, penalties, spots, sorted_centres, first_row, N, radius_squared, own_tiles,
-            first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, DEPTH, HAS_OUTSIDE, STAGES,
+            first_starts, copies, penalties, packed_xy, sorted_centres, first_row, N, radius_squared,
+            own_tiles, first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, DEPTH, HAS_EXCLUSION, STAGES,
         )  # fmt: skip
         second_best = _rank_long(
-            second_starts, copies, penalties, spots, sorted_centres, first_row + ROWS, N, radius_squared,
-            own_tiles, first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, DEPTH, HAS_OUTSIDE, STAGES,
+            second_starts, copies, penalties, packed_xy, sorted_centres, first_row + ROWS, N, radius_squared,
+            own_tiles, first_near, near_tiles, D_PAD, ROWS, COLUMNS, FOLD, DEPTH, HAS_EXCLUSION, STAGES,
         )  # fmt: skip
     write_totals(extremes + item * blocks * 2, totals + item * PARTS * 2, database_blocks)
     first_own, second_own = first_rows, second_rows
-    if HAS_OUTSIDE:
+    if HAS_EXCLUSION:
         first_own = tl.load(order + item * N + first_rows, mask=first_rows < N, other=0)
         second_own = tl.load(order + item * N + second_rows, mask=second_rows < N, other=0)
     write_best(first_best, candidates, first_rows, first_own, N, item, BINS, SLOTS)

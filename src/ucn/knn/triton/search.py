@@ -1,9 +1,10 @@
-"""Nearest neighbours on a CUDA device in three launches, without a matrix of distances.
+"""Nearest neighbours on a CUDA device in three kernels, without a matrix of distances.
 
-`prepare` makes float16 copies and measures what that rounded away; `rank` multiplies, keeping the best score
-of each bin of rows; `settle` takes the bins that can hold one of the k nearest, which follows from a strict
-bound of the rounding, and measures their rows in float64. However many rows are nearly as near, the answer is
-exact: only the time grows. Launches depend on shapes alone, so they can be captured in a CUDA graph.
+`prepare` makes float16 copies and measures their rounding errors; `rank` multiplies them and keeps the best
+score of each bin of rows; `settle` opens the bins that can contain one of the k nearest rows, by a strict
+bound on the rounding, and computes the distances of their rows in float64. The answer is exact however many
+rows are nearly tied; only the time grows. Launches depend on shapes alone, so they can be captured in a CUDA
+graph.
 """
 
 from __future__ import annotations
@@ -16,45 +17,45 @@ import torch
 from torch import Tensor
 
 from ucn.knn.exclusion import ExclusionRadius
-from ucn.knn.triton.prepare import GROUP, PLACES, prepare
+from ucn.knn.triton.prepare import GROUP, QUERY_PADDING, prepare
 from ucn.knn.triton.rank import rank
 from ucn.knn.triton.settle import settle
-from ucn.knn.triton.splits import MOST_TILES, PARTS
+from ucn.knn.triton.splits import MAX_TILES, PARTS
 from ucn.runtime.kernels import count_blocks, launch_on, round_to_power
 
 MAX_DIMENSION = 512
 MAX_NEIGHBOURS = 8
 
-# Bins that a program of `settle` chooses from: as many as its registers take.
-_MOST_CANDIDATES = 4096
+# Bins that a thread block of `settle` chooses from: as many as its registers hold.
+_MAX_CANDIDATES = 4096
 _GROUP = int(GROUP.value)
-_PLACES = int(PLACES.value)
+_QUERY_PADDING = int(QUERY_PADDING.value)
 _PARTS = int(PARTS.value)
-_MOST_TILES = int(MOST_TILES.value)
-# Registers of a multiprocessor, and most of a thread.
+_MAX_TILES = int(MAX_TILES.value)
+# Registers of a multiprocessor, and the most of a thread.
 _REGISTERS = 65536
-_MOST_REGISTERS = 255
+_MAX_REGISTERS = 255
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How the launches are cut into programs.
+    """Launch parameters of the kernels.
 
     Attributes:
-        rows: queries per product, up to 128; a program of `rank` takes two such blocks.
+        rows: queries per product, up to 128; a thread block of `rank` takes two such blocks.
         columns: database rows per step; a power of two.
-        fold: how many of them share a bin; fewer bins leave room for larger steps, but there are at least 16.
+        fold: database rows of a step that share a bin; a step has at least 16 bins.
         depth: values of a row per step where a row is longer than 128.
-        tiles: most steps per program, up to 32; `fold` times as many rows are in a bin.
-        warps: of 32 threads each.
-        stages: steps that are loaded ahead.
-        resident: programs that a multiprocessor holds at a time.
-        prepare_values: that a program of `prepare` holds at a time.
-        prepare_warps: of such a program.
-        settle_values: of database rows, held at a time by a program of `settle`.
-        settle_warps: of such a program.
-        settle_registers: that a thread of it may have, so that more programs are held at a time; 0 for any.
-        use_chain: whether a launch may begin before the last one has ended, where the device can do that.
+        tiles: most steps per thread block, up to 32; a bin has `fold` times as many rows.
+        warps: per thread block of `rank`.
+        stages: of software pipelining.
+        resident: thread blocks per multiprocessor at a time.
+        prepare_values: per thread block of `prepare` at a time.
+        prepare_warps: per thread block of `prepare`.
+        settle_values: of database rows, per thread block of `settle` at a time.
+        settle_warps: per thread block of `settle`.
+        settle_registers: most registers of a thread of `settle`, for a higher occupancy; 0: no limit.
+        use_chain: programmatic dependent launch, where the device has it.
     """
 
     rows: int = 64
@@ -73,29 +74,29 @@ class Tuning:
     use_chain: bool = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.tiles <= _MOST_TILES:
-            raise ValueError(f"a program of `rank` takes 1 to {_MOST_TILES} tiles, not {self.tiles}")
+        if not 1 <= self.tiles <= _MAX_TILES:
+            raise ValueError(f"tiles must be 1 to {_MAX_TILES}, got {self.tiles}")
 
     @property
     def queries(self) -> int:
-        """How many queries a program ranks."""
+        """Queries per thread block of `rank`."""
         return 2 * self.rows
 
 
-# What was quickest on an H200, where rows have no more values than a step of `rank` takes at a time.
+# The fastest on an H200, for rows that a step of `rank` takes whole.
 _HOPPER = Tuning(tiles=16, prepare_values=4096, prepare_warps=4, settle_values=4096, settle_registers=88)
-_MOST_AT_ONCE = 128
+_MAX_UNSPLIT_DIM = 128
 
 
 @dataclass(frozen=True)
 class FusedNeighbours:
-    """What the search found.
+    """The result of the fused search.
 
     Attributes:
         distances: (B, N, k) float32.
-        indices: (B, N, k) int64, -1 where no row was left.
-        measured: (B, N) int32, how many rows were measured in float64.
-        extremes: float32, lengths and roundings by blocks of rows; all finite where the answer is valid.
+        indices: (B, N, k) int64; -1 where there are fewer than k candidates.
+        measured: (B, N) int32, the number of distances that were computed in float64.
+        extremes: float32 norms and rounding errors by blocks of rows; all finite where the result is valid.
     """
 
     distances: Tensor
@@ -121,13 +122,13 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class _Work:
-    """What one launch leaves to the next."""
+    """Buffers that one kernel writes and the next reads."""
 
     query_copies: Tensor
     copies: Tensor
     candidates: Tensor
     order: Tensor
-    spots: Tensor
+    packed_xy: Tensor
     penalties: Tensor
     totals: Tensor
     sorted_centres: Tensor
@@ -137,7 +138,7 @@ class _Work:
 def can_search(
     queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
 ) -> bool:
-    """Whether `search_fused` takes such inputs (B, N, D) and (B, M, D); others are for the torch search."""
+    """Whether `search_fused` takes these inputs (B, N, D) and (B, M, D) within the budget."""
     (B, N, D), M = queries.shape, database.shape[1]
     if B * N * M == 0 or D > MAX_DIMENSION or k > MAX_NEIGHBOURS or B > 65535 or max(N, M) >= 2**30:
         return False
@@ -153,7 +154,7 @@ def can_search(
         + N * (4 * sizes.splits * sizes.slots + 12 * k + 16)
         + (exclusion is not None) * (8 * sizes.padded + 12 * N)
     )
-    is_held = round_to_power(sizes.splits) * sizes.slots <= _MOST_CANDIDATES
+    is_held = round_to_power(sizes.splits) * sizes.slots <= _MAX_CANDIDATES
     return is_held and B * row_bytes <= memory_bytes
 
 
@@ -169,13 +170,13 @@ def search_fused(
     Args:
         queries: float16, bfloat16 or float32; D up to 512.
         database: of the same type and device.
-        k: how many, up to 8.
+        k: number of neighbours, up to 8.
         exclusion: as in `nearest`, with positions (B, M, 2) that may be expanded.
-        tuning: how the work is cut; a good choice where None.
+        tuning: launch parameters; None chooses them by `choose_tuning`.
 
     Returns:
-        The neighbours. Values that are not finite, or that differ by more than float16 spans, spoil them;
-        `extremes` then is not finite.
+        The neighbours. They are invalid, and `extremes` is not finite, where values are not finite or too
+        large for float16.
     """
     tuning = tuning or choose_tuning(queries.device, queries.shape[2])
     (B, N, _), M = queries.shape, database.shape[1]
@@ -189,9 +190,9 @@ def search_fused(
         torch.empty((B, sizes.blocks, 2), dtype=torch.float32, device=device),
     )
     centres, positions, radius_squared = _read_exclusion(exclusion, work.penalties)
-    common = {"D_PAD": sizes.d_pad, "HAS_OUTSIDE": exclusion is not None, "IS_HOPPER": _is_hopper(device)}
-    # A launch may begin before the last one has ended, the first too: each waits before it writes, and before
-    # it reads what may not be written yet.
+    common = {"D_PAD": sizes.d_pad, "HAS_EXCLUSION": exclusion is not None, "IS_HOPPER": _is_hopper(device)}
+    # A kernel, the first included, may start before the previous one has ended: each waits before it writes,
+    # and before it reads what may not be written yet.
     launch = {**common, "launch_pdl": common["IS_HOPPER"] and tuning.use_chain}
     with launch_on(queries):
         _launch_prepare(queries, database, work, found, centres, positions, sizes, tuning, launch)
@@ -200,20 +201,20 @@ def search_fused(
     return found
 
 
-def _allocate(B: int, N: int, sizes: _Sizes, has_outside: bool, device: torch.device) -> _Work:
-    places = has_outside * 2 * count_blocks(N, _PLACES) * _PLACES
+def _allocate(B: int, N: int, sizes: _Sizes, has_exclusion: bool, device: torch.device) -> _Work:
+    centres = has_exclusion * 2 * count_blocks(N, _QUERY_PADDING) * _QUERY_PADDING
     parts = [
-        sizes.padded, 2 * _PARTS, places, has_outside * 2 * sizes.database_blocks,
+        sizes.padded, 2 * _PARTS, centres, has_exclusion * 2 * sizes.database_blocks,
     ]  # fmt: skip
-    # Each begins at a multiple of 16 bytes: Triton compiles anew for pointers that do not.
+    # Each begins at a multiple of 16 bytes; Triton recompiles for other pointers.
     parts = [B * part + -B * part % 4 for part in parts]
     floats = torch.empty(sum(parts), dtype=torch.float32, device=device)
     return _Work(
         torch.empty((B, N, sizes.d_pad), dtype=torch.float16, device=device),
         torch.empty((B, sizes.padded, sizes.d_pad), dtype=torch.float16, device=device),
         torch.empty((B, N, sizes.splits, sizes.slots), dtype=torch.float32, device=device),
-        torch.empty(B * N if has_outside else 0, dtype=torch.int32, device=device),
-        torch.empty(B * sizes.padded if has_outside else 0, dtype=torch.int64, device=device),
+        torch.empty(B * N if has_exclusion else 0, dtype=torch.int32, device=device),
+        torch.empty(B * sizes.padded if has_exclusion else 0, dtype=torch.int64, device=device),
         *torch.split(floats, parts),
     )
 
@@ -232,7 +233,7 @@ def _launch_prepare(
     (B, N, D), M = queries.shape, database.shape[1]
     prepare[(sizes.blocks, B)](
         queries, database, work.query_copies, work.copies, work.penalties, found.extremes, centres,
-        work.sorted_centres, work.order, positions, work.spots, work.heights, N, M, D, sizes.padded,
+        work.sorted_centres, work.order, positions, work.packed_xy, work.heights, N, M, D, sizes.padded,
         sizes.database_blocks, *queries.stride(), *database.stride(), positions.stride(0),
         BLOCK=sizes.block, QUERY_BLOCK=sizes.query_block, SORTED=sizes.sorted_queries,
         IS_FULL=sizes.d_pad == D, num_warps=tuning.prepare_warps, **launch,
@@ -251,7 +252,7 @@ def _launch_rank(
 ) -> None:
     rank[(count_blocks(N, tuning.queries), sizes.splits, len(work.copies))](
         work.query_copies, work.copies, work.penalties, found.extremes, work.totals, work.candidates,
-        work.sorted_centres, work.order, work.spots, work.heights, radius_squared, N, M, sizes.tiles,
+        work.sorted_centres, work.order, work.packed_xy, work.heights, radius_squared, N, M, sizes.tiles,
         sizes.blocks, sizes.database_blocks, ROWS=tuning.rows, COLUMNS=tuning.columns, FOLD=tuning.fold,
         DEPTH=sizes.depth, SLOTS=sizes.slots, STAGES=tuning.stages, BLOCK=sizes.block,
         num_warps=tuning.warps, num_stages=tuning.stages, **_limit(_count_registers(tuning)), **launch,
@@ -272,7 +273,7 @@ def _launch_settle(
     (B, N, D), M, k = queries.shape, database.shape[1], found.indices.shape[2]
     rows = max(1, min(32, tuning.settle_values // sizes.d_pad))
     settle[(N, B)](
-        queries, database, work.copies, work.penalties, work.totals, work.candidates, centres, work.spots,
+        queries, database, work.copies, work.penalties, work.totals, work.candidates, centres, work.packed_xy,
         radius_squared, found.distances, found.indices, found.measured, N, M, D, sizes.splits, sizes.tiles,
         min(_PARTS, count_blocks(N, tuning.queries)), *queries.stride(), *database.stride(),
         COLUMNS=tuning.columns, BINS=tuning.columns // tuning.fold, SLOTS=sizes.slots,
@@ -286,12 +287,12 @@ def _limit(registers: int) -> dict[str, int]:
 
 
 def choose_tuning(device: torch.device, D: int) -> Tuning:
-    """A good cut for a device and rows of D values: less shared memory asks for smaller steps."""
+    """Launch parameters for a device and rows of D values; less shared memory needs smaller steps."""
     if device.type != "cuda":
         return Tuning()
     facts = _read_device(device)
     if facts.generation == 9:
-        return _HOPPER if D <= _MOST_AT_ONCE else Tuning()
+        return _HOPPER if D <= _MAX_UNSPLIT_DIM else Tuning()
     if facts.shared_bytes >= 140 * 1024:
         return Tuning()
     return Tuning(rows=64 if facts.shared_bytes >= 72 * 1024 else 32, columns=64, fold=1)
@@ -299,12 +300,12 @@ def choose_tuning(device: torch.device, D: int) -> Tuning:
 
 @dataclass(frozen=True)
 class _Device:
-    """What the cut of the work hangs on.
+    """The properties of a device that launch parameters depend on.
 
     Attributes:
-        generation: the first number of the compute capability.
-        processors: multiprocessors.
-        shared_bytes: of shared memory that a program can have.
+        generation: the major version of the compute capability.
+        processors: number of multiprocessors.
+        shared_bytes: of shared memory per thread block.
     """
 
     generation: int
@@ -312,7 +313,7 @@ class _Device:
     shared_bytes: int
 
 
-@cache  # it is asked several times a search, and stays the same
+@cache  # read several times per search
 def _read_device(device: torch.device) -> _Device:
     properties = torch.cuda.get_device_properties(device)
     shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 1024))
@@ -320,67 +321,67 @@ def _read_device(device: torch.device) -> _Device:
 
 
 def _is_hopper(device: torch.device) -> bool:
-    """Whether a launch can begin before the last one has ended: from compute capability 9.0 on."""
+    """Whether the device has programmatic dependent launch: from compute capability 9.0 on."""
     return device.type == "cuda" and _read_device(device).generation >= 9
 
 
 def _count_registers(tuning: Tuning) -> int:
-    """Registers that a thread of `rank` may have, so that as many programs are held as the tuning says."""
-    return min(_MOST_REGISTERS, _REGISTERS // (32 * tuning.warps * tuning.resident) // 8 * 8)
+    """Registers per thread of `rank` that allow `resident` thread blocks per multiprocessor."""
+    return min(_MAX_REGISTERS, _REGISTERS // (32 * tuning.warps * tuning.resident) // 8 * 8)
 
 
-def _plan(queries: Tensor, database: Tensor, k: int, has_outside: bool, tuning: Tuning) -> _Sizes:
-    places = tuning.resident
+def _plan(queries: Tensor, database: Tensor, k: int, has_exclusion: bool, tuning: Tuning) -> _Sizes:
+    capacity = tuning.resident
     if queries.device.type == "cuda":
-        places *= _read_device(queries.device).processors
-    return _plan_sizes(*queries.shape, database.shape[1], k, has_outside, tuning, places)
+        capacity *= _read_device(queries.device).processors
+    return _plan_sizes(*queries.shape, database.shape[1], k, has_exclusion, tuning, capacity)
 
 
 @lru_cache(maxsize=256)
 def _plan_sizes(
-    B: int, N: int, D: int, M: int, k: int, has_outside: bool, tuning: Tuning, places: int
+    B: int, N: int, D: int, M: int, k: int, has_exclusion: bool, tuning: Tuning, capacity: int
 ) -> _Sizes:
-    """Sizes of the launches, where a device holds programs of `rank` in some places at a time."""
+    """Sizes of the launches, for a device that holds `capacity` thread blocks of `rank` at a time."""
     d_pad = max(16, round_to_power(D))
     steps = count_blocks(M, tuning.columns)
-    splits = _choose_splits(B * count_blocks(N, tuning.queries), steps, tuning, places)
+    splits = _choose_splits(B * count_blocks(N, tuning.queries), steps, tuning, capacity)
     tiles = count_blocks(steps, splits)
     padded = splits * tiles * tuning.columns
     block = min(64, tuning.columns, tuning.prepare_values // d_pad)
-    # Sorting takes long, so that more programs share it.
-    query_block = max(1, block // (4 if has_outside else 2))
+    # Smaller blocks where queries are sorted, which takes long.
+    query_block = max(1, block // (4 if has_exclusion else 2))
     database_blocks = count_blocks(padded, block)
     return _Sizes(
         splits=splits,
         tiles=tiles,
-        # Room for the k best in one split and a few that rounding cannot tell from them.
+        # For the k best of one split, and a few that rounding cannot tell from them.
         slots=4 if k == 1 else 8 if k <= 4 else 16,
         padded=padded,
-        depth=d_pad if d_pad <= _MOST_AT_ONCE else tuning.depth,
+        depth=d_pad if d_pad <= _MAX_UNSPLIT_DIM else tuning.depth,
         d_pad=d_pad,
         block=block,
         query_block=query_block,
-        # In few sizes, since each is compiled.
-        sorted_queries=has_outside * min(_GROUP, count_blocks(N, 1024) * 1024),
+        # Rounded up, since each size is compiled.
+        sorted_queries=has_exclusion * min(_GROUP, count_blocks(N, 1024) * 1024),
         database_blocks=database_blocks,
         blocks=database_blocks + count_blocks(N, query_block),
     )
 
 
-def _choose_splits(row_blocks: int, steps: int, tuning: Tuning, places: int) -> int:
-    """In how many stretches the database is searched, so that the last programs end together."""
+def _choose_splits(row_blocks: int, steps: int, tuning: Tuning, capacity: int) -> int:
+    """The number of splits of the database with the shortest estimated time."""
     least = count_blocks(steps, tuning.tiles)
 
     def measure(splits: int) -> int:
-        # Each program also reads its queries and picks its best bins, about the cost of three steps.
-        return count_blocks(row_blocks * splits, places) * (count_blocks(steps, splits) + 3)
+        # A thread block also reads its queries and picks its best bins, at the cost of about three steps.
+        return count_blocks(row_blocks * splits, capacity) * (count_blocks(steps, splits) + 3)
 
-    most = max(least, min(steps, 2 * least + count_blocks(places, row_blocks)))
+    most = max(least, min(steps, 2 * least + count_blocks(capacity, row_blocks)))
     return min(range(least, most + 1), key=measure)
 
 
 def _read_exclusion(exclusion: ExclusionRadius | None, unused: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Places in float32 with x and y side by side, and the squared radius."""
+    """Points in float32 with x and y side by side, and the squared radius."""
     if exclusion is None:
         return unused, unused, 0.0
     centres, positions = exclusion.centres.float().contiguous(), exclusion.positions.float()

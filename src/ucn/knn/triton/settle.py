@@ -1,11 +1,11 @@
-"""The last GPU program of the fused search, in Triton: the nearest among the rows that can be.
+"""The last kernel of the fused search: exact distances of the rows that can be among the nearest.
 
-Why none is missed: let no score that `rank` kept differ from the true one of its row by more than a bound.
-The K best bins are of K different rows, whose true scores are `kth` less the bound at least. One of the K
-nearest has no lower true score than the worst of those, so its score as `rank` computed it is `kth` less two
-bounds at least, and the best of its bin is no lower. Such bins are opened, the whole split where it may have
-more than it named. Their rows' scores are computed again, within the same bound, and held against the same
-threshold; those that reach it are measured in float64.
+Why no neighbour is missed: let every score that `rank` kept be within a bound of its exact value. The K best
+bins contain K different rows, whose exact scores are at least `kth` minus the bound. Each of the K nearest
+rows has an exact score no lower than the worst of those, so its computed score, and with it the best score of
+its bin, is at least `kth` minus two bounds. All bins above this threshold are opened; where every bin that a
+split recorded is, the whole split is, since it may have more. The scores of their rows are computed again,
+within the same bound, and rows above the threshold get their distances in float64.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ucn.knn.triton.prepare import LOWEST, SIZES, find_scale, read_row, split_spots, wait_for_last
+from ucn.knn.triton.prepare import LOWEST, SIZES, find_scale, read_row, unpack_positions, wait_for_previous
 from ucn.knn.triton.splits import PARTS, is_far
 
-# Scores above this are of rows.
+# Lower scores mark empty bins.
 VALID = tl.constexpr(-1.0e38)
 NO_ROW = tl.constexpr(2**31 - 1)
-# Values of a row in a part: with Triton 3.6 eight threads read one at a time, and each adds up its own of all
-# parts. Where Triton hands rows out to more threads, these have more to exchange.
+# Values of a row in a part. With Triton 3.6 eight threads load a part, and each sums its own values over all
+# parts; where Triton distributes rows over more threads, they exchange more.
 ROW_PART = tl.constexpr(64)
-# As in the torch search: distances within a relative 1e-12 tie. Twice that for squares.
+# As in the reference, distances within a relative 1e-12 are ties; twice that for squares.
 TIE = tl.constexpr(2e-12)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _take_first(distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
     """The nearest and its row; of those that tie, the lowest row."""
     smallest = tl.min(distances, axis=0)
@@ -34,7 +34,7 @@ def _take_first(distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
     return tl.max(tl.where(rows == row, distances, -float("inf")), axis=0), row
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _take_last(distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
     """The farthest and its row; of those that tie, the highest row."""
     largest = tl.max(distances, axis=0)
@@ -42,16 +42,16 @@ def _take_last(distances: tl.tensor, rows: tl.tensor) -> tl.tensor:
     return largest, row
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _insert(top: tl.tensor, top_rows: tl.tensor, near: tl.tensor, near_row: tl.tensor) -> tl.tensor:
-    """Replaces the farthest of the best found so far by a row that is nearer, or ties and is lower."""
+    """Replaces the farthest of the best so far by a row that is nearer, or ties with a lower index."""
     far, far_row = _take_last(top, top_rows)
     is_tie = (near <= far + far * TIE) & (near_row < far_row) & (near < float("inf"))
     is_replaced = top_rows == tl.where((near + near * TIE < far) | is_tie, far_row, -1)
     return tl.where(is_replaced, near, top), tl.where(is_replaced, near_row, top_rows)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _find_threshold(
     values: tl.tensor,
     flat: tl.tensor,
@@ -62,29 +62,28 @@ def _find_threshold(
     D: tl.tensor,
     K: tl.constexpr,
 ) -> tl.tensor:
-    """The least score that one of the K nearest rows can have in the product that was computed.
+    """The lowest score that one of the K nearest rows can have in the computed product.
 
-    `length` and `lost` are the lengths of the query and of what float16 changed of it.
+    `length` and `lost` are the norms of the query and of its rounding error in float16.
     """
     left = values
     kth = tl.max(left, axis=0)
     for _ in tl.static_range(K - 1):
-        place = tl.min(tl.where(left == kth, flat, NO_ROW), axis=0)
-        left = tl.where(flat == place, LOWEST, left)
+        entry = tl.min(tl.where(left == kth, flat, NO_ROW), axis=0)
+        left = tl.where(flat == entry, LOWEST, left)
         kth = tl.max(left, axis=0)
     largest, largest_lost = tl.max(lengths, axis=0), tl.max(roundings, axis=0)
-    # What float16 changed, by Cauchy and Schwarz; what sums of D products in float32 can lose on tensor
-    # cores, which cut digits off; the bits of the bin's number, also where scores are zero; the penalty's
-    # own rounding.
+    # The rounding to float16 (Cauchy-Schwarz); the sum of D products in float32 on tensor cores, which
+    # truncate; the bits of the bin index, also where scores are zero; and the rounding of the penalty.
     bound = lost * largest + (length + lost) * largest_lost + 1e-30
     scale = length * largest + 0.5 * largest * largest
     bound += (D + 8) * 2.4e-7 * length * largest + 3.2e-5 * scale
-    # K rows have scores of `kth` at least, so none of the K nearest stands more than two bounds behind.
-    # Where values are not finite, nothing is; the caller sees that in the lengths.
+    # K rows have scores of at least `kth`, so none of the K nearest is more than two bounds below. Where
+    # values are not finite, no row qualifies, and the caller finds infinite norms in `extremes`.
     return tl.where(bound < 1e37, tl.maximum(kth - 2.02 * bound, VALID), float("inf"))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _measure(
     row_start: tl.tensor,
     query: tl.tensor,
@@ -99,38 +98,38 @@ def _measure(
     return tl.sum(difference * difference, axis=0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _find_near(
+@triton.jit
+def _reaches_threshold(
     rows: tl.tensor,
     is_row: tl.tensor,
     copies: tl.tensor,
     penalties: tl.tensor,
     query_copy: tl.tensor,
     threshold: tl.tensor,
-    spots: tl.tensor,
+    packed_xy: tl.tensor,
     centre_x: tl.tensor,
     centre_y: tl.tensor,
     radius_squared: tl.tensor,
     D_PAD: tl.constexpr,
-    HAS_OUTSIDE: tl.constexpr,
+    HAS_EXCLUSION: tl.constexpr,
 ) -> tl.tensor:
-    """Which rows reach the threshold, and are not too near the query's place."""
+    """Which rows reach the threshold and lie outside the exclusion radius."""
     PART: tl.constexpr = query_copy.shape[1]
     values = tl.arange(0, D_PAD // PART)[None, :, None] * PART + tl.arange(0, PART)[None, None, :]
     starts = rows.to(tl.int64)[:, None, None] * D_PAD
     copy = tl.load(copies + starts + values, mask=is_row[:, None, None], other=0.0)
     penalty = tl.load(penalties + rows, mask=is_row, other=LOWEST)
     is_kept = is_row
-    if HAS_OUTSIDE:
-        x, y = split_spots(tl.load(spots + rows, mask=is_row, other=0))
+    if HAS_EXCLUSION:
+        x, y = unpack_positions(tl.load(packed_xy + rows, mask=is_row, other=0))
         is_kept &= is_far(centre_x, centre_y, x, y, radius_squared)
     products = copy.to(tl.float32) * query_copy.to(tl.float32)[None, :, :]
     scores = tl.sum(tl.sum(products, axis=1), axis=1)
     return is_kept & (scores + penalty >= threshold)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _measure_near(
+@triton.jit
+def _measure_rows(
     top: tl.tensor,
     top_rows: tl.tensor,
     rows: tl.tensor,
@@ -143,7 +142,7 @@ def _measure_near(
     D_PAD: tl.constexpr,
     IS_FULL: tl.constexpr,
 ) -> tl.tensor:
-    """The best found so far and among some rows, each of which is measured, and how many these are."""
+    """Updates the best so far with the exact distances of some rows; also returns the number of these."""
     count = 0
     row = tl.min(tl.where(is_near, rows, NO_ROW), axis=0)
     while row < NO_ROW:
@@ -156,8 +155,8 @@ def _measure_near(
     return top, top_rows, count
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _open_bin(
+@triton.jit
+def _pop_bin(
     best: tl.tensor,
     left: tl.tensor,
     flat: tl.tensor,
@@ -166,13 +165,14 @@ def _open_bin(
     BINS: tl.constexpr,
     SLOTS: tl.constexpr,
 ) -> tl.tensor:
-    """Takes the best bin that is left, or its whole split where that may have more bins than it could name.
+    """Takes the best remaining bin, or its whole split where that may have more bins than it recorded.
 
-    What is left after it comes back, then the first row, how far apart rows are in a tile, and how many.
+    Returns:
+        The remaining bins, the first row, the step between rows within a tile, and their number per tile.
     """
     entry = tl.min(tl.where(left == best, flat, NO_ROW), axis=0)
     split = entry // SLOTS
-    # The lowest that the split named; it is left, unless the split was taken whole.
+    # The lowest bin that the split recorded; it remains, unless the split was taken whole.
     last = tl.max(tl.where(flat == split * SLOTS + SLOTS - 1, left, LOWEST), axis=0)
     is_overfull = last >= threshold
     done = tl.where(is_overfull, split * SLOTS, entry)
@@ -183,7 +183,7 @@ def _open_bin(
     return left, first, tl.where(is_overfull, 1, BINS), tl.where(is_overfull, COLUMNS, COLUMNS // BINS)
 
 
-@triton.jit(do_not_specialize=SIZES)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=SIZES)
 def settle(
     queries: tl.tensor,
     database: tl.tensor,
@@ -192,7 +192,7 @@ def settle(
     totals: tl.tensor,
     candidates: tl.tensor,
     centres: tl.tensor,
-    spots: tl.tensor,
+    packed_xy: tl.tensor,
     radius_squared: tl.tensor,
     distances: tl.tensor,
     indices: tl.tensor,
@@ -218,25 +218,21 @@ def settle(
     K_PAD: tl.constexpr,
     ROWS: tl.constexpr,
     IS_FULL: tl.constexpr,
-    HAS_OUTSIDE: tl.constexpr,
+    HAS_EXCLUSION: tl.constexpr,
     IS_HOPPER: tl.constexpr,
 ) -> None:
-    """The K nearest rows of one query, by differences in float64 among those that can be.
-
-    These are in the bins whose best score reaches the threshold. Where all bins that a split could name do,
-    it may have more of them, and is read whole.
-    """
+    """The K nearest rows of one query, by distances in float64 (see the module's docstring)."""
     item = tl.program_id(1).to(tl.int64)
-    place = item * N + tl.program_id(0)
+    query_index = item * N + tl.program_id(0)
     query_row = queries + item * query_stride_item + tl.program_id(0).to(tl.int64) * query_stride_row
     query = read_row(query_row, D, query_stride_value, D_PAD, IS_FULL)
     database += item * stride_item
     first = read_row(database, D, stride_value, D_PAD, IS_FULL)
     centre_x, centre_y = 0.0, 0.0
     start = item * splits * tiles * COLUMNS
-    if HAS_OUTSIDE:
-        centre_x, centre_y = tl.load(centres + place * 2), tl.load(centres + place * 2 + 1)
-        spots += start
+    if HAS_EXCLUSION:
+        centre_x, centre_y = tl.load(centres + query_index * 2), tl.load(centres + query_index * 2 + 1)
+        packed_xy += start
     copies += start * D_PAD
     penalties += start
     scaled = query.to(tl.float32) * find_scale(first.to(tl.float32))
@@ -246,10 +242,10 @@ def settle(
     PART: tl.constexpr = min(D_PAD, ROW_PART)
     query_copy = tl.reshape(query_copy, [D_PAD // PART, PART])
     flat, part = tl.arange(0, SPLITS_PAD * SLOTS), tl.arange(0, PARTS)
-    # What is above hangs on no launch of the search, and whatever wrote it has ended: `rank` lets this begin
-    # after its own wait.
-    wait_for_last(IS_HOPPER)
-    left = tl.load(candidates + place * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
+    # The loads above depend on no kernel of the search, and whatever wrote them has ended, since `rank` lets
+    # this kernel start after its own wait.
+    wait_for_previous(IS_HOPPER)
+    left = tl.load(candidates + query_index * splits * SLOTS + flat, mask=flat < splits * SLOTS, other=LOWEST)
     totals += item * PARTS * 2 + part * 2
     lengths = tl.load(totals, mask=part < parts, other=0.0)
     roundings = tl.load(totals + 1, mask=part < parts, other=0.0)
@@ -260,40 +256,40 @@ def settle(
     count_measured = 0
     best = tl.max(left, axis=0)
     while best >= threshold:
-        left, first_row, step, tile_rows = _open_bin(best, left, flat, threshold, COLUMNS, BINS, SLOTS)
+        left, first_row, step, tile_rows = _pop_bin(best, left, flat, threshold, COLUMNS, BINS, SLOTS)
         for begin in range(0, tile_rows * tiles, ROWS):
             taken = begin + tl.arange(0, ROWS)
             within = taken & (tile_rows - 1)
             rows = first_row + step * ((taken - within) * splits + within)
             is_row = (taken < tile_rows * tiles) & (rows < M)
-            is_near = _find_near(
-                rows, is_row, copies, penalties, query_copy, threshold, spots, centre_x, centre_y,
-                radius_squared, D_PAD, HAS_OUTSIDE,
+            is_near = _reaches_threshold(
+                rows, is_row, copies, penalties, query_copy, threshold, packed_xy, centre_x, centre_y,
+                radius_squared, D_PAD, HAS_EXCLUSION,
             )  # fmt: skip
-            top, top_rows, count = _measure_near(
+            top, top_rows, count = _measure_rows(
                 top, top_rows, rows, is_near, database, query, D, stride_row, stride_value, D_PAD, IS_FULL
             )
             count_measured += count
         best = tl.max(left, axis=0)
-    tl.store(measured + place, count_measured)
-    _write_sorted(tl.where(slots < K, top, float("inf")), top_rows, distances, indices, place, K)
+    tl.store(measured + query_index, count_measured)
+    _write_sorted(tl.where(slots < K, top, float("inf")), top_rows, distances, indices, query_index, K)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _write_sorted(
     top: tl.tensor,
     top_rows: tl.tensor,
     distances: tl.tensor,
     indices: tl.tensor,
-    place: tl.tensor,
+    query_index: tl.tensor,
     K: tl.constexpr,
 ) -> None:
-    """Writes the best from near to far; ties stand by row, and their distances must not decrease."""
+    """Writes the best from near to far; ties are ordered by row, and their distances must not decrease."""
     before, _ = _take_first(top, top_rows)
     for slot in tl.static_range(K):
         squared, row = _take_first(top, top_rows)
         is_row = squared < float("inf")
         before = tl.maximum(before, squared)
-        tl.store(distances + place * K + slot, tl.sqrt(before).to(tl.float32))
-        tl.store(indices + place * K + slot, tl.where(is_row, row, -1).to(tl.int64))
+        tl.store(distances + query_index * K + slot, tl.sqrt(before).to(tl.float32))
+        tl.store(indices + query_index * K + slot, tl.where(is_row, row, -1).to(tl.int64))
         top = tl.where(top_rows == row, float("inf"), top)

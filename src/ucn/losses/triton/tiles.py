@@ -1,4 +1,4 @@
-"""What the GPU programs of losses share, in Triton: tiles of queries and of cells in any layout."""
+"""What the Triton kernels of the losses share: tiles of queries, and of cells with any strides."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ucn.runtime.kernels import round_to_power
 
 QUERIES, CELLS = 64, 64
 """Queries and cells of a tile."""
-_OTHER_BYTES = 2048  # of shared memory, for sums and places of a tile
+_OTHER_BYTES = 2048  # of shared memory, for the sums and positions of a tile
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def load_queries(
     queries: tl.tensor, rows: tl.tensor, N: tl.tensor, D: tl.constexpr, D_PAD: tl.constexpr
 ) -> tl.tensor:
-    """Rows of (N, D), with zeros past the last value and the last row."""
-    places = tl.arange(0, D_PAD)
-    mask = (rows < N)[:, None] & (places < D)[None, :]
-    return tl.load(queries + rows[:, None] * D + places[None, :], mask=mask, other=0.0)
+    """Rows of (N, D), zero-padded."""
+    channels = tl.arange(0, D_PAD)
+    mask = (rows < N)[:, None] & (channels < D)[None, :]
+    return tl.load(queries + rows[:, None] * D + channels[None, :], mask=mask, other=0.0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def load_cells(
     cells: tl.tensor,
     columns: tl.tensor,
@@ -36,52 +36,51 @@ def load_cells(
     D: tl.constexpr,
     D_PAD: tl.constexpr,
 ) -> tl.tensor:
-    """Columns of (D, M), with zeros past the last value and the last column."""
-    places = tl.arange(0, D_PAD)
-    mask = (places < D)[:, None] & (columns < M)[None, :]
+    """Columns of (D, M), zero-padded."""
+    channels = tl.arange(0, D_PAD)
+    mask = (channels < D)[:, None] & (columns < M)[None, :]
     return tl.load(
-        cells + places[:, None] * stride_value + columns[None, :] * stride_cell, mask=mask, other=0.0
+        cells + channels[:, None] * stride_value + columns[None, :] * stride_cell, mask=mask, other=0.0
     )
 
 
 def pad_dimension(D: int) -> int:
-    """How many values a tile has room for: products need at least 16."""
+    """The dimension of a tile: a power of two, since `tl.arange` needs one, of at least 16 for `tl.dot`."""
     return max(16, round_to_power(D))
 
 
 @cache
-def find_room(device: torch.device) -> int:
-    """Bytes of shared memory that a program may have, on the device of a tensor; interpreted, any number."""
+def shared_memory_bytes(device: torch.device) -> int:
+    """Shared memory that one thread block may use; practically unlimited under Triton's interpreter."""
     if device.type == "cpu":
         return 2**31
     return int(triton.runtime.driver.active.utils.get_device_properties(device.index)["max_shared_mem"])
 
 
 def choose_stages(device: torch.device, *lengths: int) -> int:
-    """How many tiles of cells a program holds loaded, 3 at most; 0 where the device has no room for any.
+    """Software-pipelining stages (tiles of cells held at once), 1 to 3; 0 where not even one tile fits.
 
     Args:
-        device: that is to run it.
-        lengths: of the descriptors that it compares, those that get gradients first.
+        device: that runs the kernel.
+        lengths: of the descriptors that are compared, those that get gradients first.
     """
     tiles = [4 * CELLS * pad_dimension(length) for length in lengths]  # bytes
-    whole, room = sum(tiles), find_room(device) - _OTHER_BYTES
-    # Backwards, a program holds a tile of queries, one of cells, and the latter's transpose or the former's.
-    fitting = [count for count in (3, 2, 1) if max((1 + count) * whole, 2 * whole + tiles[0]) <= room]
+    all_tiles, available = sum(tiles), shared_memory_bytes(device) - _OTHER_BYTES
+    # The backward kernels hold a tile of queries, one of cells, and the transpose of one of them.
+    fitting = [n for n in (3, 2, 1) if max((1 + n) * all_tiles, 2 * all_tiles + tiles[0]) <= available]
     return fitting[0] if fitting else 0
 
 
 def name_strides(cells: Tensor, prefix: str = "") -> dict[str, int]:
-    """Strides of (B, D, M) under the names that all programs give them."""
+    """Strides of (B, D, M), by the parameter names that all kernels share."""
     names = ("stride_item", "stride_value", "stride_cell")
     return {f"{prefix}{name}": stride for name, stride in zip(names, cells.stride(), strict=True)}
 
 
 def make_gradient(cells: Tensor) -> tuple[Tensor, Tensor]:
-    """Cells, and zeros in the same layout for their gradient.
+    """The cells, and zeros with the same strides for their gradient.
 
-    Those with gaps between them, as some channels of a map have, or in one place of memory, as copies by
-    `expand` are, get a layout without.
+    Cells with gaps or overlaps in memory (slices, results of `expand`) are made contiguous first.
     """
     gradient = torch.zeros_like(cells)
     if gradient.stride() == cells.stride():

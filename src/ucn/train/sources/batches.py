@@ -1,7 +1,7 @@
-"""What a run trains on: its sources opened, checked, and mixed by weight.
+"""Batches for training: opens and checks the sources of a run, and mixes them by weight.
 
-Which source a step takes, and which pairs, depends on the seed and the step alone, so that a run can go on at
-any step without anything remembered.
+`Mixture.sample_batch` gives a step its batch, which `train/step.py` takes. The source of a step, and its
+pairs, depend on the seed and the step alone, so that a run can resume at any step without a stored state.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import torch
 from ucn.config import SourceConfig, TrainConfig
 from ucn.data.catalogue import open_data, parse_options
 from ucn.data.checking import check_data, skip_bad
-from ucn.data.loading import mix_seed
-from ucn.data.pairs import Fault, PairData
+from ucn.data.loading import derive_seed
+from ucn.data.pairs import PairData, Problem
 from ucn.data.synthetic import list_images
 from ucn.errors import DataError
-from ucn.train.sources.kinds import DataSource, PartSource, Source, say_faults
+from ucn.train.sources.data_sets import DataSource, PartSource
 from ucn.train.sources.photographs import (
     Photographs,
     PhotoSource,
@@ -32,49 +32,50 @@ from ucn.train.sources.photographs import (
     split_images,
     split_photographs,
 )
+from ucn.train.sources.source import Source, format_problems
 from ucn.types import PairBatch
 
 __all__ = [
     "PHOTOGRAPHS",
     "DataSource",
-    "LateSkip",
     "Mixture",
     "PartSource",
     "PhotoSource",
     "Skipped",
+    "SkippedPair",
     "Source",
     "open_sources",
 ]
 
 PHOTOGRAPHS = "synthetic"
-"""The name of the source that makes pairs from photographs."""
+"""The name of sources that are photographs."""
 _VALIDATION_PAIRS = 64
-_VALIDATION_PART_PAIRS = 256  # they have few points each, and small images
+_VALIDATION_PART_PAIRS = 256  # more, since they have few points and small images
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """What a run leaves out of a source from the start, since files are wrong.
+    """What is left out of a source when it is opened, because of bad files.
 
     Attributes:
         label: of the source.
-        faults: what is wrong.
-        pairs: how many pairs are left out; of photographs, how many of them.
+        problems: of the files.
+        pairs: number of pairs, or of photographs, that are left out.
     """
 
     label: str
-    faults: tuple[Fault, ...]
+    problems: tuple[Problem, ...]
     pairs: int
 
 
 @dataclass(frozen=True)
-class LateSkip:
-    """A pair that could not be read when its turn came, so that another one took its place.
+class SkippedPair:
+    """A pair that could not be read during training and was replaced by another.
 
     Attributes:
         label: of the source.
         name: of the pair.
-        message: what is wrong.
+        message: the error.
     """
 
     label: str
@@ -83,10 +84,10 @@ class LateSkip:
 
 
 class Mixture:
-    """All sources of a run, of which each step draws one by weight.
+    """The sources of a run; each step samples one of them, by weight.
 
     Attributes:
-        sources: they, in the recipe's order.
+        sources: in the recipe's order.
         skipped: what was left out of them.
     """
 
@@ -98,27 +99,27 @@ class Mixture:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be known before figures are trusted, such as validation on what is trained on."""
+        """Why metrics should not be trusted, such as validation on training images."""
         return tuple(source.warning for source in self.sources if source.warning)
 
-    def late_skips(self) -> tuple[LateSkip, ...]:
-        """The pairs that were replaced so far, since they could not be read; each once."""
+    def skipped_pairs(self) -> tuple[SkippedPair, ...]:
+        """The pairs that were replaced so far because they could not be read, each once."""
         return tuple(
-            LateSkip(source.label, name, message)
+            SkippedPair(source.label, name, message)
             for source in self.sources
-            for name, message in (source.late_skips or {}).items()
+            for name, message in (source.skipped_pairs or {}).items()
         )
 
     def source_of(self, step: int) -> Source:
-        """The source that the batch of a step, counted from 1, comes from."""
+        """The source of the batch of a step, counted from 1."""
         return self.sources[self._choose(step)]
 
-    def draw(self, step: int, generator: torch.Generator) -> PairBatch:
-        """The batch of a step, counted from 1.
+    def sample_batch(self, step: int, generator: torch.Generator) -> PairBatch:
+        """The batch of a step.
 
         Args:
-            step: which.
-            generator: freshly seeded for the step, on the device.
+            step: counted from 1.
+            generator: seeded for the step, on the device.
         """
         if step < self._step:
             self._step, self._counts = 1, Counter()
@@ -126,10 +127,10 @@ class Mixture:
             self._counts[self._choose(earlier)] += 1
         self._step = step
         chosen = self._choose(step)
-        return self.sources[chosen].draw(self._counts[chosen], generator)
+        return self.sources[chosen].sample_batch(self._counts[chosen], generator)
 
     def _choose(self, step: int) -> int:
-        share = mix_seed(self._seed, "choice", step) / 2**63
+        share = derive_seed(self._seed, "choice", step) / 2**63
         return min(bisect_right(self._bounds, share * self._bounds[-1]), len(self.sources) - 1)
 
     def __enter__(self) -> Self:
@@ -148,24 +149,25 @@ def open_sources(
     use_skipping: bool = False,
     watch: Callable[[str, int, int], None] | None = None,
 ) -> Mixture:
-    """Opens everything that a run trains on; data sets are checked first.
+    """Opens the training data of a run; data sets are checked first.
 
     Args:
         config: the run.
-        images: a folder of photographs; it takes the place of the recipe's, or is added to its sources.
-        device: where batches are wanted.
-        use_skipping: leave out what is faulty instead of refusing its source, and replace pairs that turn out
-            to be unreadable while training goes on.
+        images: a folder of photographs; replaces the recipe's, or is added to its sources.
+        device: of the batches.
+        use_skipping: leave out bad pairs instead of refusing their source, and replace pairs that turn out to
+            be unreadable during training.
         watch: called with (label, done, all) while a data set is checked, or photographs are read.
 
     Raises:
-        DataError: there is nothing to train on, a folder is missing, or the check of a data set found faults.
+        DataError: there is nothing to train on, a folder is missing, or the check of a data set found
+            problems.
     """
-    sources: dict[int, Source] = {}  # by their places in the recipe
+    sources: dict[int, Source] = {}  # by their index in the recipe
     photographs: dict[int, Photographs] = {}
     skipped: list[Skipped] = []
     share = config.validation_share
-    for place, (label, source) in enumerate(_label(_plan(config.sources, images))):
+    for index, (label, source) in enumerate(_label(_plan(config.sources, images))):
         watch_this = None if watch is None else partial(watch, label)
         if source.name == PHOTOGRAPHS:
             parts = split_photographs(list_images(Path(source.folder)), share)
@@ -173,43 +175,43 @@ def open_sources(
             data, left_out = _open_good(label, source, use_skipping, watch_this)
             skipped += left_out
             if not source.use_warps:
-                seed = mix_seed(config.seed, "source", place)
-                sources[place] = _open_set(label, source, data, config, seed, device, use_skipping)
+                seed = derive_seed(config.seed, "source", index)
+                sources[index] = _open_set(label, source, data, config, seed, device, use_skipping)
                 continue
             parts = split_images(label, data, share)
-        entry = photographs[place] = read_photographs(label, source, parts, watch_this)
-        if entry.faults:
-            _refuse_unless(use_skipping, label, source, entry.faults)
-            skipped.append(Skipped(label, entry.faults, len(entry.faults)))
-    for place, entries in _group(photographs, config).items():
-        sources[place] = PhotoSource(entries, config, device, _VALIDATION_PAIRS)
-    return Mixture([sources[place] for place in sorted(sources)], config.seed, skipped)
+        entry = photographs[index] = read_photographs(label, source, parts, watch_this)
+        if entry.problems:
+            _refuse_unless(use_skipping, label, source, entry.problems)
+            skipped.append(Skipped(label, entry.problems, len(entry.problems)))
+    for index, entries in _group(photographs, config).items():
+        sources[index] = PhotoSource(entries, config, device, _VALIDATION_PAIRS)
+    return Mixture([sources[index] for index in sorted(sources)], config.seed, skipped)
 
 
 def _group(photographs: Mapping[int, Photographs], config: TrainConfig) -> dict[int, list[Photographs]]:
-    """Entries that share their batches, since size and loss are the same, by the place of the first."""
+    """Entries of equal batch size and loss, which share batches, by the index of the first."""
     first: dict[object, int] = {}
     groups: dict[int, list[Photographs]] = {}
-    for place, entry in photographs.items():
+    for index, entry in photographs.items():
         kind = (entry.source.batch or config.batch, entry.source.loss or config.loss)
-        groups.setdefault(first.setdefault(kind, place), []).append(entry)
+        groups.setdefault(first.setdefault(kind, index), []).append(entry)
     return groups
 
 
 def _open_good(
     label: str, source: SourceConfig, use_skipping: bool, watch: Callable[[int, int], None] | None
 ) -> tuple[PairData, list[Skipped]]:
-    """A data set, checked, and what is left out of it since files are wrong."""
+    """A checked data set, and what is left out of it."""
     data = open_data(source.name, source.folder, source.split, parse_options(source.options))
     report = check_data(data, watch)
     if report.is_good:
         return data, []
-    _refuse_unless(use_skipping, label, source, report.faults)
+    _refuse_unless(use_skipping, label, source, report.problems)
     good = skip_bad(data, report)
     if not len(good):
-        found = say_faults(label, source, report.faults)
-        raise DataError(f"{found}. Without them there is no pair left to train on")
-    return good, [Skipped(label, report.faults, len(data) - len(good))]
+        found = format_problems(label, source, report.problems)
+        raise DataError(f"{found}. Without them no pair is left to train on")
+    return good, [Skipped(label, report.problems, len(data) - len(good))]
 
 
 def _open_set(
@@ -236,32 +238,30 @@ def _open_set(
     )
     if len(training) == len(held_out) == len(data):
         opened.warning = (
-            f"{label}: validation uses the pairs that are trained on, since pairs connect all its images; "
-            "add others, or do not trust its figures for new images"
+            f"{label}: validation uses the training pairs, since pairs connect all its images; "
+            "add others, or do not trust its metrics for new images"
         )
     return opened
 
 
 def _plan(sources: Sequence[SourceConfig], images: Path | None) -> list[SourceConfig]:
-    """The sources of a run, with the folder of photographs of the command line."""
+    """The sources of a run, with `images` as the folder of photographs."""
     plan = list(sources)
     if images is not None:
         names = [source.name for source in plan]
-        place = names.index(PHOTOGRAPHS) if PHOTOGRAPHS in names else len(plan)
-        given = plan[place] if place < len(plan) else SourceConfig(PHOTOGRAPHS)
-        plan[place : place + 1] = [replace(given, folder=str(images))]
+        index = names.index(PHOTOGRAPHS) if PHOTOGRAPHS in names else len(plan)
+        given = plan[index] if index < len(plan) else SourceConfig(PHOTOGRAPHS)
+        plan[index : index + 1] = [replace(given, folder=str(images))]
     if not plan:
-        raise DataError(
-            "nothing to train on: give a folder of photographs (--images DIR) or a data set (--data NAME=DIR)"
-        )
+        raise DataError("nothing to train on: give a folder of photographs (images) or a data set (sources)")
     for source in plan:
         if not source.folder:
-            raise DataError(f"the source {source.name} has no folder: give --data {source.name}=DIR")
+            raise DataError(f"the source {source.name} has no folder: give data {source.name}=DIR")
     return plan
 
 
 def _label(plan: Sequence[SourceConfig]) -> list[tuple[str, SourceConfig]]:
-    """Each source with its name, the second of a name with a 2, and so on."""
+    """Each source with its label: its name, with -2 for the second of the same name, and so on."""
     seen: Counter[str] = Counter()
     labelled = []
     for source in plan:
@@ -271,9 +271,9 @@ def _label(plan: Sequence[SourceConfig]) -> list[tuple[str, SourceConfig]]:
     return labelled
 
 
-def _refuse_unless(is_allowed: bool, label: str, source: SourceConfig, faults: Sequence[Fault]) -> None:
+def _refuse_unless(is_allowed: bool, label: str, source: SourceConfig, problems: Sequence[Problem]) -> None:
     if not is_allowed:
         raise DataError(
-            f"{say_faults(label, source, faults)}. Mend them (`ucn data check {source.name} DIR` lists all), "
-            "or leave their pairs out with --skip-bad"
+            f"{format_problems(label, source, problems)}. Correct them (`ucn data check {source.name} DIR` "
+            "lists all), or leave their pairs out with use_skipping=True"
         )
