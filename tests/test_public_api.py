@@ -1,4 +1,4 @@
-"""The public door: which names there are, how they are called, and that opening it costs nothing."""
+"""The public interface: names, signatures, fields, and quick import."""
 
 import dataclasses
 import inspect
@@ -38,6 +38,7 @@ SIGNATURES = {
     "Matcher.from_pretrained": "(name_or_path: 'str | Path' = 'geometric', *,"
     " config: 'MatchConfig | None' = None, device: 'str | None' = None, engine: 'Engine' = 'auto')"
     " -> 'Matcher'",
+    "Matcher.with_config": "(self, config: 'MatchConfig') -> 'Matcher'",
     "Matcher.extract": "(self, image: 'ImageLike', *, progress: 'Report | None' = None) -> 'Features'",
     "Matcher.match": "(self, image0: 'ImageLike', image1: 'ImageLike', *,"
     " points: 'ArrayLike | Tensor | None' = None, mask0: 'MaskLike | None' = None,"
@@ -58,8 +59,8 @@ SIGNATURES = {
     " -> 'CorrespondenceNetwork'",
     "list_weights": "() -> 'tuple[WeightsInfo, ...]'",
     "load_weights": "(name_or_path: 'str | Path') -> 'LoadedWeights'",
-    "nearest": "(queries: 'Tensor', database: 'Tensor', k: 'int' = 1, *, exclusion: 'ExclusionRadius | None' = None,"
-    " memory_bytes: 'int' = 268435456) -> 'Neighbours'",
+    "nearest": "(queries: 'Tensor', database: 'Tensor', k: 'int' = 1, *,"
+    " exclusion: 'ExclusionRadius | None' = None, memory_bytes: 'int' = 268435456) -> 'Neighbours'",
     "open_data": "(name: 'str', folder: 'str | Path', split: 'str | None' = None,"
     " options: 'Mapping[str, Option] | None' = None) -> 'PairData'",
     "list_data": "() -> 'tuple[DataInfo, ...]'",

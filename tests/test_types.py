@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ucn.types import FeatureMap, LateNames, Matches, PairBatch
+from ucn.types import FeatureMap, LazyNames, Matches, PairBatch
 
 
 def make_batch(B: int, N: int = 4) -> PairBatch:
@@ -125,9 +125,9 @@ class CountedNames:
         yield from self.names
 
 
-def test_late_names_are_read_once_and_only_when_one_is_asked_for() -> None:
+def test_lazy_names_are_read_once_and_only_when_one_is_requested() -> None:
     read = CountedNames("a", "b", "c")
-    names = LateNames(3, read)
+    names = LazyNames(3, read)
     assert len(names) == 3
     assert read.calls == 0
     assert (names[0], names[-1]) == ("a", "c") and names[1:] == ("b", "c")
@@ -138,9 +138,9 @@ def test_late_names_are_read_once_and_only_when_one_is_asked_for() -> None:
         names[3]
 
 
-def test_some_of_the_late_names_are_late_too() -> None:
+def test_some_of_the_lazy_names_are_late_too() -> None:
     read = CountedNames("a", "b", "c", "d")
-    names = LateNames(4, read)
+    names = LazyNames(4, read)
     parts = [names[:1], names[1:9], names[::-2], names[4:]]
     assert [len(part) for part in parts] == [1, 3, 2, 0]
     within = parts[1][1:]
@@ -150,28 +150,28 @@ def test_some_of_the_late_names_are_late_too() -> None:
     assert read.calls == 1
 
 
-def test_late_names_are_equal_to_the_names_they_hold() -> None:
-    names = LateNames(2, CountedNames("a", "b"))
+def test_lazy_names_are_equal_to_the_names_they_hold() -> None:
+    names = LazyNames(2, CountedNames("a", "b"))
     assert names == ("a", "b")
     assert names == ["a", "b"]
-    assert names == LateNames(2, CountedNames("a", "b"))
-    assert names != LateNames(2, CountedNames("b", "a"))
+    assert names == LazyNames(2, CountedNames("a", "b"))
+    assert names != LazyNames(2, CountedNames("b", "a"))
     assert names != ("a",)
     assert names != 2
     assert hash(names) == hash(("a", "b"))
     assert repr(names) == "('a', 'b')"
 
 
-def test_no_late_names() -> None:
-    names = LateNames(0, CountedNames())
+def test_no_lazy_names() -> None:
+    names = LazyNames(0, CountedNames())
     assert (len(names), list(names), repr(names)) == (0, [], "()")
 
 
-def test_a_batch_reads_late_names_only_where_they_are_looked_at() -> None:
+def test_a_batch_reads_lazy_names_only_where_they_are_looked_at() -> None:
     read = CountedNames("a", "b")
     images, points = torch.zeros(2, 3, 4, 4), torch.zeros(2, 1, 2)
     is_valid = torch.ones(2, 1, dtype=torch.bool)
-    batch = PairBatch(images, images, points, points, is_valid, LateNames(2, read))
+    batch = PairBatch(images, images, points, points, is_valid, LazyNames(2, read))
     moved = batch.to("cpu")
     alone = list(moved)
     assert read.calls == 0

@@ -1,7 +1,7 @@
-"""Which point in one image is which point in another.
+"""Universal Correspondence Network: finds corresponding points in two images.
 
-The public names below are resolved when they are first used (PEP 562), so that ``import ucn`` and
-``ucn --help`` come at once: neither imports torch or numpy.
+Start with `ucn.Matcher`. The public names below are imported when they are first used (PEP 562), so that
+``import ucn`` and ``ucn --help`` are quick: neither imports torch or numpy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ucn.weights import list_weights, load_weights
 
     __version__: str
-else:  # type checkers take the names from above, and so still find misspelt ones
+else:  # type checkers see the imports above, and so report misspelt names
     _HOMES = {
         "FeatureMap": "ucn.types",
         "Features": "ucn.types",
@@ -63,7 +63,7 @@ else:  # type checkers take the names from above, and so still find misspelt one
     }
 
     def __getattr__(name):
-        """Imports a public name when it is first asked for, and remembers it."""
+        """Imports a public name when it is first used."""
         import importlib
 
         if name == "__version__":
@@ -76,7 +76,7 @@ else:  # type checkers take the names from above, and so still find misspelt one
         return value
 
     def __dir__():
-        """The public names, resolved or not."""
+        """The public names, imported or not."""
         return sorted({*globals(), *__all__})
 
     def _find_version():

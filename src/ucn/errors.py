@@ -1,4 +1,4 @@
-"""Errors a caller can cause and may catch; each message says what was expected, what came, what to do."""
+"""Errors that callers may catch. A message says what was expected, what was given, and what to do."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 class UcnError(Exception):
-    """Base of every error that `ucn` raises on purpose; the command line prints it without a traceback.
+    """Base class of the errors that `ucn` raises; the command line prints them without a traceback.
 
     Attributes:
-        path: the file that is wrong; None where the error is not about one, or its message alone names it.
+        path: the faulty file; None where the error concerns no file, or only the message names it.
     """
 
     def __init__(self, *arguments: object, path: Path | None = None) -> None:
@@ -18,27 +18,27 @@ class UcnError(Exception):
 
 
 class ImageReadError(UcnError, ValueError):
-    """An image file is missing, damaged, not an image, or larger than the limits allow."""
+    """An image file is missing, damaged, not an image, or exceeds the size limits."""
 
 
 class PointsError(UcnError, ValueError):
-    """A list of points is empty, malformed, not finite, or lies outside its image."""
+    """Points are malformed, not finite, or outside their image, or a file holds none."""
 
 
 class WeightsError(UcnError, ValueError):
-    """Weights are unknown, damaged, do not fit the network, or have an unexpected hash."""
+    """Weights are unknown, damaged, do not fit the network, or have a wrong SHA-256."""
 
 
 class OutputError(UcnError, OSError):
-    """An output cannot be written: its folder is missing or locked, its format unknown, or it exists."""
+    """An output cannot be written: no such folder, no permission, unknown format, or it exists already."""
 
 
 class ConfigError(UcnError, ValueError):
-    """A configuration has an unknown key or a value outside its range."""
+    """A configuration has an unknown key, or a value of the wrong type or range."""
 
 
 class DataError(UcnError, ValueError):
-    """A data set folder or one of its files does not have the layout its reader expects."""
+    """A data set folder or file does not have the expected layout or content."""
 
 
 class NonFiniteLossError(UcnError, ArithmeticError):

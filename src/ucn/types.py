@@ -1,7 +1,13 @@
-"""The values that rooms of the house hand to each other.
+"""The values that packages exchange.
 
-Points are ``(x, y)`` in pixels with the centre of the top-left pixel at (0, 0); sizes are ``(height, width)``
-and end in ``_hw``. `geometry.coords` owns those conventions.
+Data sets yield a `PairSample`; `collate` makes a `PairBatch` of several, and losses consume it. A network
+turns images into a `FeatureMap`, a `Matcher` wraps it as `Features`, and matching two of these gives
+`Matches` or a `Flow`.
+
+Shapes use ``B`` for the batch, ``N`` for points or matches, ``D`` for descriptor dimensions, ``H, W`` for
+pixels and ``h, w`` for feature cells. Points are ``(x, y)`` in pixels, with the centre of the top-left pixel
+at (0, 0); sizes are ``(height, width)`` and their names end in ``_hw``. `ucn.geometry.coords` implements
+these conventions. All classes are frozen: methods return new values.
 """
 
 from __future__ import annotations
@@ -30,13 +36,15 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Unit descriptors on a regular grid of cells.
+    """Dense descriptors: one for each cell of a regular grid over an image.
+
+    The centre of cell ``c`` lies at pixel ``stride * c + offset``, along x and along y.
 
     Attributes:
-        features: (B, D, h, w), of unit length along D.
-        stride: pixels between neighbouring cell centres.
-        offset: pixel coordinate of the centre of cell 0, so cell c lies at ``stride * c + offset``.
-        image_hw: (H, W) of the image that was encoded.
+        features: (B, D, h, w) float, of unit L2 norm along D.
+        stride: pixels between the centres of neighbouring cells.
+        offset: pixel coordinate of the centre of cell 0.
+        image_hw: (H, W) of the encoded images.
     """
 
     features: Tensor
@@ -46,23 +54,23 @@ class FeatureMap:
 
     @property
     def grid_hw(self) -> tuple[int, int]:
-        """(h, w): how many cells there are."""
+        """(h, w), the number of cells."""
         return self.features.shape[-2], self.features.shape[-1]
 
     def __getitem__(self, index: int) -> FeatureMap:
-        """One image of the batch, still with a batch axis of 1; negative indices count from the end."""
+        """One image of the batch, with a batch axis of 1; negative indices count from the end."""
         return replace(self, features=self.features[index][None])
 
 
 @dataclass(frozen=True)
 class Features:
-    """What `Matcher.extract` found in one image; reusable over many pairs.
+    """The features of one image, as `Matcher.extract` computes them; reusable over many pairs.
 
     Attributes:
-        map: descriptors of the image at the size it was encoded at (batch of 1).
-        image_hw: (H, W) of the image the caller gave; it may be larger than ``map.image_hw``.
-        keypoints: (K, 2) points worth matching, in pixels of the caller's image, strongest first.
-        grey: the encoded image as uint8 (H, W), by whose pixels matches are aligned; None: they are not.
+        map: dense descriptors (batch of 1) of the image at the size at which it was encoded.
+        image_hw: (H, W) of the caller's image; may be larger than ``map.image_hw``.
+        keypoints: (K, 2) float32 keypoints in pixels of the caller's image, strongest first.
+        grey: (H, W) uint8, the encoded image in grey, for photometric refinement; None disables it.
     """
 
     map: FeatureMap
@@ -73,16 +81,19 @@ class Features:
 
 @dataclass(frozen=True)
 class Matches:
-    """Corresponding points of two images, in the pixels of the images the caller gave.
+    """Correspondences between two images, in pixels of the caller's images.
+
+    Row i of all arrays describes match i. Matches that the library selects come best first; matches of query
+    points come in the order of the queries, one for each.
 
     Attributes:
-        points0: (N, 2) float32 points in image 0.
-        points1: (N, 2) float32 points in image 1; NaN where nothing in image 1 was allowed to match.
-        scores: (N,) float32 in [0, 1]: estimated probability that the match is right.
-        is_mutual: (N,) bool: matching back from image 1 returned to the point in image 0. True for all that
-            the library chose, unless `use_mutual` is off; queries given by the caller are all answered,
-            so look here.
-        pair_score: estimated probability in [0, 1] that the two images show the same thing at all.
+        points0: (N, 2) float32, points in image 0.
+        points1: (N, 2) float32, points in image 1; NaN where a mask excludes every candidate.
+        scores: (N,) float32 in [0, 1], estimated probability that the match is correct.
+        is_mutual: (N,) bool, whether the match passes the forward-backward check: matching `points1` back
+            to image 0 returns to `points0`. Always True for matches that the library selects, unless
+            `MatchConfig.use_mutual` is off; check it for query points, which are all answered.
+        pair_score: estimated probability in [0, 1] that the two images show the same scene or object.
         image0_hw: (H, W) of image 0.
         image1_hw: (H, W) of image 1.
     """
@@ -99,7 +110,11 @@ class Matches:
         return len(self.scores)
 
     def select(self, keep: BoolArray | NDArray[np.int64]) -> Matches:
-        """The matches that a boolean mask or an index array keeps, in its order."""
+        """Selects matches.
+
+        Args:
+            keep: (N,) bool mask, or int64 indices, whose order the result has.
+        """
         return replace(
             self,
             points0=self.points0[keep],
@@ -111,11 +126,12 @@ class Matches:
 
 @dataclass(frozen=True)
 class PairContext:
-    """What `Matcher.pair_context` found out about a pair, so that single points of it are answered at once.
+    """What `Matcher.pair_context` computes once for a pair, so that queries for single points are quick.
 
     Attributes:
-        matches: corners of image 0 with matches that hold, and the score of the pair.
-        is_same_surface: the pixels round them agree, so that other matches may be aligned by theirs.
+        matches: consistent matches of the keypoints of image 0, with the score of the pair.
+        is_same_surface: the images agree photometrically around these matches, so that other matches may be
+            refined photometrically.
     """
 
     matches: Matches
@@ -124,11 +140,13 @@ class PairContext:
 
 @dataclass(frozen=True)
 class SimilarityMap:
-    """How alike a point of image 0 and each place of image 1 are.
+    """Similarity of one point of image 0 to every feature cell of image 1.
+
+    The centre of cell (row, column) lies at ``first_cell + (column, row) * cell_step``.
 
     Attributes:
-        similarities: (h, w) float32: cosine similarity of each cell of image 1, in [-1, 1].
-        first_cell: (x, y) of the centre of the top-left cell, in pixels of the image the caller gave.
+        similarities: (h, w) float32, cosine similarity in [-1, 1].
+        first_cell: (x, y) of the centre of the top-left cell, in pixels of the caller's image.
         cell_step: (x, y) pixels of that image between the centres of neighbouring cells.
     """
 
@@ -139,10 +157,11 @@ class SimilarityMap:
 
 @dataclass(frozen=True)
 class Flow:
-    """Where every pixel of image 0 lies in image 1.
+    """Dense correspondence from image 0 to image 1.
 
     Attributes:
-        flow_0to1: (H, W, 2) float32: add it to (x, y) of image 0 to get the point in image 1.
+        flow_0to1: (H, W, 2) float32 displacement (x, y) in pixels: the pixel at (x, y) of image 0 corresponds
+            to ``(x, y) + flow_0to1[y, x]`` in image 1.
         confidence: (H, W) float32 in [0, 1].
     """
 
@@ -152,17 +171,22 @@ class Flow:
 
 @dataclass(frozen=True)
 class PairSample:
-    """One image pair with its true correspondences; what every data set on disk yields.
+    """One image pair with ground-truth correspondences; what every data set yields.
+
+    Row i of `points0` corresponds to row i of `points1`.
 
     Attributes:
-        image0: (3, H0, W0) float RGB in [0, 1].
-        image1: (3, H1, W1).
-        points0: (N, 2) float32 pixels of image 0, all of them on the image; N may be 0.
-        points1: (N, 2) float32 pixels of image 1; row i corresponds to row i of `points0`.
-        name: of the pair, for error messages and reports.
-        pck_length: the length L in pixels that PCK@alpha multiplies, for semantic sets; else None.
-        parts: (N,) int64: which part of the object (left eye, beak) each row is, where parts have names.
-        mirror_parts: (P,) int64: what part p is in a mirror (left eye: right eye); None where `parts` is.
+        image0: (3, H0, W0) float32 RGB in [0, 1].
+        image1: (3, H1, W1) float32 RGB in [0, 1].
+        points0: (N, 2) float32 points in pixels of image 0, all inside the image; N may be 0.
+        points1: (N, 2) float32 points in pixels of image 1.
+        name: identifies the pair in error messages and reports.
+        pck_length: length L in pixels of image 1; PCK@alpha accepts errors up to ``alpha * L``. None where
+            the data set defines none.
+        parts: (N,) int64 index of the object part (left eye, beak) that each row marks; None where points
+            are not named parts.
+        mirror_parts: (P,) int64, the part that part p becomes in a mirrored image (left eye: right eye);
+            None where `parts` is.
     """
 
     image0: Tensor
@@ -178,7 +202,11 @@ class PairSample:
         return len(self.points0)
 
     def select(self, rows: Tensor) -> PairSample:
-        """The sample with the correspondences that a boolean mask or an index tensor keeps, in its order."""
+        """Selects correspondences.
+
+        Args:
+            rows: (N,) bool mask, or int64 indices, whose order the result has.
+        """
         return replace(
             self,
             points0=self.points0[rows],
@@ -187,11 +215,16 @@ class PairSample:
         )
 
 
-class LateNames(Sequence[str]):
-    """Names that are found out only when one is asked for: reading them waits for the device."""
+class LazyNames(Sequence[str]):
+    """Names that are computed when one is first used, since reading them synchronises with the GPU."""
 
     def __init__(self, count: int, read: Callable[[], Iterable[str]]) -> None:
-        """Keeps `read`, which gives all `count` names, until it is needed."""
+        """Computes nothing yet.
+
+        Args:
+            count: number of names.
+            read: computes all names.
+        """
         self._count, self._read = count, read
         self._names: tuple[str, ...] | None = None
 
@@ -201,10 +234,10 @@ class LateNames(Sequence[str]):
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload
-    def __getitem__(self, index: slice) -> LateNames: ...
-    def __getitem__(self, index: int | slice) -> str | LateNames:
-        if isinstance(index, slice):  # still late: a batch is split without waiting
-            return LateNames(len(range(self._count)[index]), lambda: tuple(self)[index])
+    def __getitem__(self, index: slice) -> LazyNames: ...
+    def __getitem__(self, index: int | slice) -> str | LazyNames:
+        if isinstance(index, slice):  # still lazy: splitting a batch must not synchronise
+            return LazyNames(len(range(self._count)[index]), lambda: tuple(self)[index])
         if self._names is None:
             self._names = tuple(self._read())
         return self._names[index]
@@ -221,16 +254,19 @@ class LateNames(Sequence[str]):
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Image pairs with their true correspondences; what every data set yields and every loss consumes.
+    """A batch of image pairs with ground-truth correspondences; what training and every loss consume.
+
+    Pairs have different numbers of correspondences: rows of points are padded to N, and `is_valid` marks the
+    real ones.
 
     Attributes:
-        image0: (B, 3, H, W) float RGB in [0, 1].
+        image0: (B, 3, H, W) float32 RGB in [0, 1].
         image1: (B, 3, H, W), the same size.
-        points0: (B, N, 2) pixels of image 0.
-        points1: (B, N, 2) pixels of image 1; row i corresponds to row i of `points0`.
-        is_valid: (B, N) bool; False marks padding.
-        names: one name per pair, for error messages.
-        pck_length: (B,) the length L that PCK@alpha multiplies, for semantic sets; else None.
+        points0: (B, N, 2) float32 points in pixels of image 0.
+        points1: (B, N, 2) float32 points in pixels of image 1; row i corresponds to row i of `points0`.
+        is_valid: (B, N) bool; False marks padding, whose coordinates may be NaN.
+        names: B names, for error messages.
+        pck_length: (B,) float32, as `PairSample.pck_length`; None where a pair has none.
     """
 
     image0: Tensor
@@ -242,15 +278,19 @@ class PairBatch:
     pck_length: Tensor | None = None
 
     def to(self, device: torch.device | str) -> PairBatch:
-        """The same batch on another device."""
+        """Copies all tensors to a device, asynchronously where the memory is pinned."""
         return self._change(lambda tensor: tensor.to(device, non_blocking=True), self.names)
 
     def __iter__(self) -> Iterator[PairBatch]:
-        """The pairs one by one, each still with a batch axis of 1."""
+        """Yields the pairs one by one, each with a batch axis of 1."""
         yield from self.split(1)
 
     def split(self, count: int) -> Iterator[PairBatch]:
-        """Batches of so many pairs, in order, the last of what is left; tensors are shared, not copied."""
+        """Yields batches of `count` pairs in order; the last may be smaller. Tensors are views, not copies.
+
+        Raises:
+            ValueError: `count` is below 1.
+        """
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")
         for first in range(0, len(self.names), count):
@@ -258,7 +298,7 @@ class PairBatch:
             yield self._change(itemgetter(rows), self.names[rows])
 
     def _change(self, change: Callable[[Tensor], Tensor], names: Sequence[str]) -> PairBatch:
-        """The batch with every tensor changed in the same way."""
+        """Applies a function to every tensor."""
         return PairBatch(
             image0=change(self.image0),
             image1=change(self.image1),
@@ -271,3 +311,4 @@ class PairBatch:
 
 
 Direction = Literal["0to1", "1to0", "both"]
+"""Which image's points are matched to the other image."""

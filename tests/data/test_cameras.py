@@ -1,4 +1,4 @@
-"""Camera matrices as users write them, and motions as files."""
+"""Camera matrices that users write, and relative poses as files."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ucn.data.archives import read_npz
 from ucn.data.cameras import read_intrinsics, write_pose
 from ucn.errors import DataError, OutputError
+from ucn.files import read_npz
 from ucn.geometry.pose import PoseEstimate
 from ucn.types import Matches
 
@@ -104,5 +104,5 @@ def test_a_motion_as_npz_and_as_json(tmp_path: Path) -> None:
 def test_a_failure_has_no_arrays(tmp_path: Path) -> None:
     _, matches = make_pose()
     failed = PoseEstimate(None, None, np.zeros(3, np.bool_), "2 matches")
-    with pytest.raises(ValueError, match="no motion to write: 2 matches"):
+    with pytest.raises(ValueError, match="no pose to write: 2 matches"):
         write_pose(tmp_path / "m.npz", failed, matches, (np.eye(3), np.eye(3)), {})

@@ -6,7 +6,7 @@ import pytest
 
 from support.data_cases import MemoryData
 from ucn.data.checking import check_data, skip_bad, spread
-from ucn.data.pairs import Fault
+from ucn.data.pairs import Problem
 from ucn.errors import DataError, ImageReadError, OutputError, UcnError
 from ucn.types import PairSample
 
@@ -37,15 +37,15 @@ def test_good_data() -> None:
 def test_bad_file_is_named_once_and_its_pairs_are_skipped() -> None:
     data = MemoryData(4, bad=["2.png"])
     report = check_data(data)
-    assert report.faults == (Fault(Path("memory/2.png"), "expected a number, got 'x'", 7),)
+    assert report.problems == (Problem(Path("memory/2.png"), "expected a number, got 'x'", 7),)
     assert report.read_count == 2  # pairs 1 and 2 hold the image
     kept = skip_bad(data, report)
     assert [kept.pair_name(i) for i in range(len(kept))] == ["pair-0", "pair-3"]
 
 
-def test_faults_of_indexing_count() -> None:
+def test_problems_of_indexing_count() -> None:
     data = MemoryData(2)
-    data.faults.append(Fault(Path("list.txt"), "unknown image", 3))
+    data.problems.append(Problem(Path("list.txt"), "unknown image", 3))
     data.notes.append("one point left out")
     report = check_data(data)
     assert not report.is_good
@@ -53,15 +53,15 @@ def test_faults_of_indexing_count() -> None:
     assert report.notes == ("one point left out",)
 
 
-def test_points_outside_are_a_fault_of_the_pairs_own_file() -> None:
+def test_points_outside_are_a_problem_of_the_pairs_own_file() -> None:
     report = check_data(MemoryData(1, shift=5.0))  # images are 10 x 8, points up to 5 + 5
-    (fault,) = report.faults
-    assert fault.path.name == "0.csv"
+    (problem,) = report.problems
+    assert problem.path.name == "0.csv"
     # Points are (0, 1), (2, 3), (4, 5), (0, 1), (2, 3), moved by 5: of them (9, 10), (7, 8), (7, 8) are out.
-    assert "0 points of image 0 and 3 of image 1 lie outside" in fault.message
+    assert "0 points of image 0 and 3 of image 1 lie outside" in problem.message
 
 
-def test_pairs_without_points_are_said_but_no_fault() -> None:
+def test_pairs_without_points_are_said_but_no_problem() -> None:
     report = check_data(MemoryData(3, points=0))
     assert report.is_good
     assert report.empty_names == ("pair-0", "pair-1", "pair-2")
@@ -81,13 +81,15 @@ def test_spread() -> None:
     assert spread(0, 3) == []
 
 
-def test_what_indexing_left_out_does_not_make_its_file_bad() -> None:
+def test_what_indexing_excluded_does_not_make_its_file_bad() -> None:
     data = MemoryData(3)
-    data.faults.append(Fault(Path("memory/1.csv"), "expected 4 lines, got 3; get it again", is_left_out=True))
+    data.problems.append(
+        Problem(Path("memory/1.csv"), "expected 4 lines, got 3; get it again", is_excluded=True)
+    )
     report = check_data(data)
     assert not report.is_good and report.bad_files == frozenset()
     assert report.read_count == 3 and len(skip_bad(data, report)) == 3
-    data.faults.append(Fault(Path("memory/1.csv"), "is damaged"))
+    data.problems.append(Problem(Path("memory/1.csv"), "is damaged"))
     report = check_data(data)
     assert report.bad_files == {Path("memory/1.csv")} and len(skip_bad(data, report)) == 2
 
@@ -96,7 +98,7 @@ def test_a_pair_that_cannot_be_read_blames_no_file_that_others_share() -> None:
     wrong = DataError("the two images differ in size; remove one")
     data = FailingData(5, {1: wrong, 3: wrong})
     report = check_data(data)
-    assert [(fault.path.name, fault.message) for fault in report.faults] == [
+    assert [(problem.path.name, problem.message) for problem in report.problems] == [
         ("1.csv", str(wrong)),
         ("3.csv", str(wrong)),
     ]
@@ -117,9 +119,9 @@ def test_an_error_of_a_pair_names_its_file() -> None:
         },
     )
     report = check_data(data)
-    assert report.faults == (
-        Fault(image, "cannot read image: odd size"),
-        Fault(path, "no rotation", 3),
+    assert report.problems == (
+        Problem(image, "cannot read image: odd size"),
+        Problem(path, "no rotation", 3),
     )
     # 2.png is part of pairs 1 and 2; the poses are no pair's file, so that their pairs are bad themselves.
     assert image in report.bad_files and report.bad_pairs == {4, 5}
@@ -127,7 +129,7 @@ def test_an_error_of_a_pair_names_its_file() -> None:
     assert [kept.pair_name(i) for i in range(len(kept))] == ["pair-0", "pair-3"]
 
 
-def test_a_pair_with_points_outside_is_left_out_alone() -> None:
+def test_a_pair_with_points_outside_is_excluded_alone() -> None:
     data = MemoryData(2, shift=5.0)
     report = check_data(data)
     assert report.bad_pairs == {0, 1} and report.bad_files == frozenset()
@@ -147,9 +149,9 @@ def test_a_pair_with_points_outside_is_left_out_alone() -> None:
         ("expected a flow", "expected a flow", None),
     ],
 )
-def test_a_fault_does_not_name_its_file_twice(message: str, text: str, line: int | None) -> None:
+def test_a_problem_does_not_name_its_file_twice(message: str, text: str, line: int | None) -> None:
     report = check_data(FailingData(1, {0: DataError(message, path=Path("memory/0.png"))}))
-    assert report.faults == (Fault(Path("memory/0.png"), text, line),)
+    assert report.problems == (Problem(Path("memory/0.png"), text, line),)
 
 
 def test_a_file_that_another_files_check_finds_bad_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +162,7 @@ def test_a_file_that_another_files_check_finds_bad_is_named_once(monkeypatch: py
         raise blamed
 
     monkeypatch.setattr(data, "_reader", lambda path: refuse)
-    assert check_data(data).faults == (Fault(Path("memory/0.csv"), "no number"),)
+    assert check_data(data).problems == (Problem(Path("memory/0.csv"), "no number"),)
 
 
 def test_errors_keep_their_file_between_processes() -> None:

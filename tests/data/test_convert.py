@@ -1,4 +1,4 @@
-"""Any data set as a folder of one's own: the same samples come back, and no folder is ever lost."""
+"""Conversion of any data set: the same samples come back, and no folder is ever lost."""
 
 import json
 from collections.abc import Sequence
@@ -256,7 +256,7 @@ class TestOutput:
 
     def test_existing_is_kept(self, data: Scenes, tmp_path: Path) -> None:
         convert(data, tmp_path / "out")
-        with pytest.raises(OutputError, match="exists already and was kept; use --overwrite"):
+        with pytest.raises(OutputError, match="exists already and was kept; use overwrite=True"):
             convert(data, tmp_path / "out")
 
     def test_overwrite_replaces_what_is_ours(self, data: Scenes, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ class TestOutput:
         (folder / "thesis.txt").write_text("years", encoding="utf-8")
         if content is not None:
             (folder / "source.json").write_text(content, encoding="utf-8")
-        with pytest.raises(OutputError, match="was kept: it is not empty and no conversion made it"):
+        with pytest.raises(OutputError, match=r"was kept: it is not empty, and no source\.json shows"):
             convert(data, folder, overwrite=True)
         assert (folder / "thesis.txt").read_text(encoding="utf-8") == "years"
 
@@ -295,11 +295,11 @@ class TestOutput:
 
     def test_not_over_its_own_source(self, data: Scenes, tmp_path: Path) -> None:
         convert(data, tmp_path / "out")
-        with pytest.raises(OutputError, match="what is to be converted lies in it"):
+        with pytest.raises(OutputError, match="the data set to convert lies in it"):
             convert(open_folder(tmp_path / "out", "all"), tmp_path / "out", overwrite=True)
 
     def test_no_such_place(self, data: Scenes, tmp_path: Path) -> None:
-        with pytest.raises(OutputError, match="is no folder; create it first"):
+        with pytest.raises(OutputError, match="is not a folder; create it first"):
             convert(data, tmp_path / "missing" / "out")
         (tmp_path / "file").write_text("x", encoding="utf-8")
         with pytest.raises(OutputError, match="it is a file; give the name of a folder"):

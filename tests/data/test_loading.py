@@ -23,14 +23,14 @@ from support.numbered_data import NumberedData
 from ucn.data import loading
 from ucn.data.catalogue import open_data
 from ucn.data.loading import (
-    Fitting,
+    PairAugmentation,
     PairLoader,
-    ReaderEndedError,
+    WorkerExitedError,
+    augment_pair,
     collate,
-    fit_pair,
+    derive_seed,
     load_in_order,
     make_generator,
-    mix_seed,
 )
 from ucn.data.pairs import PairData
 from ucn.data.transforms import PADDING_RGB
@@ -57,12 +57,14 @@ class DyingData(NumberedData):
 
 IS_FORKING = torch.multiprocessing.get_start_method() == "fork"
 
-FITTING = Fitting((32, 32), min_points=1)
-VARIED = Fitting((32, 32), min_points=4, mirror=0.5, rotation=40.0, scale=1.5)
+FITTING = PairAugmentation((32, 32), min_points=1)
+VARIED = PairAugmentation((32, 32), min_points=4, mirror=0.5, rotation=40.0, scale=1.5)
 
 
-def make_loader(data: PairData, fitting: Fitting = VARIED, seed: int = 5, workers: int = 0) -> PairLoader:
-    return PairLoader(data, fitting, batch=2, points=8, seed=seed, workers=workers)
+def make_loader(
+    data: PairData, augmentation: PairAugmentation = VARIED, seed: int = 5, workers: int = 0
+) -> PairLoader:
+    return PairLoader(data, augmentation, batch=2, points=8, seed=seed, workers=workers)
 
 
 def take(loader: PairLoader, count: int, start: int = 0) -> list[PairBatch]:
@@ -98,7 +100,7 @@ def test_collate_pads_and_chooses() -> None:
     assert batch.names == ("a", "b", "c") and batch.pck_length is None
 
 
-def test_collate_draws_by_the_generator() -> None:
+def test_collate_samples_by_the_generator() -> None:
     first, again, other = (collate([make_sample(50)], 10, make_generator(seed)) for seed in (0, 0, 1))
     assert torch.equal(first.points0, again.points0)
     assert not torch.equal(first.points0, other.points0)
@@ -124,8 +126,8 @@ def test_collate_refuses_other_sizes_and_nothing() -> None:
 def test_pairs_become_one_size(fit: str, size_hw: tuple[int, int]) -> None:
     sample = NumberedData(3, parts=True).read(1)
     for seed in range(10):
-        fitting = Fitting(size_hw, fit=fit, mirror=0.5, mirror_view=0.5, rotation=60.0, scale=2.0)  # type: ignore[arg-type]
-        found = fit_pair(sample, fitting, make_generator(seed))
+        fitting = PairAugmentation(size_hw, fit=fit, mirror=0.5, mirror_view=0.5, rotation=60.0, scale=2.0)  # type: ignore[arg-type]
+        found = augment_pair(sample, fitting, make_generator(seed))
         assert found.image0.shape == found.image1.shape == (3, *size_hw)
         assert is_inside(found.points0, size_hw).all() and is_inside(found.points1, size_hw).all()
         assert found.parts is not None and len(found.parts) == len(found)
@@ -134,23 +136,23 @@ def test_pairs_become_one_size(fit: str, size_hw: tuple[int, int]) -> None:
 def test_a_window_as_it_stands() -> None:
     # Without changes a crop of the image's own size is the image, and views stay as they are.
     sample = NumberedData(3).read(1)
-    found = fit_pair(sample, Fitting((40, 60)), make_generator(0))
+    found = augment_pair(sample, PairAugmentation((40, 60)), make_generator(0))
     assert torch.equal(found.image0, sample.image0) and torch.equal(found.points0, sample.points0)
     assert found.pck_length == 11.0
 
 
 def test_images_that_fit_are_padded() -> None:
-    found = fit_pair(NumberedData(3).read(1), Fitting((60, 60), fit="resize"), make_generator(0))
+    found = augment_pair(NumberedData(3).read(1), PairAugmentation((60, 60), fit="resize"), make_generator(0))
     assert torch.allclose(found.image0[:, 0, 30], torch.tensor(PADDING_RGB))
     assert found.image0[:, 10, 0].tolist() == found.image0[:, 49, 59].tolist() == [1 / 256] * 3
     assert torch.allclose(found.points0, NumberedData(3).read(1).points0 + torch.tensor([0.0, 10.0]))
 
 
-def test_scales_and_turns_are_drawn_for_each_view() -> None:
+def test_scales_and_turns_are_sampled_for_each_view() -> None:
     sample = NumberedData(3).read(1)
     for fit in ("crop", "resize"):
-        fitting = Fitting((40, 40), fit=fit, rotation=0.0, scale=2.0)
-        found = fit_pair(sample, fitting, make_generator(4))
+        fitting = PairAugmentation((40, 40), fit=fit, rotation=0.0, scale=2.0)
+        found = augment_pair(sample, fitting, make_generator(4))
         spans = [(points.amax(0) - points.amin(0)).norm().item() for points in (found.points0, found.points1)]
         assert abs(spans[0] / spans[1] - 1) > 0.05
         assert found.pck_length is not None and 5.0 * 0.6 < found.pck_length < 22.1
@@ -158,19 +160,19 @@ def test_scales_and_turns_are_drawn_for_each_view() -> None:
 
 
 def test_one_view_is_mirrored_for_parts_only() -> None:
-    fitting = Fitting((40, 60), mirror_view=1.0)
-    found = [fit_pair(NumberedData(3, parts=True).read(1), fitting, make_generator(s)) for s in range(12)]
+    fitting = PairAugmentation((40, 60), mirror_view=1.0)
+    found = [augment_pair(NumberedData(3, parts=True).read(1), fitting, make_generator(s)) for s in range(12)]
     for pair in found:
         assert torch.allclose(pair.points0[:, 0], 59 - pair.points1[:, 0], atol=1e-4)
     with pytest.raises(DataError, match="pair-1 has no named parts: set mirror_view to 0"):
-        fit_pair(NumberedData(3).read(1), fitting, make_generator(0))
+        augment_pair(NumberedData(3).read(1), fitting, make_generator(0))
 
 
 def test_seeds_are_mixed() -> None:
-    assert len({mix_seed(a, b) for a in range(30) for b in range(30)}) == 900
-    assert mix_seed(1, 23) != mix_seed(12, 3)
-    assert mix_seed(1, "a", 2) != mix_seed(1, "b", 2)
-    assert all(0 <= mix_seed(2**63 - 1, n) < 2**63 for n in range(100))
+    assert len({derive_seed(a, b) for a in range(30) for b in range(30)}) == 900
+    assert derive_seed(1, 23) != derive_seed(12, 3)
+    assert derive_seed(1, "a", 2) != derive_seed(1, "b", 2)
+    assert all(0 <= derive_seed(2**63 - 1, n) < 2**63 for n in range(100))
 
 
 def test_batches_depend_on_seed_and_number_alone() -> None:
@@ -212,7 +214,7 @@ def test_every_pair_comes_once_an_epoch() -> None:
     assert names[:6] != names[6:12]
 
 
-def test_very_many_pairs_are_drawn_without_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_pairs_are_sampled_without_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_MAX_PERMUTED", 100)
     data = NumberedData(10**12)
     first = take(make_loader(data, FITTING), 3)
@@ -222,15 +224,15 @@ def test_very_many_pairs_are_drawn_without_an_order(monkeypatch: pytest.MonkeyPa
 
 def test_pairs_with_few_points_are_replaced() -> None:
     data = NumberedData(4, points=(30, 3))  # every other pair has 3
-    plenty = take(make_loader(data, Fitting((40, 60), min_points=10)), 6)
+    plenty = take(make_loader(data, PairAugmentation((40, 60), min_points=10)), 6)
     assert {name for batch in plenty for name in batch.names} == {"pair-0", "pair-2"}
-    few = take(make_loader(data, Fitting((40, 60), min_points=3)), 6)
+    few = take(make_loader(data, PairAugmentation((40, 60), min_points=3)), 6)
     assert {name for batch in few for name in batch.names} == {f"pair-{i}" for i in range(4)}
 
 
 def test_where_no_pair_has_enough_the_fullest_is_taken() -> None:
     data = NumberedData(2, points=(2, 5))
-    for batch in take(make_loader(data, Fitting((40, 60), min_points=10)), 5):
+    for batch in take(make_loader(data, PairAugmentation((40, 60), min_points=10)), 5):
         assert batch.names == ("pair-1", "pair-1")
         assert batch.is_valid.sum(1).tolist() == [5, 5]
 
@@ -272,11 +274,11 @@ def test_pairs_that_cannot_be_read_are_replaced_and_noted(workers: int) -> None:
 def test_batches_are_pinned_with_their_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor + 1)  # CUDA alone can pin
     batch = collate([make_sample(3)], 3, torch.Generator())
-    pin: Callable[[object], loading._Made] = pinning.pin_memory
-    pinned, skipped = pin(loading._Made.pack(batch, {"b": "wrong"})).unpack()
+    pin: Callable[[object], loading._PackedBatch] = pinning.pin_memory
+    pinned, skipped = pin(loading._PackedBatch.pack(batch, {"b": "wrong"})).unpack()
     assert pinned is not None and torch.equal(pinned.image0, batch.image0 + 1)
     assert (pinned.names, pinned.pck_length, skipped) == (("a",), None, {"b": "wrong"})
-    assert pin(loading._Made.pack(None, {})).unpack() == (None, {})
+    assert pin(loading._PackedBatch.pack(None, {})).unpack() == (None, {})
 
 
 class UnreadableData(NumberedData):
@@ -289,7 +291,7 @@ class UnreadableData(NumberedData):
 def test_a_set_of_which_nothing_can_be_read_is_refused() -> None:
     loader = PairLoader(UnreadableData(3), FITTING, batch=2, points=8, seed=5, skipped={})
     with pytest.raises(
-        DataError, match=r"none of 100 pairs drawn from numbered can be read.*pair \d is wrong"
+        DataError, match=r"none of 100 pairs sampled from numbered can be read.*pair \d is wrong"
     ):
         take(loader, 1)
 
@@ -306,7 +308,9 @@ def test_a_pass_in_order_leaves_out_pairs_that_cannot_be_read() -> None:
 
 
 def test_a_worker_that_dies_is_reported() -> None:
-    with pytest.raises(UcnError, match=r"a process that reads data ended \(DataLoader worker.*fewer workers"):
+    with pytest.raises(
+        UcnError, match=r"a worker process that reads data exited \(DataLoader worker.*fewer workers"
+    ):
         take(make_loader(DyingData(3), workers=1), 1)
 
 
@@ -324,18 +328,18 @@ def test_the_end_of_a_worker_is_noticed_where_pairs_are_read(is_dead: bool) -> N
     until = time.monotonic() + 60
     while is_dead and worker.is_alive() and time.monotonic() < until:  # in a step nothing is raised
         time.sleep(0.01)
-    with pytest.raises(ReaderEndedError, match="a process that reads data ended"):
+    with pytest.raises(WorkerExitedError, match="a worker process that reads data exited"):
         list(islice(batches, 10))  # some lay ready
 
 
 @pytest.mark.parametrize(
     ("error", "workers", "told"),
     [
-        (RuntimeError("DataLoader worker (pid 7) is killed"), 1, ReaderEndedError),
-        (RuntimeError("Pin memory thread exited unexpectedly"), 1, ReaderEndedError),
-        (ConnectionResetError("reset"), 1, ReaderEndedError),
-        (FileNotFoundError("no socket"), 1, ReaderEndedError),
-        (EOFError(), 1, ReaderEndedError),
+        (RuntimeError("DataLoader worker (pid 7) is killed"), 1, WorkerExitedError),
+        (RuntimeError("Pin memory thread exited unexpectedly"), 1, WorkerExitedError),
+        (ConnectionResetError("reset"), 1, WorkerExitedError),
+        (FileNotFoundError("no socket"), 1, WorkerExitedError),
+        (EOFError(), 1, WorkerExitedError),
         (EOFError("of a file"), 0, EOFError),
         (FileNotFoundError("Caught FileNotFoundError in DataLoader worker process 0."), 1, FileNotFoundError),
         (RuntimeError("shapes differ"), 1, RuntimeError),
@@ -367,14 +371,14 @@ def test_a_batch_is_handed_over_whole_or_not_at_all() -> None:
     batch = collate([NumberedData(5, parts=True).read(0)] * 64, 8, torch.Generator())
     names = tuple(f"training/final/alley_1/{number:035d}" for number in range(64))
     skipped = {name: "no file at " + name for name in names}
-    sent = loading._Made.pack(replace(batch, names=names), skipped)
+    sent = loading._PackedBatch.pack(replace(batch, names=names), skipped)
     assert sent.share() is sent
-    assert all(part.untyped_storage().is_shared() for part in (*sent.tensors.values(), sent.rest))
+    assert all(part.untyped_storage().is_shared() for part in (*sent.tensors.values(), sent.text))
     assert len(ForkingPickler.dumps((7, sent))) < 4096 - 64  # `select.PIPE_BUF` of Linux, less a header
     got, got_skipped = pickle.loads(pickle.dumps(sent)).unpack()
     assert got_skipped == skipped
     assert_equal([got], [replace(batch, names=names)])
-    assert loading._Made.pack(None, skipped).unpack() == (None, skipped)
+    assert loading._PackedBatch.pack(None, skipped).unpack() == (None, skipped)
 
 
 @pytest.mark.skipif(not IS_FORKING, reason="a worker that is not forked does not see what is changed here")
@@ -432,7 +436,7 @@ import multiprocessing
 import time
 
 from support.numbered_data import NumberedData
-from ucn.data.loading import Fitting, PairLoader
+from ucn.data.loading import PairAugmentation, PairLoader
 
 
 class Stuck(NumberedData):
@@ -445,7 +449,7 @@ class Stuck(NumberedData):
         return super().read(index)
 
 
-batches = PairLoader(Stuck(5), Fitting((16, 16)), batch=2, points=8, seed=0, workers=4).batches()
+batches = PairLoader(Stuck(5), PairAugmentation((16, 16)), batch=2, points=8, seed=0, workers=4).batches()
 next(batches)
 print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
 time.sleep(600)
@@ -507,19 +511,19 @@ def test_a_pass_in_order() -> None:
 
 
 def test_validation_knows_no_random_changes() -> None:
-    fitting = replace(VARIED, mirror_view=0.5, fit="resize").without_changes()
-    assert fitting == Fitting((32, 32), fit="resize", min_points=4)
+    fitting = replace(VARIED, mirror_view=0.5, fit="resize").for_validation()
+    assert fitting == PairAugmentation((32, 32), fit="resize", min_points=4)
 
 
 @pytest.mark.parametrize(
     ("name", "folder", "size_hw", "points"),
     [("kitti-flow", "kitti_flow_2015", (321, 769), 1000), ("sintel", "sintel", (256, 512), 1000)],
 )
-def test_real_pairs_keep_their_truth(
+def test_real_pairs_keep_their_ground_truth(
     data_folder: Path, name: str, folder: str, size_hw: tuple[int, int], points: int
 ) -> None:
     data = open_data(name, data_folder / folder)
-    loader = PairLoader(data, Fitting(size_hw, min_points=points), batch=2, points=points, seed=0)
+    loader = PairLoader(data, PairAugmentation(size_hw, min_points=points), batch=2, points=points, seed=0)
     (batch,) = take(loader, 1)
     assert batch.is_valid.all()
     for pair in batch:

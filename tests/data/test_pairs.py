@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from support.data_cases import MemoryData
-from ucn.data.pairs import Fault, PairData, Selection, check_choice, check_index
+from ucn.data.pairs import PairData, Problem, Selection, check_choice, check_index
 from ucn.errors import DataError
 from ucn.types import PairSample
 
 
-def test_fault_names_file_and_line() -> None:
-    assert str(Fault(Path("a/b.txt"), "wrong", 3)) == f"{Path('a/b.txt')}:3: wrong"
-    assert str(Fault(Path("b.txt"), "wrong")) == "b.txt: wrong"
+def test_problem_names_file_and_line() -> None:
+    assert str(Problem(Path("a/b.txt"), "wrong", 3)) == f"{Path('a/b.txt')}:3: wrong"
+    assert str(Problem(Path("b.txt"), "wrong")) == "b.txt: wrong"
 
 
 def test_split_off_shares_no_image() -> None:

@@ -142,13 +142,13 @@ class TestReadPoints:
     def test_missing_binary_folder_and_large(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(PointsError, match=r"cannot read points .*no\.csv: no such file"):
             read_points(tmp_path / "no.csv")
-        with pytest.raises(PointsError, match="is a directory"):
+        with pytest.raises(PointsError, match="not a regular file"):
             read_points(tmp_path)
         (tmp_path / "p.csv").write_bytes(b"\xff\xfe\x80\x00" * 5)
         with pytest.raises(PointsError, match="not UTF-8 text"):
             read_points(tmp_path / "p.csv")
         monkeypatch.setattr(points_module, "MAX_POINTS_BYTES", 10)
-        with pytest.raises(PointsError, match="the limit for point files is 10"):
+        with pytest.raises(PointsError, match="the limit for points is 10"):
             read_points(tmp_path / "p.csv")
 
     @given(st.text("0123456789.,-+exyinfa_#\"' \n\r\0", max_size=40))

@@ -1,4 +1,4 @@
-"""Camera matrices that users give: as a file, or as four numbers; and camera motions as files."""
+"""Reads camera intrinsics that users give, and writes relative poses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.archives import pack_npz
-from ucn.data.io import write_bytes_atomically
-from ucn.data.sets.layout import is_number, parse_numbers, read_lines
 from ucn.errors import DataError
+from ucn.files import is_number, pack_npz, parse_numbers, read_lines, write_bytes_atomically
 from ucn.geometry.pose import PoseEstimate, check_intrinsics
 from ucn.types import Matches
 
 POSE_SUFFIXES = (".json", ".npz")
-"""Endings of the files that `write_pose` writes."""
+"""Formats of `write_pose`."""
 
 _FORMS = "3 × 3 numbers fx s cx, 0 fy cy, 0 0 1, or the four numbers fx,fy,cx,cy"
 
@@ -26,17 +24,17 @@ Array = NDArray[np.float64]
 
 
 def read_intrinsics(given: str) -> Array:
-    """A camera matrix, for pixels whose centres are at integers.
+    """Reads a camera matrix K, for pixel centres at integer coordinates.
 
     Args:
-        given: ``fx,fy,cx,cy``, or the name of a text file with these four numbers or with 3 × 3; numbers are
-            separated by blanks, commas or ends of lines, and what follows a # is left out.
+        given: ``fx,fy,cx,cy``, or the path of a text file with these four numbers or with a 3 × 3 matrix;
+            blanks, commas or newlines separate numbers, and a # starts a comment.
 
     Returns:
         (3, 3).
 
     Raises:
-        DataError: the file cannot be read, or holds something else.
+        DataError: the file cannot be read, or has other content.
     """
     cells = given.split(",")
     if len(cells) > 1 and all(is_number(cell.strip()) for cell in cells):
@@ -68,26 +66,26 @@ def write_pose(
     summary: Mapping[str, Any],
     overwrite: bool = False,
 ) -> None:
-    """Writes a camera motion.
+    """Writes a relative pose.
 
     Args:
-        path: .json holds the summary alone, .npz also the matches and which of them are inliers.
-        pose: that was found.
-        matches: that it was found from.
-        cameras: both matrices (3, 3).
-        summary: plain values that say what was found and how.
-        overwrite: whether a file may be replaced.
+        path: .json gets the summary only, .npz also the pose, the matches and their inlier mask.
+        pose: the estimated relative pose.
+        matches: the matches that it was estimated from.
+        cameras: the camera matrices K0 and K1, (3, 3) each.
+        summary: plain values on the result and how it was computed.
+        overwrite: replace an existing file.
 
     Raises:
-        OutputError: it cannot be written.
-        ValueError: nothing was found.
+        OutputError: the file cannot be written.
+        ValueError: no pose was found, and `path` ends in .npz.
     """
     text = json.dumps(summary, indent=2, allow_nan=False)
     if path.suffix.lower() == ".json":
         write_bytes_atomically(path, f"{text}\n".encode(), overwrite)
         return
     if pose.R is None or pose.t is None:
-        raise ValueError(f"there is no motion to write: {pose.failure}")
+        raise ValueError(f"there is no pose to write: {pose.failure}")
     arrays = {
         "R": pose.R,
         "t": pose.t,

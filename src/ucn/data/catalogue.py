@@ -1,8 +1,11 @@
-"""Which data sets can be read, what each is, and the one way to open them."""
+"""The list of data sets, and the one function that opens them.
+
+To add a data set, write a reader in `ucn.data.sets` (its docstring has the steps), and name its module in
+`_MODULES` below. Commands, recipes and benchmarks then find it by name.
+"""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import math
@@ -15,32 +18,33 @@ from typing import Literal
 
 from ucn.data.pairs import PairData
 from ucn.errors import DataError
+from ucn.files import suggest
 
 Option = str | int | float | bool
-"""What an option of a reader may be."""
+"""The value of an option of a reader."""
 
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What a data set is.
+    """The description of a data set.
 
     Attributes:
-        name: how commands and recipes call it.
-        title: its own name, with year.
-        task: the same scene, or the same part of another instance.
-        truth: where its correspondences come from.
-        layout: the files that its reader looks for, a line each, relative to the folder.
-        splits: names of its parts; the first is the default.
-        licence: what its owner allows, and since many allow research only, in plain words.
-        source: where to get it; empty for the user's own data.
-        markers: paths or glob patterns of which one exists in such a folder.
-        inside: official sub-folders in which they may be, too.
+        name: its name in commands and recipes.
+        title: its full name, with year.
+        task: geometric (the same scene), semantic (the same part of another instance), or any.
+        ground_truth: where its correspondences come from.
+        layout: the files that its reader expects, one entry per line, relative to the folder.
+        splits: names of its splits; the first is the default.
+        licence: what its owner allows, in plain words; many allow research only.
+        source: where to download it; empty for your own data.
+        markers: paths or glob patterns, at least one of which exists in such a folder.
+        inside: official sub-folders that may hold the markers instead.
     """
 
     name: str
     title: str
     task: Literal["geometric", "semantic", "any"]
-    truth: str
+    ground_truth: str
     layout: tuple[str, ...]
     splits: tuple[str, ...]
     licence: str
@@ -49,7 +53,8 @@ class DataInfo:
     inside: tuple[str, ...] = ()
 
 
-# Each module has `INFO`, a DataInfo, and `open_folder(folder, split, **options) -> PairData`.
+# Each module of `ucn.data.sets` has `INFO`, a DataInfo, and `open_folder(folder, split, **options) ->
+# PairData`.
 _MODULES = {
     "kitti-flow": "flow.kitti_flow",
     "sintel": "flow.sintel",
@@ -70,17 +75,17 @@ _MODULES = {
     "synthetic": "synthetic",
     "own": "own.folder",
     "colmap": "posed.colmap",
-    "video": "video.clips",
+    "video": "video.tracking",
 }
 
 
 def list_data() -> tuple[DataInfo, ...]:
-    """Every data set that can be read."""
+    """Descriptions of all data sets that can be read."""
     return tuple(_import(module).INFO for module in _MODULES.values())
 
 
 def find_info(name: str) -> DataInfo:
-    """What is known about a data set; raises `DataError`, naming the legal ones, where it is unknown."""
+    """The description of a data set; raises `DataError` where the name is unknown."""
     info: DataInfo = _import(_module_of(name)).INFO
     return info
 
@@ -90,10 +95,9 @@ def _import(module: str) -> ModuleType:
 
 
 def _module_of(name: str) -> str:
-    """The module that reads a data set."""
+    """The module of `ucn.data.sets` that reads a data set."""
     if name not in _MODULES:
-        close = difflib.get_close_matches(name, _MODULES, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
+        hint = suggest(name, _MODULES)
         raise DataError(f"no data set '{name[:80]}'{hint} (there are {', '.join(_MODULES)})")
     return _MODULES[name]
 
@@ -101,17 +105,18 @@ def _module_of(name: str) -> str:
 def open_data(
     name: str, folder: str | Path, split: str | None = None, options: Mapping[str, Option] | None = None
 ) -> PairData:
-    """Opens a data set: indexes its folder, reads no pair yet.
+    """Opens a data set: indexes its folder, and reads no pair yet.
 
     Args:
-        name: one of `list_data`.
-        folder: where it lies.
-        split: one of its `splits`; None means the first of them.
-        options: of this reader alone, such as ``truth=occ``; text is converted to what the reader declares.
+        name: the name of a data set, as `list_data` has it.
+        folder: its folder.
+        split: one of its `splits`; None selects the first.
+        options: options of this reader, such as ``{"truth": "occ"}``; text is converted to the type of the
+            option's default.
 
     Raises:
-        DataError: the name, split or an option is unknown, or the folder is not that data set (where it looks
-            like another one, that is said).
+        DataError: the name, split or an option is unknown, or the folder does not hold that data set; the
+            message names the data set that it looks like.
     """
     info = find_info(name)
     split = info.splits[0] if split is None else split
@@ -130,9 +135,9 @@ def open_data(
 
 
 def guess_data(folder: Path) -> list[str]:
-    """Names of the data sets whose markers are in a folder, most specific first.
+    """Names of the data sets whose markers a folder has, most specific first.
 
-    Any folder of images could be synthetic or video, so those two are not named.
+    `synthetic` and `video` are not considered: they match any folder of images.
     """
     if not folder.is_dir():
         return []
@@ -150,14 +155,14 @@ def guess_data(folder: Path) -> list[str]:
 
 
 def list_options(name: str) -> dict[str, Option]:
-    """The options of a data set's reader with their defaults."""
+    """The options of a data set's reader, with their defaults."""
     reader = _import(_module_of(name)).open_folder
     parameters = list(inspect.signature(reader).parameters.values())[2:]
     return {parameter.name: parameter.default for parameter in parameters}
 
 
 def explain_options(name: str) -> dict[str, str]:
-    """What each option of a data set's reader means: its line in the docstring of ``open_folder``."""
+    """The description of each option of a reader, from the docstring of its ``open_folder``."""
     documentation = inspect.getdoc(_import(_module_of(name)).open_folder) or ""
     arguments = documentation.partition("Args:\n")[2].partition("\n\n")[0]
     entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", arguments, flags=re.MULTILINE)
@@ -166,7 +171,7 @@ def explain_options(name: str) -> dict[str, str]:
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Option]:
-    """Options as the command line and recipes give them, ``key=value``; raises `DataError` for others."""
+    """Parses options written ``key=value``; raises `DataError` for others."""
     options: dict[str, Option] = {}
     for text in texts:
         key, separator, value = text.partition("=")
@@ -177,7 +182,7 @@ def parse_options(texts: Iterable[str]) -> dict[str, Option]:
 
 
 def _read_options(name: str, options: Mapping[str, Option]) -> dict[str, Option]:
-    """Options for a reader, text converted by the type of its default; unknown ones are refused."""
+    """Converts options to the types of their defaults; raises `DataError` for unknown ones."""
     defaults = list_options(name)
     read: dict[str, Option] = {}
     for key, value in options.items():
@@ -188,17 +193,17 @@ def _read_options(name: str, options: Mapping[str, Option]) -> dict[str, Option]
     return read
 
 
-def _convert(value: Option, wanted: type, where: str) -> Option:
+def _convert(value: Option, kind: type, where: str) -> Option:
     text = str(value).lower()
-    if wanted is bool and text in ("true", "false", "yes", "no", "1", "0"):
+    if kind is bool and text in ("true", "false", "yes", "no", "1", "0"):
         return text in ("true", "yes", "1")
-    if type(value) is wanted:
+    if type(value) is kind:
         return value
-    if wanted in (int, float) and not isinstance(value, bool):
+    if kind in (int, float) and not isinstance(value, bool):
         try:
-            number: int | float = wanted(text)
+            number: int | float = kind(text)
         except ValueError:
             number = math.nan
         if math.isfinite(number):
             return number
-    raise DataError(f"{where} must be {wanted.__name__}, got {str(value)[:40]!r}")
+    raise DataError(f"{where} must be {kind.__name__}, got {str(value)[:40]!r}")

@@ -1,4 +1,4 @@
-"""Is a data set whole? Every file is read once, and as many pairs as are asked for."""
+"""Checks whether a data set is complete: reads every file once, and pairs spread over the set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ucn.data.pairs import DataFile, Fault, PairData
+from ucn.data.pairs import DataFile, PairData, Problem
 from ucn.errors import UcnError
 from ucn.geometry.coords import is_inside
 from ucn.types import PairSample
@@ -19,17 +19,17 @@ _WORKERS = 4  # decoding releases Python's lock
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a check found.
+    """The result of `check_data`.
 
     Attributes:
-        pair_count: pairs of the set.
-        file_counts: files by kind.
-        read_count: pairs that were read.
-        point_count: correspondences of those.
-        empty_names: pairs, of those read, that have no correspondence at all; not a fault.
-        faults: everything that is wrong.
-        notes: what the reader left out by its own rules; not faults.
-        bad_pairs: indices of pairs that cannot be used though each of their files is good.
+        pair_count: number of pairs in the set.
+        file_counts: number of files by kind.
+        read_count: number of pairs that were read.
+        point_count: number of correspondences in these.
+        empty_names: names of pairs among these without any correspondence; not a problem.
+        problems: all errors found.
+        notes: what the reader excludes by its own rules; not problems.
+        bad_pairs: indices of pairs that cannot be used although each of their files is good.
     """
 
     pair_count: int
@@ -37,30 +37,30 @@ class CheckReport:
     read_count: int
     point_count: int
     empty_names: tuple[str, ...]
-    faults: tuple[Fault, ...]
+    problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     bad_pairs: frozenset[int] = frozenset()
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.faults
+        """Whether there are no problems."""
+        return not self.problems
 
     @property
     def bad_files(self) -> frozenset[Path]:
-        """The files that no pair can be made of; what is left out already does not count."""
-        return _find_bad_files(self.faults)
+        """Files that no pair can use; problems of entries that are already excluded do not count."""
+        return _find_bad_files(self.problems)
 
 
 def check_data(
     data: PairData, progress: Callable[[int, int], None] | None = None, max_pairs: int = 200
 ) -> CheckReport:
-    """Reads every file of a data set once, then pairs spread evenly over it.
+    """Reads every file of a data set once, then pairs evenly spaced over it.
 
     Args:
-        data: an opened data set; what its indexing found wrong is part of the report.
-        progress: called with (done, all) after each file and pair.
-        max_pairs: at most this many pairs are read; some sets have millions.
+        data: an opened data set; the problems that its indexing found are part of the report.
+        progress: called with (done, total) after each file and pair.
+        max_pairs: the most pairs to read; some sets have millions.
     """
     files = data.files()
     chosen = spread(len(data), max_pairs)
@@ -72,17 +72,17 @@ def check_data(
         if progress is not None:
             progress(done, total)
 
-    faults = list(data.faults)
+    problems = list(data.problems)
     with ThreadPoolExecutor(_WORKERS) as pool:
         for found in pool.map(_check_file, files):
-            faults += found
+            problems += found
             advance()
-    bad_files, bad_pairs = set(_find_bad_files(faults)), set()
+    bad_files, bad_pairs = set(_find_bad_files(problems)), set()
     points, empty, read_count = 0, [], 0
     for index in chosen:
-        if bad_files.isdisjoint(data.pair_files(index)):  # a bad file is named once, not once a pair
+        if bad_files.isdisjoint(data.pair_files(index)):  # a bad file is reported once, not once per pair
             sample, found = _check_pair(data, index)
-            faults += found
+            problems += found
             bad_files |= _find_bad_files(found)
             if found and bad_files.isdisjoint(data.pair_files(index)):
                 bad_pairs.add(index)
@@ -97,31 +97,31 @@ def check_data(
         read_count=read_count,
         point_count=points,
         empty_names=tuple(empty),
-        faults=tuple(dict.fromkeys(faults)),
+        problems=tuple(dict.fromkeys(problems)),
         notes=tuple(data.notes),
         bad_pairs=frozenset(bad_pairs),
     )
 
 
 def skip_bad(data: PairData, report: CheckReport) -> PairData:
-    """The pairs of a data set that could be read and that no faulty file is part of."""
+    """The pairs of a data set that were not found faulty and use no faulty file."""
     good = data.without_pairs(report.bad_pairs) if report.bad_pairs else data
     return good.without(report.bad_files) if report.bad_files else good
 
 
 def spread(count: int, limit: int) -> list[int]:
-    """At most `limit` of the numbers below `count`, evenly spaced, the first among them."""
+    """Returns at most `limit` evenly spaced indices below `count`, beginning with 0."""
     if count <= limit:
         return list(range(count))
     return [index * count // limit for index in range(limit)]
 
 
-def to_fault(error: UcnError, path: Path) -> Fault:
-    """A fault of a file from the error that reading it raised, without naming the file twice.
+def to_problem(error: UcnError, path: Path) -> Problem:
+    """Converts an error of reading a file to a problem whose message does not repeat the path.
 
     Args:
-        error: what was raised; where it names the file that is wrong, the fault is that file's.
-        path: the file to blame otherwise.
+        error: the error; its `path`, where set, is the faulty file.
+        path: the faulty file otherwise.
     """
     path = error.path or path
     name, message = re.escape(str(path)), str(error)
@@ -134,36 +134,36 @@ def to_fault(error: UcnError, path: Path) -> Fault:
     elif found := re.match(rf"(?P<before>cannot read ){name}(?P<line>) ", message):
         start = "it "
     else:
-        return Fault(path, message)
+        return Problem(path, message)
     line = int(found["line"]) if found["line"] else None
-    return Fault(path, found["before"] + start + message[found.end() :], line)
+    return Problem(path, found["before"] + start + message[found.end() :], line)
 
 
-def _find_bad_files(faults: Iterable[Fault]) -> frozenset[Path]:
-    return frozenset(fault.path for fault in faults if not fault.is_left_out)
+def _find_bad_files(problems: Iterable[Problem]) -> frozenset[Path]:
+    return frozenset(problem.path for problem in problems if not problem.is_excluded)
 
 
-def _check_file(file: DataFile) -> list[Fault]:
+def _check_file(file: DataFile) -> list[Problem]:
     try:
         file.check()
     except UcnError as error:
-        return [to_fault(error, file.path)]
+        return [to_problem(error, file.path)]
     return []
 
 
-def _check_pair(data: PairData, index: int) -> tuple[PairSample | None, list[Fault]]:
-    # The pair's own file is its last: the images come first, what says how they correspond follows. Other
-    # pairs may have it too, so that it counts as bad only where the error says that it is the wrong one.
+def _check_pair(data: PairData, index: int) -> tuple[PairSample | None, list[Problem]]:
+    # The last file of a pair is its ground truth. Other pairs may share it, so that it counts as bad only
+    # where the error names it.
     path = data.pair_files(index)[-1]
     try:
         sample = data.read(index)
     except UcnError as error:
-        return None, [replace(to_fault(error, path), is_left_out=error.path is None)]
+        return None, [replace(to_problem(error, path), is_excluded=error.path is None)]
     sizes = [(image.shape[-2], image.shape[-1]) for image in (sample.image0, sample.image1)]
     views = (sample.points0, sample.points1)
     outside = [int((~is_inside(points, size)).sum()) for points, size in zip(views, sizes, strict=True)]
     if any(outside):
-        words = f"{outside[0]} points of image 0 and {outside[1]} of image 1 lie outside it"
+        words = f"{outside[0]} points of image 0 and {outside[1]} of image 1 lie outside"
         message = f"pair {sample.name}: {words}; correct or remove them"
-        return sample, [Fault(path, message, is_left_out=True)]
+        return sample, [Problem(path, message, is_excluded=True)]
     return sample, []

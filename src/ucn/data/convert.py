@@ -1,6 +1,6 @@
-"""Any data set written as a folder of one's own data, to look at, to correct, to mix, or to pass on.
+"""Converts any data set to a folder of your own data, to inspect, correct, mix or share it.
 
-The folder is made beside its place under another name and gets its own when it is complete.
+The folder is written under a temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from torch import Tensor
 import ucn
 from ucn.data.catalogue import Option, list_data
 from ucn.data.checking import spread
-from ucn.data.io import read_image, to_pixels, write_bytes_atomically, write_image
+from ucn.data.io import read_image, to_pixels, write_image
 from ucn.data.pairs import PairData
 from ucn.errors import DataError, ImageReadError, OutputError
+from ucn.files import exists_error, explain_failure, write_bytes_atomically
 from ucn.types import PairSample
 
 FORMAT = "ucn own data 1"
-"""What ``source.json`` calls such a folder; only folders that say so are ever replaced."""
+"""The value of ``format`` in ``source.json``; only folders with it are ever replaced."""
 
 _MAX_SOURCE_BYTES = 2**20
-# Not allowed in names on some system, or with a meaning of their own in a list of paths.
+# Not allowed in file names on some systems, or special in a list of paths.
 _ODD_LETTERS = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|,;]')
 
 
 @dataclass(frozen=True)
 class ConvertSummary:
-    """What was written.
+    """What `convert_pairs` wrote.
 
     Attributes:
-        pair_count: pairs.
-        image_count: image files; an image that several pairs have in common is one.
-        copied_count: those of them that are byte for byte what the source has; the others are PNG, of what
-            the source cuts out, decodes or computes.
-        point_count: correspondences.
+        pair_count: number of pairs.
+        image_count: number of image files; pairs share images.
+        copied_count: image files copied byte for byte from the source; the others were written as PNG, since
+            the source crops, decodes or renders them.
+        point_count: number of correspondences.
     """
 
     pair_count: int
@@ -69,26 +70,26 @@ def convert_pairs(
 ) -> ConvertSummary:
     """Writes a data set as a folder that the reader `own` reads: images, pairs.csv, points and parts.
 
-    Reading it gives the same points to the last bit, and the same images but for those with more than 8 bits
-    that cannot be copied.
+    Reading it back gives bit-identical points, and bit-identical images except for those with more than 8
+    bits that cannot be copied.
 
     Args:
         data: the pairs.
-        output: the folder to make.
-        source: name of the data set, for ``source.json``.
-        split: which part of it, likewise.
-        options: of its reader, likewise.
-        max_pairs: at most so many pairs, spread evenly; None takes all.
-        max_points: at most so many points of a pair, drawn at random; None takes all.
-        seed: of that draw.
-        overwrite: replace a folder that an earlier conversion made.
-        progress: called with (done, all) after each pair.
+        output: the folder to write.
+        source: name of the data set, recorded in ``source.json``.
+        split: its split, recorded likewise.
+        options: options of its reader, recorded likewise.
+        max_pairs: the most pairs, evenly spaced; None converts all.
+        max_points: the most points of a pair, sampled at random; None keeps all.
+        seed: random seed of that sample.
+        overwrite: replace a folder that an earlier conversion wrote.
+        progress: called with (done, total) after each pair.
 
     Raises:
         OutputError: the folder exists or cannot be written; nothing is left behind.
         UcnError: a pair cannot be read, or there is none.
     """
-    place = _check_output(Path(output), data.root, overwrite)
+    place = _check_folder(Path(output), data.root, overwrite)
     part = place.with_name(f".ucn-{secrets.token_hex(6)}.part")
     chosen = spread(len(data), len(data) if max_pairs is None else max_pairs)
     if not chosen:
@@ -105,14 +106,14 @@ def convert_pairs(
     except OutputError:
         raise
     except OSError as error:
-        raise OutputError(f"cannot write {output}: {(error.strerror or str(error)).lower()}") from error
+        raise OutputError(f"cannot write {output}: {explain_failure(error)}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return summary
 
 
 def _find_split(source: str) -> str | None:
-    """The split that a data set of the catalogue is opened with where none is named."""
+    """The default split of a data set of the catalogue."""
     names = [info.splits[0] for info in list_data() if info.name == source]
     return names[0] if names else None
 
@@ -150,7 +151,7 @@ class _Writer:
         (folder / "points").mkdir()
 
     def add(self, index: int, sample: PairSample) -> None:
-        """Writes the points of a pair, and those images that are not there yet."""
+        """Writes the points of a pair, and its images where they are not written yet."""
         path0, path1 = self._data.image_paths(index)
         points = f"points/{len(self._rows):06d}.csv"
         _write_text(self._folder / points, self._format_points(index, sample))
@@ -167,7 +168,7 @@ class _Writer:
         self._point_count += len(sample)
 
     def finish(self) -> ConvertSummary:
-        """Writes the lists."""
+        """Writes pairs.csv and parts.csv."""
         columns = ["image0", "image1", "points"]
         columns += [name for name in ("pck_length", "class", "split") if any(row[name] for row in self._rows)]
         rows = [[row[name] for name in columns] for row in self._rows]
@@ -178,7 +179,7 @@ class _Writer:
 
     def _format_points(self, index: int, sample: PairSample) -> str:
         coordinates = torch.cat([sample.points0, sample.points1], dim=1).float().cpu().numpy()
-        rows = coordinates.astype(str).tolist()  # the fewest digits that give the same float32 again
+        rows = coordinates.astype(str).tolist()  # the fewest digits that give the same float32
         columns = ["x0", "y0", "x1", "y1"]
         if sample.parts is None or sample.mirror_parts is None:
             return _format_csv(columns, rows)
@@ -188,8 +189,8 @@ class _Writer:
         return _format_csv([*columns, "part"], [[*row, part] for row, part in zip(rows, parts, strict=True)])
 
     def _write_image(self, path: Path, image: Tensor) -> str:
-        """The name of an image in the folder; the file is written where this one is new."""
-        # The same file may give several images: a reader may cut out one object after the other.
+        """The name of an image in the folder; a new image is written."""
+        # One file may give several images: a reader may crop one object after another.
         key = (path, hashlib.blake2b(image.contiguous().numpy().tobytes(), digest_size=16).digest())
         if key not in self._names:
             is_copy = _is_file_of(path, image)
@@ -205,7 +206,7 @@ class _Writer:
         return self._names[key]
 
     def _free_name(self, path: Path, suffix: str) -> str:
-        """A readable name that no other image has, not even on systems that ignore case."""
+        """A readable name that no other image has, also where file names ignore case."""
         root = self._data.root
         inner = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
         *folders, last = (part for part in inner.parts if part != "..")
@@ -223,7 +224,7 @@ class _Writer:
 
 
 class _PartTable:
-    """The parts of all samples in one table; sets with a table per class get one after the other."""
+    """The object parts of all samples in one table; tables of several classes are appended."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -231,44 +232,44 @@ class _PartTable:
         self._places: dict[tuple[tuple[int, ...], tuple[str, ...]], int] = {}
 
     def place(self, mirror: tuple[int, ...], names: tuple[str, ...], category: str) -> int:
-        """The number that part 0 of a table has here.
+        """The row at which the parts of a class begin.
 
         Args:
-            mirror: what each part is in a mirror.
-            names: of the parts; of no use unless each has one.
-            category: the class, which sets names apart that another table has already.
+            mirror: the part that each part becomes in a mirrored image.
+            names: names of the parts; unused unless each part has one.
+            category: the class, a prefix of names that another class has already.
         """
         if (mirror, names) not in self._places:
             first = self._places[mirror, names] = len(self.names)
-            wanted = [f"{category} {name}" if name in self.names else name for name in names]
-            if len(set(wanted) - set(self.names)) != len(mirror):
-                wanted = [f"part_{number}" for number in range(first, first + len(mirror))]
-            self.names += wanted
+            unique = [f"{category} {name}" if name in self.names else name for name in names]
+            if len(set(unique) - set(self.names)) != len(mirror):
+                unique = [f"part_{number}" for number in range(first, first + len(mirror))]
+            self.names += unique
             self._mirror += [first + other for other in mirror]
         return self._places[mirror, names]
 
     def rows(self) -> list[list[str]]:
-        """Name and name of the mirror image of each part."""
+        """The name of each part, and of the part that it becomes in a mirrored image."""
         return [[name, self.names[other]] for name, other in zip(self.names, self._mirror, strict=True)]
 
 
 def _is_file_of(path: Path, image: Tensor) -> bool:
-    """Whether reading a file gives just this image."""
+    """Whether reading a file gives exactly this image."""
     if not path.is_file():
         return False
     try:
         return torch.equal(read_image(path), image)
-    except ImageReadError:  # a reader that decodes it in its own way
+    except ImageReadError:  # a reader with a decoder of its own
         return False
 
 
 def _clean(part: str) -> str:
-    """A part of a path that all systems, and a line of CSV, can have."""
+    """Makes one component of a path legal on all systems and in a line of CSV."""
     return _ODD_LETTERS.sub("_", part.encode("utf-8", "replace").decode("utf-8")).strip(" .")[:120] or "_"
 
 
 def _clean_file(name: str) -> str:
-    """The same for the name of a file, of which the suffix is kept though the rest be too long."""
+    """The same for a file name; the suffix is kept where the name is too long."""
     stem, dot, suffix = name.rpartition(".")
     return f"{_clean(stem)[:100]}{dot}{_clean(suffix)[:20]}" if stem.strip(" .") else _clean(name)
 
@@ -285,33 +286,33 @@ def _write_text(path: Path, text: str) -> None:
     write_bytes_atomically(path, text.encode("utf-8"))
 
 
-def _check_output(output: Path, root: Path, overwrite: bool) -> Path:
-    """The place of the folder to make, checked before the work."""
+def _check_folder(output: Path, root: Path, overwrite: bool) -> Path:
+    """The resolved path of the folder to write, checked before the work."""
     try:
         place = output.resolve()
         if not place.parent.is_dir() or not place.name:
-            raise OutputError(f"cannot write {output}: {place.parent} is no folder; create it first")
+            raise OutputError(f"cannot write {output}: {place.parent} is not a folder; create it first")
         if place.exists() or place.is_symlink():
             if not place.is_dir():
                 raise OutputError(f"cannot write {output}: it is a file; give the name of a folder")
             if not overwrite:
-                raise OutputError(f"{output} exists already and was kept; use --overwrite or a new name")
+                raise exists_error(output)
             if not _is_ours(place):
                 raise OutputError(
-                    f"{output} was kept: it is not empty and no conversion made it (no source.json says so); "
-                    "use a new name"
+                    f"{output} was kept: it is not empty, and no source.json shows that a conversion wrote "
+                    "it; use a new name"
                 )
             if root.resolve().is_relative_to(place):
-                raise OutputError(f"{output} was kept: what is to be converted lies in it; use a new name")
+                raise OutputError(f"{output} was kept: the data set to convert lies in it; use a new name")
     except OutputError:
         raise
     except OSError as error:
-        raise OutputError(f"cannot write {output}: {(error.strerror or str(error)).lower()}") from error
+        raise OutputError(f"cannot write {output}: {explain_failure(error)}") from error
     return place
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder is empty, or was made here."""
+    """Whether a folder is empty, or was written by a conversion."""
     path = folder / "source.json"
     if not path.is_file():
         return next(folder.iterdir(), None) is None
@@ -325,12 +326,12 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _move(part: Path, place: Path, overwrite: bool) -> None:
-    """Gives the complete folder its name; an old one goes only when the new one is there."""
+    """Renames the complete folder; an old one is deleted only after that."""
     if not place.exists():
         part.rename(place)
         return
     if not overwrite or not _is_ours(place):
-        raise OutputError(f"{place} has come into being meanwhile and was kept; use a new name")
+        raise OutputError(f"{place} appeared meanwhile and was kept; use a new name")
     old = part.with_suffix(".old")
     place.rename(old)
     try:

@@ -1,4 +1,4 @@
-"""The stereo pair that ships with the package, and how far matches lie from its true disparity.
+"""The stereo pair that ships with the package, and the error of matches against its disparity.
 
 Middlebury 2014 "Motorcycle", as distributed by scikit-image; see ``example/ATTRIBUTION.txt``.
 """
@@ -23,8 +23,8 @@ class ExamplePair:
     Attributes:
         image0_path: the left view.
         image1_path: the right view.
-        disparity: (H, W) float32: pixel (x, y) of the left view is (x - disparity, y) of the right; NaN
-            where unknown.
+        disparity: (H, W) float32: pixel (x, y) of the left view corresponds to (x - disparity, y) of the
+            right; NaN where unknown.
     """
 
     image0_path: Path
@@ -34,14 +34,14 @@ class ExamplePair:
 
 @dataclass(frozen=True)
 class DisparityScore:
-    """How well matches agree with a true disparity.
+    """The accuracy of matches against a ground-truth disparity.
 
     Attributes:
-        count: all matches.
-        known_count: those whose disparity is known; the rest of this class speaks of them only.
-        share_within: threshold in pixels to the share, in [0, 1], of matches at most that far from the
-            truth; NaN when `known_count` is 0.
-        median_error: in pixels; NaN when `known_count` is 0.
+        count: number of matches.
+        known_count: number of matches with known disparity; the metrics below are over these.
+        share_within: threshold in pixels to the fraction, in [0, 1], of matches whose error is at most that;
+            NaN where `known_count` is 0.
+        median_error: median error in pixels; NaN where `known_count` is 0.
     """
 
     count: int
@@ -51,7 +51,7 @@ class DisparityScore:
 
 
 def example_pair() -> ExamplePair:
-    """The shipped pair with its truth."""
+    """The shipped pair with its ground truth."""
     with np.load(_FOLDER / "motorcycle_disp.npz", allow_pickle=False) as archive:
         disparity = archive["arr_0"].astype(np.float32)
     disparity[~np.isfinite(disparity)] = np.nan
@@ -59,18 +59,18 @@ def example_pair() -> ExamplePair:
 
 
 def disparity_errors(points0: FloatArray, points1: FloatArray, disparity: FloatArray) -> FloatArray:
-    """Distance of each match from the truth, in both coordinates: no match is helped onto its row.
+    """End-point error of each match, in both coordinates: matches are not projected onto their epipolar line.
 
     Args:
-        points0: (N, 2) in the left view; the disparity of the nearest pixel counts.
-        points1: (N, 2) where they were found in the right view; NaN = not found, an infinite error.
+        points0: (N, 2) points in the left view; the disparity of the nearest pixel is used.
+        points1: (N, 2) matched points in the right view; NaN means unmatched, with an infinite error.
         disparity: (H, W), NaN where unknown.
 
     Returns:
-        (N,) float32 pixels; NaN where the disparity is unknown or the point lies off the image.
+        (N,) float32 pixels; NaN where the disparity is unknown or the point is outside the image.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: the shapes do not match.
     """
     if points0.ndim != 2 or points0.shape[1] != 2 or points0.shape != points1.shape:
         raise ValueError(f"points0, points1 must both be (N, 2), got {points0.shape} and {points1.shape}")

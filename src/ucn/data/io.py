@@ -1,20 +1,18 @@
-"""Images and masks from files, PIL, numpy and torch; files written whole or not at all.
+"""Reads images and masks from files, PIL, numpy and torch, and writes image files.
 
-uint8 (H, W, 3) exists here only (and in the pictures that `viz` draws): what leaves this module is float32
-(3, H, W) RGB in [0, 1]. Files are read with Pillow, since it knows size and mode from the header, so that
-limits apply before anything is decoded, and knows EXIF, CMYK and 16-bit files.
+Images leave this module as float32 (3, H, W) RGB in [0, 1]; uint8 (H, W, 3) exists only here and in `viz`.
+Files are read with Pillow: it reports size and mode from the header, so that limits apply before anything is
+decoded, and it supports EXIF, CMYK and 16-bit files.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import re
-import secrets
 import stat
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,31 +24,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.data.array_checks import check_image_tensor, check_pixels
 from ucn.errors import ImageReadError, OutputError
+from ucn.files import explain_failure, write_bytes_atomically
 from ucn.types import ImageLike
 
 MAX_PIXELS = 160_000_000
-"""Larger images are refused from their header; as float32 RGB this many pixels already take 1.9 GB."""
+"""Larger images are refused by their header; as float32 RGB, this many pixels take 1.9 GB."""
 MAX_FILE_BYTES = 2**30
 """Larger image files are refused unread."""
 READ_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-"""Pillow's names of the formats that are read; the others call outside programs or are not photographs."""
+"""Formats that are read, by Pillow's names; Pillow's others run external programs or hold no pixels."""
 WRITE_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
-"""Suffixes of the pictures that can be written, with Pillow's names."""
+"""Suffixes of the image files that can be written, with Pillow's names."""
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".webp", ".bmp", ".tif", ".tiff")
+"""Suffixes of image files, in the order in which they are tried for a name without one."""
+EXIF_ORIENTATION = 0x0112
+"""The EXIF tag of an image's orientation."""
 
 MaskLike = str | Path | PIL.Image.Image | NDArray[Any] | Tensor
 """A path, a PIL image, or an array (H, W)."""
 
+_EXIF_SIDEWAYS = (5, 6, 7, 8)  # these orientations swap height and width
 _warning_filters = threading.Lock()  # warnings.catch_warnings swaps a list that all threads share
 
 
 def read_image(path: str | Path) -> Tensor:
     """Reads an image file.
 
-    EXIF orientation is applied, so points refer to the upright picture. Grey becomes three equal channels;
-    16-bit grey is scaled by 1/65535, not cut off. Transparent parts are composed over white. CMYK and other
-    colour spaces are converted without their ICC profile. An animation gives its first frame.
+    EXIF orientation is applied, so points refer to the upright image. Grey is repeated to three channels;
+    16-bit grey is scaled by 1/65535. Transparent pixels are composed over white. CMYK and other colour spaces
+    are converted without their ICC profile. Of an animation, the first frame is read.
 
     Returns:
         (3, H, W) float32 RGB in [0, 1].
@@ -65,7 +68,7 @@ def read_image(path: str | Path) -> Tensor:
 
 
 def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """Reads an image from the bytes of a file, as `read_image` does; nothing is written to disk.
+    """Decodes the bytes of an image file, as `read_image` does.
 
     Raises:
         ImageReadError: as `read_image`, with `max_pixels` as the limit.
@@ -83,12 +86,12 @@ def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
 
 
 def to_tensor(image: ImageLike) -> Tensor:
-    """Brings any image a caller may have into the one form the library works on.
+    """Converts any supported image to the form that the library works on.
 
     Args:
-        image: a path; a `PIL.Image.Image` (its pixels as they stand: EXIF orientation is applied to files
-            only, so that points stay in the pixels of what was given); numpy uint8 (H, W, 3) RGB or (H, W)
-            grey; or torch float (3, H, W) RGB in [0, 1].
+        image: a path; a `PIL.Image.Image` (EXIF orientation is applied to files only, so that points refer
+            to the pixels of the given object); numpy uint8 (H, W, 3) RGB or (H, W) grey; or torch float
+            (3, H, W) RGB in [0, 1].
 
     Returns:
         (3, H, W) float32 RGB in [0, 1]; a tensor stays on its device.
@@ -113,15 +116,30 @@ def to_tensor(image: ImageLike) -> Tensor:
 
 
 def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
-    """The same images as `to_tensor` takes, as uint8 (H, W, 3) RGB for drawing on."""
+    """Converts any image that `to_tensor` takes to uint8 (H, W, 3) RGB, for drawing."""
     values = to_tensor(image).mul(255).round().to(torch.uint8)
     return np.ascontiguousarray(values.permute(1, 2, 0).cpu().numpy())
 
 
-def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
-    """Reads a mask file: a pixel is used where any colour channel is non-zero and it is not transparent.
+def image_hw(image: Tensor) -> tuple[int, int]:
+    """(H, W) of an image or map (..., H, W)."""
+    return image.shape[-2], image.shape[-1]
 
-    EXIF orientation is applied, as to images.
+
+def read_header_hw(path: Path) -> tuple[int, int] | None:
+    """(H, W) of an image file by its header, with EXIF orientation applied; None where it is unreadable."""
+    try:
+        with PIL.Image.open(path, formats=READ_FORMATS) as image:
+            is_sideways = image.getexif().get(EXIF_ORIENTATION) in _EXIF_SIDEWAYS
+            return (image.width, image.height) if is_sideways else (image.height, image.width)
+    except Exception:  # Pillow raises many kinds; reading the image itself reports what is wrong
+        return None
+
+
+def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
+    """Reads a mask file: True where any colour channel is non-zero and the pixel is not transparent.
+
+    EXIF orientation is applied, as for images.
 
     Args:
         path: an image file.
@@ -146,11 +164,11 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
 
 
 def to_mask(mask: MaskLike, image_hw: tuple[int, int]) -> Tensor:
-    """Brings a mask a caller may have to bool (H, W), True = use.
+    """Converts any supported mask to bool (H, W), True = use.
 
     Args:
         mask: a path or `PIL.Image.Image`, as `read_mask`; or a numpy or torch array (H, W) of bools or
-            numbers, of which all but zero are used.
+            numbers, True where it is not zero.
         image_hw: (H, W) of the image it belongs to.
 
     Raises:
@@ -173,95 +191,17 @@ def to_mask(mask: MaskLike, image_hw: tuple[int, int]) -> Tensor:
     return is_used
 
 
-def check_output(path: str | Path, overwrite: bool = False) -> None:
-    """Checks that a file can be written, before the work that makes its content.
-
-    Raises:
-        OutputError: the folder is missing or not writable, the path is not a file's, or the file exists and
-            `overwrite` is False.
-    """
-    path = Path(path)
-    folder = path.parent
-    try:
-        if not folder.is_dir():
-            what = "is not a folder" if folder.exists() else "does not exist; create it first"
-            raise OutputError(f"cannot write {path}: {folder} {what}")
-        if path.exists() and not path.is_file():
-            what = "a folder" if path.is_dir() else "not a regular file"
-            raise OutputError(f"cannot write {path}: it is {what}; give the name of a file")
-        if path.exists() and not overwrite:
-            raise _exists_already(path)
-    except OutputError:
-        raise
-    except OSError as error:  # no rights, a name that is too long
-        raise OutputError(f"cannot write {path}: {_reason(error)}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(
-            f"cannot write {path}: folder {folder} is not writable; choose another or change its rights"
-        )
-
-
-def write_bytes_atomically(
-    path: str | Path, content: bytes | Callable[[BinaryIO], object], overwrite: bool = False
-) -> None:
-    """Writes a file beside its place and moves it there when complete, so that no half of it is ever seen.
-
-    Args:
-        path: where the file goes.
-        content: its bytes, or a function that writes them to a binary file (readable and seekable too).
-        overwrite: replace an existing file.
-
-    Raises:
-        OutputError: as `check_output`, or writing failed (a full disk, say); nothing is left behind.
-    """
-    path = Path(path)
-    check_output(path, overwrite)
-    part = path.with_name(f".ucn-{secrets.token_hex(6)}.part")
-    try:
-        with part.open("x+b") as file:
-            if isinstance(content, bytes):
-                file.write(content)
-            else:
-                content(file)
-        if overwrite:
-            check_output(path, overwrite)  # a folder may have come into being meanwhile
-            part.replace(path)
-        else:
-            _move_to_free_place(part, path)
-    except OutputError:
-        raise
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {_reason(error)}") from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _move_to_free_place(part: Path, path: Path) -> None:
-    """Gives a file its name unless that is taken; the caller removes the old name."""
-    try:
-        os.link(part, path)  # unlike a renaming it never replaces, whoever comes at the same moment
-    except FileExistsError as error:
-        raise _exists_already(path) from error
-    except OSError:  # not every file system has links
-        check_output(path)
-        part.replace(path)
-
-
-def _exists_already(path: Path) -> OutputError:
-    return OutputError(f"{path} exists already and was kept; use --overwrite (overwrite=True) or a new name")
-
-
 def check_image_suffix(path: str | Path) -> None:
-    """Checks that a picture's file name has a suffix in `WRITE_FORMATS`; raises `OutputError` otherwise."""
+    """Raises `OutputError` where the suffix of an image file to write is not in `WRITE_FORMATS`."""
     if Path(path).suffix.lower() not in WRITE_FORMATS:
-        raise OutputError(f"cannot write picture {path}: its name must end in {', '.join(WRITE_FORMATS)}")
+        raise OutputError(f"cannot write image {path}: its name must end in {', '.join(WRITE_FORMATS)}")
 
 
 def write_image(path: str | Path, pixels: NDArray[np.uint8], overwrite: bool = False) -> None:
-    """Writes a picture; the format follows the suffix, one of `WRITE_FORMATS`.
+    """Writes an image file in the format of its suffix, one of `WRITE_FORMATS`.
 
     Args:
-        path: where the file goes.
+        path: the file to write.
         pixels: (H, W, 3) RGB or (H, W) grey.
         overwrite: replace an existing file.
 
@@ -279,7 +219,7 @@ def write_image(path: str | Path, pixels: NDArray[np.uint8], overwrite: bool = F
 
 @contextmanager
 def _open_image(path: Path, what: str) -> Iterator[PIL.Image.Image]:
-    """Opens an image whose header is within the limits; anything that goes wrong becomes ImageReadError."""
+    """Opens an image within the size limits; every failure is raised as `ImageReadError`."""
     try:
         _check_file(path)
         with _open_quietly(path) as image:
@@ -293,13 +233,14 @@ def _open_image(path: Path, what: str) -> Iterator[PIL.Image.Image]:
 
 
 def _explain(error: Exception) -> str:
-    """Why an image cannot be read, and what to do."""
+    """The reason of a failure to read an image, and the remedy."""
     if isinstance(error, ImageReadError):
         return str(error)
     if isinstance(error, MemoryError):
         return "not enough memory; reduce the image"
     is_refused = isinstance(error, OSError) and error.strerror
-    return f"{_reason(error)}; {'check path and rights' if is_refused else 'get it again or remove it'}"
+    remedy = "check path and rights" if is_refused else "get it again or remove it"
+    return f"{explain_failure(error)}; {remedy}"
 
 
 class _TooLargeError(ImageReadError):
@@ -322,7 +263,7 @@ def _check_file(path: Path) -> None:
 
 
 def _open_quietly(path: Path | BinaryIO, max_pixels: int = MAX_PIXELS) -> PIL.Image.Image:
-    """Reads the header only. Pillow's own limit may be stricter than ours if its user has lowered it."""
+    """Reads the header only. Pillow's own limit may be stricter than ours if the user lowered it."""
     try:
         with _warning_filters, warnings.catch_warnings():
             warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)
@@ -334,15 +275,6 @@ def _open_quietly(path: Path | BinaryIO, max_pixels: int = MAX_PIXELS) -> PIL.Im
     except PIL.UnidentifiedImageError as error:
         known = f"an image of a known format ({', '.join(READ_FORMATS)})"
         raise ImageReadError(f"it is damaged or not {known}; get it again or convert it") from error
-
-
-def _reason(error: Exception) -> str:
-    """Why an operation failed, without the path that the caller names anyway."""
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error) or type(error).__name__
 
 
 def _rgb_pixels(image: PIL.Image.Image) -> NDArray[np.uint8] | NDArray[np.float32]:
@@ -382,9 +314,50 @@ def _is_used(image: PIL.Image.Image) -> NDArray[np.bool_]:
 def _pixels_to_tensor(pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
     """(H, W, 3) or (H, W) to (3, H, W) float32; uint8 is scaled."""
     planes = np.broadcast_to(pixels, (3, *pixels.shape)) if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    tensor = torch.from_numpy(np.array(planes, order="C"))  # a copy, since Pillow's arrays are read-only
+    tensor = torch.from_numpy(np.array(planes, order="C"))  # a copy: Pillow's arrays are read-only
     return tensor.to(torch.float32).div_(255) if tensor.dtype == torch.uint8 else tensor
 
 
 def _size(size_hw: tuple[int, ...]) -> str:
     return f"{size_hw[1]} × {size_hw[0]}"
+
+
+def check_pixels(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns an array that is uint8 (H, W, 3) or (H, W); raises `TypeError` or `ValueError` for others."""
+    expected = "a numpy image must be uint8 (H, W, 3) RGB or (H, W) grey"
+    if image.dtype != np.uint8:
+        hint = (
+            "give floats as a torch tensor (3, H, W) in [0, 1]"
+            if np.issubdtype(image.dtype, np.floating)
+            else "scale it to 0..255 first"
+        )
+        raise TypeError(f"{expected}, got {image.dtype}; {hint}")
+    if image.ndim == 3 and image.shape[2] == 4:
+        raise ValueError(f"{expected}, got {image.shape}; drop the fourth channel with image[..., :3]")
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
+        raise ValueError(f"{expected}, got {image.shape}")
+    if image.size == 0:
+        raise ValueError(f"image must have pixels, got {image.shape}")
+    return image
+
+
+def check_image_tensor(image: Tensor) -> Tensor:
+    """Returns, detached, a tensor that is float (3, H, W) in [0, 1]; raises for others."""
+    expected = "a torch image must be float (3, H, W) RGB in [0, 1]"
+    if not image.is_floating_point():
+        raise TypeError(f"{expected}, got {image.dtype}; use image.float() / 255")
+    shape = tuple(image.shape)
+    if image.ndim == 4 and shape[0] == 1:
+        raise ValueError(f"{expected}, got {shape}; give image[0]")
+    if image.ndim == 2 or (image.ndim == 3 and shape[0] == 1):
+        raise ValueError(f"{expected}, got {shape}; repeat grey with image.expand(3, -1, -1)")
+    if image.ndim == 3 and shape[0] != 3 and shape[2] == 3:
+        raise ValueError(f"{expected}, got {shape}; use image.permute(2, 0, 1)")
+    if image.ndim != 3 or shape[0] != 3:
+        raise ValueError(f"{expected}, got {shape}")
+    if image.numel() == 0:
+        raise ValueError(f"image must have pixels, got {shape}")
+    low, high = image.detach().aminmax()
+    if not (low >= 0 and high <= 1):
+        raise ValueError(f"{expected}, got values {low.item():g} to {high.item():g}; scale or clamp it")
+    return image.detach()

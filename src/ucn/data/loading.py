@@ -1,7 +1,7 @@
-"""Pairs of a data set as batches: read by worker processes, brought to one size, changed at random, padded.
+"""Batches of a data set: worker processes read pairs, augment them to one size and pad their points.
 
-Batch k depends on the seed and k alone, whatever the number of workers, so that a run that goes on at batch k
-needs nothing remembered.
+Batch k depends only on the seed and k, whatever the number of workers: a run resumes at batch k without any
+stored state.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from ucn.types import PairBatch, PairSample
 _TRIES = 100
 _TRIES_FOR_ENOUGH = 8
 _MAX_PERMUTED = 1_000_000
-_BATCHES_AHEAD = 2  # of each worker
-_LOOK_FOR_PARENT_S = 1.0
-_REMEDY = "where shared memory is full, allow more (docker run --shm-size=8g) or take fewer workers, or none"
+_BATCHES_AHEAD = 2  # per worker
+_PARENT_CHECK_S = 1.0
+_REMEDY = "where shared memory is full, allow more (docker run --shm-size=8g), or use fewer workers or none"
 
 
-class ReaderEndedError(UcnError):
-    """A process that reads data ended before it should."""
+class WorkerExitedError(UcnError):
+    """A worker process that reads data was killed or crashed."""
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """How pairs of any size become pairs of one size, and how they vary.
+class PairAugmentation:
+    """How pairs are brought to one size, and their random geometric augmentation.
 
     Attributes:
         size_hw: (H, W) of both images.
-        fit: crop windows that see the same things, or resize the images until they fit, and pad them.
+        fit: crop overlapping windows, or resize the images to fit and pad them.
         min_points: pairs with fewer correspondences left are replaced by others.
-        mirror: share of pairs that are mirrored, both views alike.
-        mirror_view: share of pairs of which one view is mirrored; only for points that are named parts.
-        rotation: each view turns by up to so many degrees.
-        scale: each view is enlarged or reduced by up to this factor.
+        mirror: probability of mirroring both views.
+        mirror_view: probability of mirroring one view only; for points that mark named parts.
+        rotation: largest rotation of each view, in degrees.
+        scale: largest factor by which each view is enlarged or reduced.
     """
 
     size_hw: tuple[int, int]
@@ -65,49 +65,50 @@ class Fitting:
     rotation: float = 0.0
     scale: float = 1.0
 
-    def without_changes(self) -> Fitting:
-        """The same size without random changes, for validation."""
+    def for_validation(self) -> PairAugmentation:
+        """The same size without random augmentation."""
         return replace(self, mirror=0.0, mirror_view=0.0, rotation=0.0, scale=1.0)
 
 
-def fit_pair(sample: PairSample, fitting: Fitting, generator: torch.Generator) -> PairSample:
-    """Brings a pair to one size, with the random changes asked for.
+def augment_pair(
+    sample: PairSample, augmentation: PairAugmentation, generator: torch.Generator
+) -> PairSample:
+    """Brings a pair to one size, with random augmentation.
 
     Raises:
-        DataError: one view is to be mirrored, but the points have no parts.
+        DataError: one view is to be mirrored, but the points mark no parts.
     """
-    size_hw = fitting.size_hw
-    log_scale = math.log(fitting.scale)
-    scales = [math.exp(_draw(generator, -log_scale, log_scale)) for _ in range(2)]
-    if fitting.fit == "crop":
+    size_hw = augmentation.size_hw
+    log_scale = math.log(augmentation.scale)
+    scales = [math.exp(_sample_uniform(generator, -log_scale, log_scale)) for _ in range(2)]
+    if augmentation.fit == "crop":
         windows = [(max(1, round(size_hw[0] / s)), max(1, round(size_hw[1] / s))) for s in scales]
-        sample = transforms.crop_pair(sample, windows[0], windows[1], fitting.min_points, generator)
+        sample = transforms.crop_pair(sample, windows[0], windows[1], augmentation.min_points, generator)
         sample = transforms.resize(sample, size_hw, size_hw)
         scales = [1.0, 1.0]
     else:
         sample = transforms.pad(transforms.resize_to_fit(sample, size_hw), size_hw)
-    if _draw(generator, 0, 1) < fitting.mirror:
+    if _sample_uniform(generator, 0, 1) < augmentation.mirror:
         sample = transforms.mirror(sample)
-    if _draw(generator, 0, 1) < fitting.mirror_view:
+    if _sample_uniform(generator, 0, 1) < augmentation.mirror_view:
         if sample.parts is None or sample.mirror_parts is None:
             raise DataError(f"{sample.name} has no named parts: set mirror_view to 0 for this data set")
-        sample = transforms.mirror_view(sample, 0 if _draw(generator, 0, 1) < 0.5 else 1)
+        sample = transforms.mirror_view(sample, 0 if _sample_uniform(generator, 0, 1) < 0.5 else 1)
     views: tuple[transforms.View, ...] = (0, 1)
     for view in views:
-        degrees = _draw(generator, -fitting.rotation, fitting.rotation)
+        degrees = _sample_uniform(generator, -augmentation.rotation, augmentation.rotation)
         if degrees != 0 or scales[view] != 1:
             sample = transforms.rotate_view(sample, view, degrees, scales[view])
     return sample
 
 
 def collate(samples: Sequence[PairSample], points: int, generator: torch.Generator) -> PairBatch:
-    """A batch of pairs of one size.
+    """Makes a batch of pairs of one size.
 
     Args:
         samples: at least one; all images of one size.
-        points: rows of points per pair. Of more, so many are drawn; fewer are padded with rows that are not
-            valid.
-        generator: source of the draws.
+        points: rows of points per pair. Of more, this many are sampled; fewer are padded with invalid rows.
+        generator: random generator of that sample.
 
     Raises:
         ValueError: no samples, or images of several sizes.
@@ -136,12 +137,12 @@ def collate(samples: Sequence[PairSample], points: int, generator: torch.Generat
 
 
 class PairLoader:
-    """Endless batches of a data set: all pairs in random order, then all again in another."""
+    """Endless batches of a data set; each epoch has all pairs in another random order."""
 
     def __init__(
         self,
         data: PairData,
-        fitting: Fitting,
+        augmentation: PairAugmentation,
         *,
         batch: int,
         points: int,
@@ -150,34 +151,34 @@ class PairLoader:
         pin: bool = False,
         skipped: dict[str, str] | None = None,
     ) -> None:
-        """Makes a loader; nothing is read yet.
+        """Reads nothing yet.
 
         Args:
             data: the pairs.
-            fitting: the size of the images, and how pairs vary.
+            augmentation: the size of the images, and the random augmentation.
             batch: pairs per batch.
             points: rows of points per pair.
-            seed: of all draws.
-            workers: processes that read; 0 reads in this one.
-            pin: put batches in memory that CUDA copies from without waiting.
-            skipped: where given, pairs that cannot be read are replaced by others, and noted here by name
-                with what is wrong; otherwise they raise.
+            seed: random seed.
+            workers: worker processes; 0 reads in this process.
+            pin: put batches in pinned memory, for asynchronous copies to CUDA.
+            skipped: where given, pairs that cannot be read are replaced by others and added here, by name
+                with the error; otherwise the error is raised.
 
         Raises:
             DataError: the set has no pairs.
         """
         if len(data) == 0:
-            raise DataError(f"{data.root} has no pairs to make batches of")
-        self._batches = _RandomBatches(data, fitting, batch, points, seed, skipped is not None)
+            raise DataError(f"{data.root} has no pairs to make batches of; check the folder and the split")
+        self._batches = _RandomBatches(data, augmentation, batch, points, seed, skipped is not None)
         self._workers, self._pin, self._skipped = workers, pin, skipped
 
     def batches(self, start: int = 0) -> Generator[PairBatch, None, None]:
-        """The batches from number `start` on, without end; close the iterator to end its workers.
+        """Yields the batches from number `start` on, endlessly; close the iterator to stop its workers.
 
         Raises:
-            DataError: pair after pair has no correspondence left when it is brought to size.
-            ReaderEndedError: a worker was killed.
-            UcnError: what reading a pair raised, in a worker too.
+            DataError: no pair has correspondences left after augmentation.
+            WorkerExitedError: a worker was killed.
+            UcnError: a pair cannot be read; also raised from workers.
         """
         return _load(self._batches, count(start), self._workers, self._pin, self._skipped)
 
@@ -185,7 +186,7 @@ class PairLoader:
 def load_in_order(
     data: PairData,
     indices: Sequence[int],
-    fitting: Fitting,
+    augmentation: PairAugmentation,
     *,
     batch: int,
     points: int,
@@ -194,76 +195,75 @@ def load_in_order(
     pin: bool = False,
     skipped: dict[str, str] | None = None,
 ) -> Generator[PairBatch, None, None]:
-    """One pass over given pairs in their order, the same each time; the last batch may be smaller.
+    """Yields given pairs once in their order, the same each time; the last batch may be smaller.
 
     Args:
         data: the pairs.
-        indices: which of them.
-        fitting: the size of the images; pairs with few correspondences are not replaced.
+        indices: the pairs to load.
+        augmentation: the size of the images; pairs with few correspondences are not replaced.
         batch: pairs per batch.
         points: rows of points per pair.
-        seed: of windows and of the choice of points.
-        workers: processes that read; 0 reads in this one.
-        pin: put batches in memory that CUDA copies from without waiting.
-        skipped: where given, pairs that cannot be read are left out, and noted here by name with what is
-            wrong; otherwise they raise.
+        seed: random seed of crop windows and of the choice of points.
+        workers: worker processes; 0 reads in this process.
+        pin: put batches in pinned memory, for asynchronous copies to CUDA.
+        skipped: where given, pairs that cannot be read are omitted and added here, by name with the error;
+            otherwise the error is raised.
     """
-    batches = _OrderedBatches(data, fitting, batch, points, seed, skipped is not None)
+    batches = _OrderedBatches(data, augmentation, batch, points, seed, skipped is not None)
     batches.indices = list(indices)
     return _load(batches, range(math.ceil(len(indices) / batch)), workers, pin, skipped)
 
 
-def mix_seed(*parts: int | str) -> int:
-    """A seed in [0, 2^63) made of numbers and words; others, or another order, give another seed."""
+def derive_seed(*parts: int | str) -> int:
+    """Hashes numbers and words, in order, to a seed in [0, 2^63)."""
     text = ",".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def make_generator(*parts: int | str) -> torch.Generator:
-    """A generator seeded by `mix_seed`."""
-    return torch.Generator().manual_seed(mix_seed(*parts))
+    """A CPU generator seeded with `derive_seed`."""
+    return torch.Generator().manual_seed(derive_seed(*parts))
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A batch in the form in which it travels between processes: all of it in shared memory.
+class _PackedBatch:
+    """A batch as it is sent between processes: all of it in shared memory.
 
-    So little is written to the pipe between them that on Linux it is written whole or not at all (up to
-    `select.PIPE_BUF`). Of longer writes a worker that is killed may leave a part, whose rest would be waited
-    for without end.
+    Only handles go through the pipe, in a write that Linux keeps atomic (up to `select.PIPE_BUF`). A killed
+    worker could leave part of a longer write, and the reader would wait for the rest for ever.
 
     Attributes:
-        tensors: of the batch, by name.
-        rest: text, as the bytes of JSON: the names of its pairs, null where none of them can be read; and
-            those of pairs that cannot be read, with what is wrong.
+        tensors: the tensors of the batch, by name.
+        text: (bytes,) uint8, JSON of the names of the pairs (null without a batch) and of the pairs that
+            cannot be read, with the error.
     """
 
     tensors: dict[str, Tensor]
-    rest: Tensor
+    text: Tensor
 
     @classmethod
-    def pack(cls, batch: PairBatch | None, skipped: dict[str, str]) -> _Made:
-        """Takes a batch apart."""
+    def pack(cls, batch: PairBatch | None, skipped: dict[str, str]) -> _PackedBatch:
+        """Packs a batch."""
         fields = {} if batch is None else vars(batch)
         tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
         text = json.dumps([None if batch is None else list(batch.names), skipped])
         return cls(tensors, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))
 
     def unpack(self) -> tuple[PairBatch | None, dict[str, str]]:
-        """The batch, and the pairs that cannot be read."""
-        names, skipped = json.loads(self.rest.numpy().tobytes())
+        """Returns the batch, and the pairs that cannot be read with the error."""
+        names, skipped = json.loads(self.text.numpy().tobytes())
         return None if names is None else PairBatch(**self.tensors, names=tuple(names)), skipped
 
-    def share(self) -> _Made | UcnError:
-        """Moves it to shared memory; an error where that has no room.
+    def share(self) -> _PackedBatch | UcnError:
+        """Moves the tensors to shared memory; returns an error where it is full.
 
-        Torch would do it in a thread, where an error ends nothing, and the batch would be waited for.
+        torch would do this in a thread, where an error is lost and the reader waits for ever.
         """
-        parts = [*self.tensors.values(), self.rest]
+        parts = [*self.tensors.values(), self.text]
         try:
             for part in parts:
-                if part.numel():  # torch sends an empty one without memory
-                    part.share_memory_()  # type: ignore[no-untyped-call]
+                if part.numel():  # torch sends empty tensors without memory
+                    part.share_memory_()
         except (RuntimeError, OSError) as error:
             size = sum(part.nbytes for part in parts) / 2**20
             return UcnError(
@@ -271,39 +271,45 @@ class _Made:
             )
         return self
 
-    def pin_memory(self) -> _Made:
-        """Called by torch where batches are wanted in pinned memory."""
+    def pin_memory(self) -> _PackedBatch:
+        """Called by torch where `pin_memory` is set."""
         return replace(self, tensors={name: value.pin_memory() for name, value in self.tensors.items()})
 
 
-class _Batches(Dataset[_Made | UcnError], ABC):
-    """Batches by number."""
+class _Batches(Dataset[_PackedBatch | UcnError], ABC):
+    """A data set of whole batches, by number."""
 
     def __init__(
-        self, data: PairData, fitting: Fitting, batch: int, points: int, seed: int, is_skipping: bool
+        self,
+        data: PairData,
+        augmentation: PairAugmentation,
+        batch: int,
+        points: int,
+        seed: int,
+        is_skipping: bool,
     ) -> None:
-        self._data, self._fitting = data, fitting
+        self._data, self._augmentation = data, augmentation
         self._batch, self._points, self._seed = batch, points, seed
         self._is_skipping, self._skipped = is_skipping, dict[str, str]()
 
-    def __getitem__(self, number: int) -> _Made | UcnError:
+    def __getitem__(self, number: int) -> _PackedBatch | UcnError:
         self._skipped = {}
         try:
             samples = self.choose(number)
         except UcnError as error:
-            return error  # raised in a worker, torch would wrap its message in a traceback
+            return error  # torch would wrap an error raised in a worker in a traceback
         batch = None
         if samples:
             batch = collate(samples, self._points, make_generator(self._seed, "points", number))
-        made = _Made.pack(batch, self._skipped)
+        made = _PackedBatch.pack(batch, self._skipped)
         return made if get_worker_info() is None else made.share()
 
     @abstractmethod
     def choose(self, number: int) -> list[PairSample]:
-        """The pairs of the batch of a number."""
+        """The pairs of a batch."""
 
     def read(self, index: int) -> PairSample | None:
-        """A pair; None where it cannot be read and such pairs are skipped."""
+        """Reads a pair; None where it cannot be read and such pairs are skipped."""
         try:
             return self._data.read(index)
         except UcnError as error:
@@ -317,10 +323,10 @@ class _RandomBatches(_Batches):
     _epoch, _order = -1, torch.zeros(0, dtype=torch.int64)
 
     def choose(self, number: int) -> list[PairSample]:
-        return [self._draw_sample(number * self._batch + place) for place in range(self._batch)]
+        return [self._sample_pair(number * self._batch + place) for place in range(self._batch)]
 
-    def _draw_sample(self, position: int) -> PairSample:
-        """The pair at a position of the endless order, or one drawn for it that has enough points."""
+    def _sample_pair(self, position: int) -> PairSample:
+        """The pair at a position of the endless order, or a random one that has enough points."""
         generator = make_generator(self._seed, "pair", position)
         index = self._index_at(position, generator)
         best: PairSample | None = None
@@ -328,31 +334,31 @@ class _RandomBatches(_Batches):
         for attempt in range(1, _TRIES + 1):
             whole = self.read(index)
             if whole is not None:
-                sample = fit_pair(whole, self._fitting, generator)
-                if len(sample) >= self._fitting.min_points:
+                sample = augment_pair(whole, self._augmentation, generator)
+                if len(sample) >= self._augmentation.min_points:
                     return sample
                 if len(sample) and (best is None or len(sample) > len(best)):
                     best = sample
                 names.append(sample.name)
             if best is not None and attempt >= _TRIES_FOR_ENOUGH:
                 return best
-            index = _draw_integer(len(self._data), generator)
+            index = _sample_integer(len(self._data), generator)
         if not names:
             raise DataError(
-                f"none of {_TRIES} pairs drawn from {self._data.root} can be read: "
+                f"none of {_TRIES} pairs sampled from {self._data.root} can be read: "
                 f"{next(iter(self._skipped.values()))}; check the set"
             )
-        height, width = self._fitting.size_hw
+        height, width = self._augmentation.size_hw
         raise DataError(
-            f"no correspondence is left in any of {_TRIES} pairs of {self._data.root} brought to {width} × "
-            f"{height} pixels (width × height): {', '.join(dict.fromkeys(names[:5]))}, …; check the set, or "
-            "take a larger size"
+            f"no correspondence is left in any of {_TRIES} pairs of {self._data.root} at {width} × {height} "
+            f"pixels (width × height): {', '.join(dict.fromkeys(names[:5]))}, …; check the set, or use a "
+            "larger size"
         )
 
     def _index_at(self, position: int, generator: torch.Generator) -> int:
         pairs = len(self._data)
-        if pairs > _MAX_PERMUTED:  # so many are not all seen anyway, and their order would fill memory
-            return _draw_integer(pairs, generator)
+        if pairs > _MAX_PERMUTED:  # their permutation would fill memory
+            return _sample_integer(pairs, generator)
         epoch, place = divmod(position, pairs)
         if epoch != self._epoch:
             self._order = torch.randperm(pairs, generator=make_generator(self._seed, "order", epoch))
@@ -367,7 +373,7 @@ class _OrderedBatches(_Batches):
         chosen = self.indices[number * self._batch : (number + 1) * self._batch]
         found = ((index, self.read(index)) for index in chosen)
         return [
-            fit_pair(sample, self._fitting, make_generator(self._seed, "pair", index))
+            augment_pair(sample, self._augmentation, make_generator(self._seed, "pair", index))
             for index, sample in found
             if sample is not None
         ]
@@ -377,19 +383,19 @@ def _load(
     batches: _Batches, numbers: Iterable[int], workers: int, pin: bool, skipped: dict[str, str] | None
 ) -> Generator[PairBatch, None, None]:
     with warnings.catch_warnings():
-        # Python 3.12 warns of every fork beside threads. The workers only decode, and take no lock of ours.
+        # Python 3.12 warns of every fork beside threads. The workers only decode and take no lock of ours.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than cores
         loader = DataLoader(
             batches,
-            batch_size=None,  # the data set makes whole batches
+            batch_size=None,  # the data set yields whole batches
             collate_fn=_keep,
             sampler=numbers,
             num_workers=workers,
             pin_memory=pin,
             prefetch_factor=_BATCHES_AHEAD if workers else None,
             worker_init_fn=_start_worker,
-            generator=torch.Generator(),  # without one torch draws from its global generator
+            generator=torch.Generator(),  # without one, torch uses its global generator
         )
         iterator = _start(loader, pin) if workers else iter(loader)
     try:
@@ -402,16 +408,16 @@ def _load(
             if batch is not None:
                 yield batch
     finally:
-        del iterator  # ends the workers, though the traceback of an error may keep this frame
+        del iterator  # stops the workers, even where the traceback of an error keeps this frame alive
 
 
-def _start(loader: DataLoader[_Made | UcnError], pin: bool) -> Iterator[_Made | UcnError]:
-    """Starts the workers from a thread, where torch does not set its answer to the end of a child process.
+def _start(loader: DataLoader[_PackedBatch | UcnError], pin: bool) -> Iterator[_PackedBatch | UcnError]:
+    """Starts the workers from a thread, where torch does not install its SIGCHLD handler.
 
-    That would raise an error wherever the program then is, in the middle of a step for one. Without it torch
-    notices when a read has waited five seconds, and `_next` expects it there.
+    The handler would raise wherever the main thread is, for example in the middle of a step. Without it,
+    torch notices a dead worker after waiting five seconds for a batch, and `_next` handles that error.
     """
-    started: Future[Iterator[_Made | UcnError]] = Future()
+    started: Future[Iterator[_PackedBatch | UcnError]] = Future()
     device = torch.cuda.current_device() if pin and torch.cuda.is_available() else None
     thread = threading.Thread(target=_start_here, args=(loader, device, started))
     thread.start()
@@ -419,33 +425,35 @@ def _start(loader: DataLoader[_Made | UcnError], pin: bool) -> Iterator[_Made | 
     try:
         return started.result()
     except OSError as error:
-        raise UcnError(f"cannot start processes that read data ({_first_line(error)}); {_REMEDY}") from error
+        raise UcnError(f"cannot start worker processes ({_first_line(error)}); {_REMEDY}") from error
     finally:
-        del started  # an error refers to this frame; if that held it, workers that did start would stay
+        del started  # an error keeps this frame alive; holding the future would keep started workers
 
 
 def _start_here(
-    loader: DataLoader[_Made | UcnError], device: int | None, started: Future[Iterator[_Made | UcnError]]
+    loader: DataLoader[_PackedBatch | UcnError],
+    device: int | None,
+    started: Future[Iterator[_PackedBatch | UcnError]],
 ) -> None:
     try:
         if device is not None:
-            torch.cuda.set_device(device)  # each thread has its own
+            torch.cuda.set_device(device)  # the current device is per thread
         started.set_result(iter(loader))
     except BaseException as error:
         started.set_exception(error)
         del started
 
 
-def _next(iterator: Iterator[_Made | UcnError], workers: int) -> _Made | UcnError | None:
-    """What comes next; None at the end."""
+def _next(iterator: Iterator[_PackedBatch | UcnError], workers: int) -> _PackedBatch | UcnError | None:
+    """The next batch or error; None at the end."""
     try:
         return next(iterator, None)
     except (RuntimeError, ConnectionError, FileNotFoundError, EOFError) as error:
-        if not workers or not _is_end_of_worker(error):
+        if not workers or not _is_worker_exit(error):
             raise
-        raise ReaderEndedError(
-            f"a process that reads data ended ({_first_line(error)}), as it does where memory is full; take "
-            "fewer workers or a smaller batch"
+        raise WorkerExitedError(
+            f"a worker process that reads data exited ({_first_line(error)}), as it does where memory is "
+            "full; use fewer workers or a smaller batch"
         ) from error
 
 
@@ -453,53 +461,53 @@ def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
-def _is_end_of_worker(error: Exception) -> bool:
+def _is_worker_exit(error: Exception) -> bool:
     if isinstance(error, RuntimeError):
         return str(error).startswith(("DataLoader worker", "Pin memory thread"))
-    # A tensor could not be fetched from its worker. What was raised in a worker begins otherwise.
+    # A tensor could not be fetched from its worker. Errors raised in a worker begin with "Caught".
     return not str(error).startswith("Caught")
 
 
 def _keep(batch: Any) -> Any:
-    """Without this torch would convert what it knows, tuples of names to lists for one."""
+    """Replaces torch's default conversion, which would change tuples of names to lists."""
     return batch
 
 
 def _start_worker(_: int) -> None:
-    """One thread per process: more of them would fight over the cores, and OpenCV's do not survive a fork."""
+    """Limits a worker to one thread: more would compete for cores, and OpenCV's do not survive a fork."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """Ends this process when the run has been killed.
+def _exit_with_parent() -> None:
+    """Exits this process when the training process was killed.
 
-    Torch's own way waits until a batch is read and all are handed over, for ever where nobody takes them.
+    torch's own check waits until all batches are handed over, for ever where nobody takes them.
     """
     run, above = multiprocessing.parent_process(), os.getppid()
     if run is None:
         return
-    # Processes that were forked later keep open what tells this one that the run is alive. That the system
-    # gave it another parent shows sooner, though not on Windows, where there is neither.
+    # Workers that were forked later keep the sentinel of `is_alive` open. A changed parent id shows a death
+    # sooner, except on Windows, which has neither.
     while run.is_alive() and os.getppid() == above:
-        time.sleep(_LOOK_FOR_PARENT_S)
+        time.sleep(_PARENT_CHECK_S)
     os._exit(1)
 
 
-def _choose_rows(available: int, wanted: int, generator: torch.Generator) -> Tensor:
-    if available <= wanted:
+def _choose_rows(available: int, count: int, generator: torch.Generator) -> Tensor:
+    if available <= count:
         return torch.arange(available)
-    return torch.randperm(available, generator=generator)[:wanted]
+    return torch.randperm(available, generator=generator)[:count]
 
 
 def _pad_rows(points: Tensor, rows: int) -> Tensor:
     return torch.cat([points, points.new_zeros(rows - len(points), 2)])
 
 
-def _draw(generator: torch.Generator, low: float, high: float) -> float:
+def _sample_uniform(generator: torch.Generator, low: float, high: float) -> float:
     return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
 
 
-def _draw_integer(below: int, generator: torch.Generator) -> int:
+def _sample_integer(below: int, generator: torch.Generator) -> int:
     return int(torch.randint(below, (), generator=generator))

@@ -1,6 +1,6 @@
-"""Point lists read from CSV; matches and flow written to .npz, .csv, .h5 and .flo, and read back.
+"""Reads point lists from CSV; writes and reads matches and flow as .npz, .csv, .h5 and .flo.
 
-Points are (x, y) in pixels with the centre of the top-left pixel at (0, 0), in files too.
+In files, too, points are (x, y) in pixels with the centre of the top-left pixel at (0, 0).
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ucn.data.archives import pack_h5, pack_npz, read_h5, read_npz
-from ucn.data.io import write_bytes_atomically
-from ucn.data.sets.layout import is_number, read_binary
 from ucn.errors import DataError, OutputError, PointsError
+from ucn.files import (
+    is_number,
+    pack_h5,
+    pack_npz,
+    read_binary,
+    read_h5,
+    read_npz,
+    read_text,
+    write_bytes_atomically,
+)
 from ucn.types import BoolArray, FloatArray, Flow, Matches
 
 MAX_POINTS_BYTES = 64 * 2**20
-"""Larger point files are refused unread."""
+"""Larger point files are refused."""
 MATCH_COLUMNS = ("x0", "y0", "x1", "y1", "score", "is_mutual")
 """Header of a CSV of matches."""
 MATCH_SUFFIXES = (".npz", ".csv", ".h5")
@@ -41,18 +48,18 @@ _FLO_UNKNOWN = 1e10  # Middlebury: a component above 1e9 marks an unknown vector
 def check_points(
     points: ArrayLike | Tensor, image_hw: tuple[int, int], row_names: Sequence[str] | None = None
 ) -> FloatArray:
-    """Checks that points can be looked up in an image.
+    """Checks that points are finite and inside an image.
 
     Args:
         points: (N, 2) rows of x, y; N may be 0.
         image_hw: (H, W) of the image, which spans [-0.5, W - 0.5] x [-0.5, H - 0.5].
-        row_names: how errors call the rows; by default "row 0", "row 1", ...
+        row_names: names of the rows in errors; by default "row 0", "row 1", ...
 
     Returns:
         (N, 2) float32.
 
     Raises:
-        PointsError: another shape, not numbers, not finite, or outside the image; names the first bad row.
+        PointsError: wrong shape, not numbers, not finite, or outside the image; names the first bad row.
     """
     if isinstance(points, Tensor):
         points = points.detach().cpu().numpy()
@@ -84,18 +91,18 @@ def check_points(
 def read_points(path: str | Path, image_hw: tuple[int, int] | None = None) -> FloatArray:
     """Reads points from a CSV file of two columns x, y, with or without a header.
 
-    With a header the columns named x and y are taken, in any order, and other columns ignored; without one
-    there must be two. Blank lines and lines that begin with ``#`` are skipped.
+    With a header, the columns x and y are read, in any order, and others ignored; without one, there must be
+    two columns. Blank lines and lines that begin with ``#`` are skipped.
 
     Args:
         path: UTF-8 text, comma-separated, at most `MAX_POINTS_BYTES`.
-        image_hw: (H, W) of the image that the points must lie in; None leaves this unchecked.
+        image_hw: (H, W) of the image that must contain the points; None skips this check.
 
     Returns:
         (N, 2) float32, N at least 1, in the file's order.
 
     Raises:
-        PointsError: the file cannot be read, holds no points, or a line is wrong; names file and line.
+        PointsError: the file cannot be read, holds no points, or a line is malformed; names file and line.
     """
     columns, column_count = (0, 1), 2
     points: list[tuple[float, float]] = []
@@ -126,22 +133,13 @@ def read_points(path: str | Path, image_hw: tuple[int, int] | None = None) -> Fl
 
 def _read_text(path: Path) -> str:
     try:
-        size = path.stat().st_size
-        if size > MAX_POINTS_BYTES:
-            raise PointsError(
-                f"{path} has {size:,} bytes, the limit for point files is {MAX_POINTS_BYTES:,}; split it"
-            )
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise PointsError(f"cannot read points {path}: no such file") from error
-    except OSError as error:
-        raise PointsError(f"cannot read points {path}: {(error.strerror or str(error)).lower()}") from error
-    except UnicodeDecodeError as error:
-        raise PointsError(f"cannot read points {path}: it is not UTF-8 text; expected CSV") from error
+        return read_text(path, "points", MAX_POINTS_BYTES)
+    except DataError as error:
+        raise PointsError(str(error), path=path) from error
 
 
 def split_cells(line: str, where: str) -> list[str]:
-    """The cells of one line of CSV, without blanks round them; `where` is file and line, for errors."""
+    """Splits one line of CSV into stripped cells; `where` is file and line, for errors."""
     try:
         return [cell.strip() for cell in next(csv.reader([line]))]
     except csv.Error as error:
@@ -149,7 +147,7 @@ def split_cells(line: str, where: str) -> list[str]:
 
 
 def _find_columns(cells: list[str], where: str) -> tuple[int, int]:
-    """Which columns hold x and y, from a file's header."""
+    """The columns of x and y, from a file's header."""
     header = [cell.lower() for cell in cells]
     if header.count("x") != 1 or header.count("y") != 1:
         got = ",".join(cells)[:60]
@@ -167,7 +165,7 @@ def _read_number(text: str, where: str) -> float:
 
 
 def check_suffix(path: str | Path, suffixes: Sequence[str], what: str) -> None:
-    """Checks that an output's name says which format is meant; raises `OutputError` otherwise."""
+    """Raises `OutputError` where the suffix of an output is none of the supported ones."""
     suffix = Path(path).suffix.lower()
     if suffix not in suffixes:
         raise OutputError(f"cannot write {what} to {path}: its name must end in {', '.join(suffixes)}")
@@ -183,19 +181,18 @@ def write_matches(
     """Writes matches as .npz, .csv or .h5, by the path's suffix.
 
     .npz: arrays points0, points1, scores, is_mutual, pair_score, image0_hw, image1_hw, and `meta` as JSON
-    text. .csv: a line per match under the header `MATCH_COLUMNS`, nothing else. .h5: group
-    ``names[0]/names[1]`` (as hloc names a pair, slashes made dashes) with the four arrays as data sets and
-    the rest as attributes.
+    text. .csv: the header `MATCH_COLUMNS` and one line per match. .h5: group ``names[0]/names[1]`` (hloc's
+    name of a pair, slashes replaced by dashes) with the four arrays as data sets and the rest as attributes.
 
     Args:
-        path: where the file goes.
-        matches: what to write.
-        meta: plain values that say how the matches came to be (weights, version, config).
-        names: of the two images, for .h5.
+        path: the file to write.
+        matches: the matches.
+        meta: plain values on how the matches were computed (weights, version, config).
+        names: names of the two images, for .h5.
         overwrite: replace an existing file.
 
     Raises:
-        OutputError: the suffix is none of these, or the file cannot be written.
+        OutputError: another suffix, or the file cannot be written.
     """
     check_suffix(path, MATCH_SUFFIXES, "matches")
     meta_text = json.dumps(dict(meta or {}))
@@ -218,7 +215,7 @@ def write_matches(
 
 
 def format_matches(matches: Matches) -> str:
-    """CSV text of matches: the header `MATCH_COLUMNS`, then a line per match, in order."""
+    """Formats matches as CSV: the header `MATCH_COLUMNS`, then one line per match, in order."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(MATCH_COLUMNS)
@@ -235,13 +232,13 @@ def format_matches(matches: Matches) -> str:
 
 
 def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
-    """Reads matches and their meta from what `write_matches` wrote as .npz or .h5 (its first pair).
+    """Reads matches and their meta from a file of `write_matches`: .npz, or .h5 (its first pair).
 
     Raises:
-        DataError: the file is missing, damaged, or not of that layout.
+        DataError: the file is missing, damaged, or has another layout.
     """
     path = Path(path)
-    values = read_h5(path, _MATCH_ARRAYS) if path.suffix.lower() == ".h5" else read_npz(path)
+    values = read_h5(path, _MATCH_ARRAYS, "matches") if path.suffix.lower() == ".h5" else read_npz(path)
     try:
         hw0, hw1 = ((int(hw[0]), int(hw[1])) for hw in (values["image0_hw"], values["image1_hw"]))
         points0, points1, scores = (
@@ -272,16 +269,16 @@ def _read_meta(values: Mapping[str, Any]) -> dict[str, Any]:
 def write_flow(
     path: str | Path, flow: Flow, meta: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> None:
-    """Writes flow as .flo (Middlebury's format: vectors only) or .npz (flow_0to1, confidence, meta).
+    """Writes flow as .flo (Middlebury's format, without confidence) or .npz (flow_0to1, confidence, meta).
 
     Args:
-        path: where the file goes.
-        flow: what to write; in .flo NaN becomes 1e10, the format's mark of an unknown vector.
-        meta: plain values that say how the flow came to be; not in .flo, which has no place for them.
+        path: the file to write.
+        flow: the flow; in .flo, NaN becomes 1e10, the format's mark of an unknown vector.
+        meta: plain values on how the flow was computed; .flo cannot hold them.
         overwrite: replace an existing file.
 
     Raises:
-        OutputError: the suffix is none of these, or the file cannot be written.
+        OutputError: another suffix, or the file cannot be written.
     """
     check_suffix(path, FLOW_SUFFIXES, "flow")
     if Path(path).suffix.lower() == ".flo":
@@ -295,7 +292,7 @@ def write_flow(
 
 
 def read_flow(path: str | Path) -> tuple[Flow, dict[str, Any]]:
-    """Reads flow and its meta from the .npz that `write_flow` wrote; raises `DataError` for anything else."""
+    """Reads flow and its meta from an .npz of `write_flow`; raises `DataError` for other files."""
     values = read_npz(Path(path))
     try:
         flow = Flow(np.asarray(values["flow_0to1"], np.float32), np.asarray(values["confidence"], np.float32))
@@ -311,10 +308,10 @@ def read_flo(path: str | Path) -> FloatArray:
     """Reads a Middlebury .flo file.
 
     Returns:
-        (H, W, 2) float32, NaN where the file marks the vector as unknown.
+        (H, W, 2) float32; NaN where the vector is unknown.
 
     Raises:
-        DataError: the file is missing, not .flo, or not as long as its header says.
+        DataError: the file is missing, not .flo, or its length does not match its header.
     """
     path = Path(path)
     content = read_binary(path, "flow")

@@ -1,7 +1,7 @@
-"""Changes of a pair in which image and points move together; random ones draw from a generator.
+"""Geometric transforms of a pair: images and points are transformed together.
 
-Every formula of a coordinate is that of `geometry.coords`. Points that leave their image are dropped with
-their partners, `parts` follow their rows, and `pck_length`, a length in image 1, is scaled with it.
+All coordinate formulas are those of `geometry.coords`. Points that leave their image are dropped with their
+partners, `parts` keep their rows, and `pck_length`, a length in image 1, is scaled with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.data.augment.photometric import change_photometrically
+from ucn.data.io import image_hw
 from ucn.geometry.coords import flip_points, is_inside, pixel_grid, resize_points, resize_scale
 from ucn.geometry.sampling import sample_image
 from ucn.types import PairSample
@@ -23,30 +23,30 @@ from ucn.types import PairSample
 View = Literal[0, 1]
 
 PADDING_RGB = (123 / 255, 117 / 255, 104 / 255)
-"""Colour of what lies beyond an image: ImageNet's mean, which the trunk subtracts, so that padding is to the
-network what the zero padding of its own convolutions is."""
+"""Colour of padding: ImageNet's mean, which the network subtracts, so that padding looks to it like the zero
+padding of its convolutions."""
 _WINDOW_TRIES = 8
 
 
 def resize(sample: PairSample, size0_hw: tuple[int, int], size1_hw: tuple[int, int]) -> PairSample:
-    """Both images at exact sizes, antialiased where they shrink."""
+    """Resizes both images to exact sizes, with antialiasing where they shrink."""
     image0, points0 = _resize_view(sample.image0, sample.points0, size0_hw)
     image1, points1 = _resize_view(sample.image1, sample.points1, size1_hw)
-    scale_x, scale_y = resize_scale(_size_hw(sample.image1), size1_hw)
+    scale_x, scale_y = resize_scale(image_hw(sample.image1), size1_hw)
     changed = replace(sample, image0=image0, image1=image1, points0=points0, points1=points1)
     return _scale_length(changed, math.sqrt(scale_x * scale_y))
 
 
 def resize_by(sample: PairSample, scale0: float, scale1: float) -> PairSample:
-    """Each image by its own factor, to the nearest whole size of at least one pixel."""
-    size0_hw = _scaled_hw(_size_hw(sample.image0), scale0)
-    return resize(sample, size0_hw, _scaled_hw(_size_hw(sample.image1), scale1))
+    """Resizes each image by its own factor, to the nearest whole size of at least one pixel."""
+    size0_hw = _scaled_hw(image_hw(sample.image0), scale0)
+    return resize(sample, size0_hw, _scaled_hw(image_hw(sample.image1), scale1))
 
 
 def resize_to_fit(sample: PairSample, size_hw: tuple[int, int]) -> PairSample:
-    """Each image as large as fits into a size without changing its shape; smaller images are enlarged.
+    """Resizes each image to the largest size within `size_hw` of the same aspect ratio.
 
-    With a square size this brings the longest side to it.
+    Smaller images are enlarged. With a square size, the longer side becomes that of the square.
     """
     scales = [
         min(size_hw[0] / image.shape[-2], size_hw[1] / image.shape[-1])
@@ -62,12 +62,12 @@ def crop(
     size0_hw: tuple[int, int],
     size1_hw: tuple[int, int],
 ) -> PairSample:
-    """A window of each image; correspondences that are not in both windows are dropped.
+    """Crops a window of each image; correspondences outside either window are dropped.
 
     Args:
         sample: the pair.
-        corner0_xy: (x, y) of the window's top-left pixel in image 0; the window may reach beyond the image,
-            and is filled with `PADDING_RGB` there.
+        corner0_xy: (x, y) of the window's top-left pixel in image 0; the window may extend beyond the image,
+            and is padded with `PADDING_RGB` there.
         corner1_xy: the same in image 1.
         size0_hw: (H, W) of the window of image 0.
         size1_hw: (H, W) of the window of image 1.
@@ -83,7 +83,7 @@ def crop(
 
 
 def pad(sample: PairSample, size_hw: tuple[int, int]) -> PairSample:
-    """Both images in the middle of a canvas of a size; what is larger loses its margins."""
+    """Centres both images on a canvas of a size; larger images lose their margins."""
     corners = [
         ((image.shape[-1] - size_hw[1]) // 2, (image.shape[-2] - size_hw[0]) // 2)
         for image in (sample.image0, sample.image1)
@@ -98,25 +98,25 @@ def crop_pair(
     min_points: int,
     generator: torch.Generator,
 ) -> PairSample:
-    """A random window of image 0, and the window of image 1 that holds what is seen in it.
+    """Crops a random window of image 0, and the window of image 1 that shows the same content.
 
-    Window 0 holds a correspondence drawn at random and lies anywhere round it. Window 1 is centred on the
-    median of the partners of the points in window 0, as far as image 1 allows. Where fewer than `min_points`
-    correspondences are in both, other windows are tried, and in the end the fullest is taken. An image
-    smaller than its window lies somewhere in it.
+    Window 0 contains a randomly chosen correspondence at a random position. Window 1 is centred on the median
+    of the partners of the points in window 0, within image 1. Where both windows share fewer than
+    `min_points` correspondences, other windows are tried, and the fullest is used. An image smaller than its
+    window is padded at a random position.
     """
     enough = min(min_points, len(sample))
-    fullest = _draw_windows(sample, size0_hw, size1_hw, generator)
+    fullest = _sample_windows(sample, size0_hw, size1_hw, generator)
     for _ in range(_WINDOW_TRIES - 1):
         if fullest[0] >= enough:
             break
-        fullest = max(fullest, _draw_windows(sample, size0_hw, size1_hw, generator), key=itemgetter(0))
+        fullest = max(fullest, _sample_windows(sample, size0_hw, size1_hw, generator), key=itemgetter(0))
     _, corner0, corner1 = fullest
     return crop(sample, corner0, corner1, size0_hw, size1_hw)
 
 
 def mirror(sample: PairSample) -> PairSample:
-    """Both views mirrored left to right; a part becomes the part that it is in a mirror."""
+    """Mirrors both views left to right; each part becomes its mirror part."""
     parts = sample.parts
     if parts is not None and sample.mirror_parts is not None:
         parts = sample.mirror_parts[parts]
@@ -131,18 +131,18 @@ def mirror(sample: PairSample) -> PairSample:
 
 
 def mirror_view(sample: PairSample, view: View) -> PairSample:
-    """One view mirrored left to right, and its points paired anew with those of the other view.
+    """Mirrors one view left to right, and pairs its points anew with those of the other view.
 
-    In a mirror a left eye is a right eye: the row of part p in the mirrored view is now of part
-    ``mirror_parts[p]``, and its partner is the other view's row of that part. Rows without a partner are
-    dropped; the rest keeps the order of the other view.
+    A mirrored left eye is a right eye: part p of the mirrored view becomes part ``mirror_parts[p]``, and its
+    partner is that part in the other view. Rows without a partner are dropped; the others keep the order of
+    the other view.
 
     Raises:
-        ValueError: the sample has no parts. A mirrored scene is another scene, without correspondences.
+        ValueError: the sample has no parts. A mirrored scene has no correspondences.
     """
     if sample.parts is None or sample.mirror_parts is None:
         raise ValueError(
-            f"one view of {sample.name} cannot be mirrored alone: its points have no parts with mirror images"
+            f"one view of {sample.name} cannot be mirrored alone: its points mark no parts with mirror parts"
         )
     is_same_part = sample.parts[:, None] == sample.mirror_parts[sample.parts][None, :]
     has_partner = is_same_part.any(dim=1)
@@ -160,49 +160,30 @@ def mirror_view(sample: PairSample, view: View) -> PairSample:
 
 
 def rotate_view(sample: PairSample, view: View, degrees: float, scale: float = 1.0) -> PairSample:
-    """One view turned about its centre, and enlarged, on a canvas of the same size.
+    """Rotates one view about its centre and scales it, on a canvas of the same size.
 
     Args:
         sample: the pair.
-        view: which image turns.
-        degrees: positive turns clockwise, as seen.
+        view: the image to rotate.
+        degrees: positive rotates clockwise.
         scale: above 1 enlarges.
     """
     image = sample.image0 if view == 0 else sample.image1
     angle = math.radians(degrees)
     cosine, sine = math.cos(angle), math.sin(angle)
-    # y points down, so the usual matrix turns clockwise.
-    turn = image.new_tensor([[cosine, -sine], [sine, cosine]]) * scale
-    size_hw = _size_hw(image)
+    # y points down, so that the usual matrix rotates clockwise.
+    rotation = image.new_tensor([[cosine, -sine], [sine, cosine]]) * scale
+    size_hw = image_hw(image)
     centre = image.new_tensor([(size_hw[1] - 1) / 2, (size_hw[0] - 1) / 2])
-    source = (pixel_grid(size_hw, image.device) - centre) @ torch.linalg.inv(turn).t() + centre
+    source = (pixel_grid(size_hw, image.device) - centre) @ torch.linalg.inv(rotation).t() + centre
     padding = _padding(image)
-    turned = sample_image((image - padding)[None], source[None], "zeros")[0] + padding
-    turned = turned.clamp(0, 1)
+    rotated = sample_image((image - padding)[None], source[None], "zeros")[0] + padding
+    rotated = rotated.clamp(0, 1)
     if view == 0:
-        points = (sample.points0 - centre) @ turn.t() + centre
-        return _drop_outside(replace(sample, image0=turned, points0=points))
-    points = (sample.points1 - centre) @ turn.t() + centre
-    return _scale_length(_drop_outside(replace(sample, image1=turned, points1=points)), scale)
-
-
-def recolour(sample: PairSample, strength: float, generator: torch.Generator) -> PairSample:
-    """Light, colour, sharpness and noise of each view changed on its own, as those of synthetic pairs are.
-
-    Args:
-        sample: the pair; sides of at least 4 pixels.
-        strength: 0 changes nothing, 1 is a strong change.
-        generator: source of the draws.
-    """
-    image0, image1 = (
-        change_photometrically(image[None, None], strength, generator)[0, 0]
-        for image in (sample.image0, sample.image1)
-    )
-    return replace(sample, image0=image0, image1=image1)
-
-
-def _size_hw(image: Tensor) -> tuple[int, int]:
-    return image.shape[-2], image.shape[-1]
+        points = (sample.points0 - centre) @ rotation.t() + centre
+        return _drop_outside(replace(sample, image0=rotated, points0=points))
+    points = (sample.points1 - centre) @ rotation.t() + centre
+    return _scale_length(_drop_outside(replace(sample, image1=rotated, points1=points)), scale)
 
 
 def _scaled_hw(size_hw: tuple[int, int], scale: float) -> tuple[int, int]:
@@ -210,12 +191,12 @@ def _scaled_hw(size_hw: tuple[int, int], scale: float) -> tuple[int, int]:
 
 
 def _resize_view(image: Tensor, points: Tensor, size_hw: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    from_hw = _size_hw(image)
+    from_hw = image_hw(image)
     if from_hw == size_hw:
         return image, points
     resized = F.interpolate(image[None], size_hw, mode="bilinear", antialias=True, align_corners=False)[0]
     moved = resize_points(points, resize_scale(from_hw, size_hw))
-    # Rounding must not push a point on the very edge over it.
+    # Rounding must not push a point on the border outside.
     edge = points.new_tensor([size_hw[1], size_hw[0]]) - 0.5
     return resized.clamp(0, 1), torch.minimum(moved, edge)
 
@@ -227,8 +208,8 @@ def _scale_length(sample: PairSample, scale: float) -> PairSample:
 
 
 def _drop_outside(sample: PairSample) -> PairSample:
-    is_seen = is_inside(sample.points0, _size_hw(sample.image0))
-    return sample.select(is_seen & is_inside(sample.points1, _size_hw(sample.image1)))
+    is_kept = is_inside(sample.points0, image_hw(sample.image0))
+    return sample.select(is_kept & is_inside(sample.points1, image_hw(sample.image1)))
 
 
 def _padding(image: Tensor) -> Tensor:
@@ -239,7 +220,7 @@ def _crop_image(image: Tensor, corner_xy: tuple[int, int], size_hw: tuple[int, i
     (left, top), (height, width) = corner_xy, size_hw
     right, bottom = min(left + width, image.shape[-1]), min(top + height, image.shape[-2])
     part = image[:, max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
-    if _size_hw(part) == size_hw:
+    if image_hw(part) == size_hw:
         return part
     canvas = _padding(image).repeat(1, height, width)
     y, x = max(-top, 0), max(-left, 0)
@@ -247,28 +228,28 @@ def _crop_image(image: Tensor, corner_xy: tuple[int, int], size_hw: tuple[int, i
     return canvas
 
 
-def _draw_windows(
+def _sample_windows(
     sample: PairSample, size0_hw: tuple[int, int], size1_hw: tuple[int, int], generator: torch.Generator
 ) -> tuple[int, tuple[int, int], tuple[int, int]]:
-    """How many correspondences two windows have in common, and their corners."""
-    anchor = _draw_row(sample.points0, generator)
-    corner0 = _draw_corner(_size_hw(sample.image0), size0_hw, anchor, generator)
+    """The number of correspondences that two random windows share, and their corners."""
+    anchor = _sample_row(sample.points0, generator)
+    corner0 = _sample_corner(image_hw(sample.image0), size0_hw, anchor, generator)
     partners = sample.points1[is_inside(sample.points0 - sample.points0.new_tensor(corner0), size0_hw)]
-    corner1 = _centred_corner(_size_hw(sample.image1), size1_hw, partners)
+    corner1 = _centred_corner(image_hw(sample.image1), size1_hw, partners)
     count = int(is_inside(partners - partners.new_tensor(corner1), size1_hw).sum())
     return count, corner0, corner1
 
 
-def _draw_row(points: Tensor, generator: torch.Generator) -> Tensor | None:
+def _sample_row(points: Tensor, generator: torch.Generator) -> Tensor | None:
     if len(points) == 0:
         return None
     return points[int(torch.randint(len(points), (1,), generator=generator))]
 
 
-def _draw_corner(
+def _sample_corner(
     image_hw: tuple[int, int], size_hw: tuple[int, int], anchor: Tensor | None, generator: torch.Generator
 ) -> tuple[int, int]:
-    """The corner of a window that holds the anchor and no more of what is beyond the image than it must."""
+    """A random corner of a window that contains the anchor, with as little padding as possible."""
     corner = []
     for axis, (length, window) in enumerate(zip(image_hw[::-1], size_hw[::-1], strict=True)):
         low, high = sorted((0, length - window))
@@ -280,7 +261,7 @@ def _draw_corner(
 
 
 def _centred_corner(image_hw: tuple[int, int], size_hw: tuple[int, int], points: Tensor) -> tuple[int, int]:
-    """The corner of the window centred on the median of points, or the image, as far as the image allows."""
+    """The corner of the window centred on the median of points, or on the image, kept within the image."""
     corner = []
     for axis, (length, window) in enumerate(zip(image_hw[::-1], size_hw[::-1], strict=True)):
         low, high = sorted((0, length - window))

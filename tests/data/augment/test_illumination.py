@@ -1,4 +1,4 @@
-"""Hard light and other colours: against slow references, by hand, in range, and fixed by a seed."""
+"""Illumination and colour changes: against slow references, by hand, in range, and fixed by a seed."""
 
 import math
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from support.photo_cases import make_photo
-from ucn.data.augment import illumination as relighting
-from ucn.data.augment.illumination import recolour, relight
+from ucn.data.augment import illumination
+from ucn.data.augment.illumination import change_colours, change_illumination
 
 Array = NDArray[np.float64]
 
@@ -130,7 +130,7 @@ def glow_slowly(drawn: Mapping[str, float], height: int, width: int) -> Array:
     return glow
 
 
-def relight_slowly(
+def change_illumination_slowly(
     image: Array, drawn: Mapping[str, float], knots: Mapping[str, Array], grain: Array, strength: float
 ) -> Array:
     """One image, from the numbers that were drawn for it."""
@@ -166,10 +166,10 @@ def relight_slowly(
 
 @pytest.mark.parametrize("strength", [0.7, 1.0, 2.0])
 @pytest.mark.parametrize("size_hw", [(9, 7), (4, 11)])
-def test_relight_equals_a_slow_reference(strength: float, size_hw: tuple[int, int]) -> None:
+def test_change_illumination_equals_a_slow_reference(strength: float, size_hw: tuple[int, int]) -> None:
     height, width = size_hw
     images = torch.rand(12, 3, height, width, generator=seeded(1))
-    found = relight(images, strength, seeded(5))
+    found = change_illumination(images, strength, seeded(5))
     generator = seeded(5)
     table = torch.rand(12, len(COLUMNS), generator=generator).double()
     fields = {"mask": (1, 4), "tints": (3, 3), "lamps": (1, 4), "hills": (1, 6), "haze": (1, 3)}
@@ -184,13 +184,15 @@ def test_relight_equals_a_slow_reference(strength: float, size_hw: tuple[int, in
             for (name, low, high), share in zip(COLUMNS, table[row].tolist(), strict=True)
         }
         own = {name: field[row].numpy() for name, field in knots.items()}
-        expected = relight_slowly(images[row].double().numpy(), drawn, own, grain[row].numpy(), strength)
+        expected = change_illumination_slowly(
+            images[row].double().numpy(), drawn, own, grain[row].numpy(), strength
+        )
         np.testing.assert_allclose(found[row].numpy(), expected, atol=2e-4)
 
 
 def test_each_change_is_made_to_its_share_of_the_images() -> None:
-    amounts = relighting._draw(4000, 1.0, seeded())
-    assert list(relighting._SHARES) == list(SHARES)
+    amounts = illumination._sample_amounts(4000, 1.0, seeded())
+    assert list(illumination._SHARES) == list(SHARES)
     for name, share in SHARES.items():
         is_made = (amounts[name] != 0).flatten(1).any(dim=1).double().mean().item()
         assert is_made == pytest.approx(share, abs=0.03), name
@@ -199,29 +201,29 @@ def test_each_change_is_made_to_its_share_of_the_images() -> None:
 
 
 def nothing_but(monkeypatch: pytest.MonkeyPatch, **amounts: float | list[float]) -> None:
-    """Makes `relight` do these changes alone, to every image."""
+    """Makes `change_illumination` do these changes alone, to every image."""
 
     def draw(batch: int, strength: float, generator: torch.Generator) -> dict[str, Tensor]:
-        drawn = {name: torch.zeros(batch, 1, 1, 1) for name in relighting._RANGES}
+        drawn = {name: torch.zeros(batch, 1, 1, 1) for name in illumination._RANGES}
         drawn["glow_place"] = torch.zeros(batch, 2, 1, 1)
         for name, amount in amounts.items():
             drawn[name] = torch.tensor(amount).reshape(1, -1, 1, 1).expand(batch, -1, 1, 1)
         return drawn
 
-    monkeypatch.setattr(relighting, "_draw", draw)
+    monkeypatch.setattr(illumination, "_sample_amounts", draw)
 
 
 def test_no_change_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing_but(monkeypatch)
     images = make_photos(2)
-    torch.testing.assert_close(relight(images, 1.0, seeded()), images, atol=1e-6, rtol=0)
+    torch.testing.assert_close(change_illumination(images, 1.0, seeded()), images, atol=1e-6, rtol=0)
 
 
 def test_exposure_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing_but(monkeypatch, exposure=math.log(2))
     images = torch.tensor([0.1, 0.3, 0.6]).view(1, 3, 1, 1).expand(1, 3, 4, 5)
     expected = torch.tensor([0.2, 0.6, 1.0]).view(1, 3, 1, 1).expand(1, 3, 4, 5)
-    torch.testing.assert_close(relight(images, 1.0, seeded()), expected)
+    torch.testing.assert_close(change_illumination(images, 1.0, seeded()), expected)
 
 
 def test_a_camera_that_restores_brightness_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,16 +231,16 @@ def test_a_camera_that_restores_brightness_by_hand(monkeypatch: pytest.MonkeyPat
     # leads to 2.5 times.
     images = torch.tensor([0.3, 0.05]).view(2, 1, 1, 1).expand(2, 3, 4, 4)
     nothing_but(monkeypatch, restored=1.0)
-    assert relight(images, 1.0, seeded())[:, 0, 0, 0].tolist() == pytest.approx([0.45, 0.2])
+    assert change_illumination(images, 1.0, seeded())[:, 0, 0, 0].tolist() == pytest.approx([0.45, 0.2])
     nothing_but(monkeypatch, restored=0.5)
-    assert relight(images, 1.0, seeded())[:, 0, 0, 0].tolist() == pytest.approx([0.375, 0.125])
+    assert change_illumination(images, 1.0, seeded())[:, 0, 0, 0].tolist() == pytest.approx([0.375, 0.125])
 
 
 @pytest.mark.parametrize("tone", [-0.95, -0.4, 0.4, 0.95])
 def test_a_tone_curve_rises_and_keeps_its_ends(monkeypatch: pytest.MonkeyPatch, tone: float) -> None:
     nothing_but(monkeypatch, tone=[tone, 0.0, -tone])
     ramp = torch.linspace(0, 1, 401).expand(1, 3, 4, 401).clone()
-    curve = relight(ramp, 1.0, seeded())[0, :, 0]
+    curve = change_illumination(ramp, 1.0, seeded())[0, :, 0]
     assert (curve.diff(dim=1) > 0).all()
     torch.testing.assert_close(curve[:, [0, 200, 400]], torch.tensor([[0.0, 0.5, 1.0]] * 3))
     # A quarter of the way up sin(2πx) is 1.
@@ -248,14 +250,14 @@ def test_a_tone_curve_rises_and_keeps_its_ends(monkeypatch: pytest.MonkeyPatch, 
 
 def test_tone_curves_never_fall_at_any_strength() -> None:
     for strength in (0.5, 1.0, 2.0):
-        assert relighting._draw(2000, strength, seeded())["tone"].abs().max() <= 0.95
+        assert illumination._sample_amounts(2000, strength, seeded())["tone"].abs().max() <= 0.95
 
 
 def test_shadows_darken_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # Hills of height 0.75 under a level of 0.5 and an edge of e^log(8): a shade of sigmoid(2).
     nothing_but(monkeypatch, shadow=-1.0, shadow_level=0.5, shadow_edge=math.log(8))
-    monkeypatch.setattr(relighting, "_draw_field", lambda images, *_, **__: torch.full((1, 1, 4, 4), 0.5))
-    lit = relight(torch.full((1, 3, 4, 4), 0.8), 1.0, seeded())
+    monkeypatch.setattr(illumination, "_sample_field", lambda images, *_, **__: torch.full((1, 1, 4, 4), 0.5))
+    lit = change_illumination(torch.full((1, 3, 4, 4), 0.8), 1.0, seeded())
     expected = 0.8 * math.exp(-1.4 / (1 + math.exp(-2)))
     torch.testing.assert_close(lit, torch.full((1, 3, 4, 4), expected))
 
@@ -263,17 +265,17 @@ def test_shadows_darken_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lamps_brighten_and_darken_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     field = torch.tensor([-1.0, 0.0, 1.0, 0.5]).expand(1, 1, 4, 4)
     nothing_but(monkeypatch, light=0.5)
-    monkeypatch.setattr(relighting, "_draw_field", lambda *_, **__: field)
-    lit = relight(torch.full((1, 3, 4, 4), 0.2), 1.0, seeded())[0, 0, 0]
+    monkeypatch.setattr(illumination, "_sample_field", lambda *_, **__: field)
+    lit = change_illumination(torch.full((1, 3, 4, 4), 0.2), 1.0, seeded())[0, 0, 0]
     assert lit.tolist() == pytest.approx([0.2 * math.exp(value / 2) for value in (-1, 0, 1, 0.5)])
     nothing_but(monkeypatch, light=-0.3)  # drawn below 0: this image keeps its lamps
-    assert (relight(torch.full((1, 3, 4, 4), 0.2), 1.0, seeded()) == 0.2).all()
+    assert (change_illumination(torch.full((1, 3, 4, 4), 0.2), 1.0, seeded()) == 0.2).all()
 
 
-def test_a_lamp_in_the_picture_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lamp_in_the_image_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # At the middle of pixel (2, 1) of 4 × 4; one pixel is a quarter of the side, and the size is a quarter.
     nothing_but(monkeypatch, glow=0.4, glow_place=[0.625, 0.375], glow_size=math.log(0.25))
-    lit = relight(torch.full((1, 3, 4, 4), 0.1), 1.0, seeded())[0, 0]
+    lit = change_illumination(torch.full((1, 3, 4, 4), 0.1), 1.0, seeded())[0, 0]
     assert lit[1, 2].item() == pytest.approx(0.5)
     assert lit[1, 3].item() == pytest.approx(0.1 + 0.4 * math.exp(-0.5))
     assert lit[2, 3].item() == pytest.approx(0.1 + 0.4 * math.exp(-1))
@@ -282,17 +284,17 @@ def test_a_lamp_in_the_picture_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_haze_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # A field of 0.5 is three quarters of the haze's thickness.
     nothing_but(monkeypatch, haze=0.8, haze_level=0.9)
-    monkeypatch.setattr(relighting, "_draw_field", lambda *_, **__: torch.full((1, 1, 4, 4), 0.5))
-    lit = relight(torch.full((1, 3, 4, 4), 0.2), 1.0, seeded())
+    monkeypatch.setattr(illumination, "_sample_field", lambda *_, **__: torch.full((1, 1, 4, 4), 0.5))
+    lit = change_illumination(torch.full((1, 3, 4, 4), 0.2), 1.0, seeded())
     torch.testing.assert_close(lit, torch.full((1, 3, 4, 4), 0.2 + 0.6 * 0.7))
 
 
 def test_tones_turn_about_where_the_curve_falls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relighting, "_draw_field", lambda *_, **__: torch.ones(1, 1, 4, 401))
+    monkeypatch.setattr(illumination, "_sample_field", lambda *_, **__: torch.ones(1, 1, 4, 401))
     ramp = torch.linspace(0, 1, 401).expand(1, 3, 4, 401).clone()
     for amount, is_falling in ((0.9, False), (2.0, True)):
         nothing_but(monkeypatch, reversal=amount)
-        curve = relight(ramp, 1.0, seeded())[0, 0, 0]
+        curve = change_illumination(ramp, 1.0, seeded())[0, 0, 0]
         assert (curve.diff() < 0).any().item() == is_falling
         assert curve[100].item() == pytest.approx(0.25 + amount / (2 * math.pi), abs=1e-5)
 
@@ -303,16 +305,16 @@ def test_the_slope_of_a_ramp() -> None:
     ramp = (0.01 * x + 0.02 * y).expand(1, 3, 8, 9)
     right, down = torch.zeros(1, 1, 1, 1), torch.full((1, 1, 1, 1), math.pi / 2)
     inner = (slice(None), slice(None), slice(2, -2), slice(2, -2))
-    torch.testing.assert_close(relighting._slope(ramp, right)[inner], torch.full((1, 1, 4, 5), 0.01))
-    torch.testing.assert_close(relighting._slope(ramp, down)[inner], torch.full((1, 1, 4, 5), 0.02))
+    torch.testing.assert_close(illumination._slope(ramp, right)[inner], torch.full((1, 1, 4, 5), 0.01))
+    torch.testing.assert_close(illumination._slope(ramp, down)[inner], torch.full((1, 1, 4, 5), 0.02))
     # Against the slope, halfway between left and up: -(0.01 + 0.02) / √2.
     back = torch.full((1, 1, 1, 1), 1.25 * math.pi)
     expected = torch.full((1, 1, 4, 5), -0.03 / math.sqrt(2))
-    torch.testing.assert_close(relighting._slope(ramp, back)[inner], expected)
+    torch.testing.assert_close(illumination._slope(ramp, back)[inner], expected)
     # At the left edge the smoothed ramp begins at 0.005, and its next value is 0.01.
-    column = relighting._slope(torch.arange(5.0).mul(0.01).expand(1, 3, 4, 5), right)[0, 0, 1]
+    column = illumination._slope(torch.arange(5.0).mul(0.01).expand(1, 3, 4, 5), right)[0, 0, 1]
     assert column.tolist() == pytest.approx([0.005, 0.0075, 0.01, 0.0075, 0.005])
-    assert relighting._slope(torch.full((1, 3, 5, 5), 0.7), down).abs().max() < 1e-6
+    assert illumination._slope(torch.full((1, 3, 5, 5), 0.7), down).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("strength", [0.3, 1.0, 2.0])
@@ -321,51 +323,51 @@ def test_relit_images_stay_in_range(strength: float, size_hw: tuple[int, int]) -
     generator = seeded(2)
     images = torch.rand(24, 3, *size_hw, generator=generator)
     images[:2] = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)  # black and white
-    lit = relight(images, strength, generator)
+    lit = change_illumination(images, strength, generator)
     assert lit.shape == images.shape and lit.isfinite().all()
     assert lit.min() >= 0 and lit.max() <= 1
     assert (lit - images).abs().mean() > 0.01
 
 
-def test_strength_zero_and_empty_batches_draw_nothing() -> None:
+def test_strength_zero_and_empty_batches_sample_nothing() -> None:
     generator, images = seeded(), make_photos(2)
     before = generator.get_state()
-    assert torch.equal(relight(images, 0.0, generator), images)
-    assert relight(images[:0], 1.0, generator).shape == (0, 3, 32, 40)
-    assert torch.equal(recolour(images[None], 0.0, generator), images[None])
-    assert recolour(images[None, :0], 1.0, generator).shape == (1, 0, 3, 32, 40)
+    assert torch.equal(change_illumination(images, 0.0, generator), images)
+    assert change_illumination(images[:0], 1.0, generator).shape == (0, 3, 32, 40)
+    assert torch.equal(change_colours(images[None], 0.0, generator), images[None])
+    assert change_colours(images[None, :0], 1.0, generator).shape == (1, 0, 3, 32, 40)
     assert torch.equal(generator.get_state(), before)
 
 
 def test_every_image_is_lit_on_its_own() -> None:
-    lit = relight(make_photos(1).expand(6, -1, -1, -1), 1.0, seeded())
+    lit = change_illumination(make_photos(1).expand(6, -1, -1, -1), 1.0, seeded())
     for i in range(6):
         for j in range(i):
             assert (lit[i] - lit[j]).abs().mean() > 0.01
     # What the other images show does not matter.
     images, others = make_photos(4), make_photos(4)
     others[1:] = 1 - others[1:]
-    one, two = relight(images, 1.0, seeded(3)), relight(others, 1.0, seeded(3))
+    one, two = change_illumination(images, 1.0, seeded(3)), change_illumination(others, 1.0, seeded(3))
     torch.testing.assert_close(one[0], two[0], atol=1e-5, rtol=0)
     assert (one[1] - two[1]).abs().mean() > 0.01
 
 
 def test_more_strength_changes_more() -> None:
     images = make_photos(32)
-    weak, strong = ((relight(images, s, seeded()) - images).abs().mean() for s in (0.25, 1.0))
+    weak, strong = ((change_illumination(images, s, seeded()) - images).abs().mean() for s in (0.25, 1.0))
     assert 2 * weak < strong
 
 
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_seed_fixes_light_and_colours(batch: int) -> None:
     images = make_photos(batch)
-    first, again, other = (relight(images, 1.0, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (change_illumination(images, 1.0, seeded(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
-    first, again, other = (recolour(images[None], 1.0, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (change_colours(images[None], 1.0, seeded(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
-def recolour_slowly(pixel: list[float], drawn: list[float], share: float) -> list[float]:
+def change_colours_slowly(pixel: list[float], drawn: list[float], share: float) -> list[float]:
     """One pixel, from the 16 numbers of [0, 1) that were drawn for its photograph."""
     order, mix, (mixed, gamma, used, negative) = drawn[:3], drawn[3:12], drawn[12:]
     if used >= share:
@@ -384,22 +386,22 @@ def recolour_slowly(pixel: list[float], drawn: list[float], share: float) -> lis
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_recolour_equals_a_slow_reference(share: float) -> None:
+def test_change_colours_equals_a_slow_reference(share: float) -> None:
     images = torch.rand(2, 20, 3, 2, 3, generator=seeded(1))
     images[0, :, :, 0, 0] = 0
-    found = recolour(images, share, seeded(4))
+    found = change_colours(images, share, seeded(4))
     drawn = torch.rand(20, 16, generator=seeded(4)).tolist()
     for view in range(2):
         for row in range(20):
             for y in range(2):
                 for x in range(3):
-                    expected = recolour_slowly(images[view, row, :, y, x].tolist(), drawn[row], share)
+                    expected = change_colours_slowly(images[view, row, :, y, x].tolist(), drawn[row], share)
                     assert found[view, row, :, y, x].tolist() == pytest.approx(expected, abs=2e-5)
 
 
 def test_grey_stays_grey_and_only_negatives_turn_it_over() -> None:
     ramp = torch.linspace(0, 1, 64).expand(1, 400, 3, 4, 64)
-    changed = recolour(ramp, 1.0, seeded())
+    changed = change_colours(ramp, 1.0, seeded())
     torch.testing.assert_close(changed.amax(dim=2), changed.amin(dim=2), atol=1e-5, rtol=0)
     steps = changed[0, :, 0, 0].diff(dim=-1)
     is_rising, is_falling = (steps >= 0).all(dim=-1), (steps <= 0).all(dim=-1)
@@ -407,19 +409,19 @@ def test_grey_stays_grey_and_only_negatives_turn_it_over() -> None:
     assert is_falling.double().mean().item() == pytest.approx(0.15, abs=0.06)
 
 
-def test_both_views_of_a_photograph_get_the_same_colours() -> None:
+def test_both_views_of_a_image_get_the_same_colours() -> None:
     image = make_photos(6)
     views = torch.stack([image, image.flip(-1)])
-    changed = recolour(views, 0.7, seeded())
+    changed = change_colours(views, 0.7, seeded())
     assert torch.equal(changed[0], changed[1].flip(-1))
     assert changed.min() >= 0 and changed.max() <= 1
 
 
-def test_the_share_of_photographs_that_get_other_colours() -> None:
+def test_the_share_of_images_that_get_other_colours() -> None:
     images = torch.rand(1, 600, 3, 2, 2, generator=seeded(1))
-    is_changed = (recolour(images, 0.3, seeded()) != images).flatten(2).any(dim=2)[0]
+    is_changed = (change_colours(images, 0.3, seeded()) != images).flatten(2).any(dim=2)[0]
     assert is_changed.double().mean().item() == pytest.approx(0.3, abs=0.07)
     # Channels change places: for pure red each channel is the brightest equally often.
     red = torch.tensor([1.0, 0.0, 0.0]).view(1, 1, 3, 1, 1).expand(1, 900, 3, 1, 1)
-    brightest = recolour(red, 1.0, seeded()).squeeze().argmax(dim=1)
+    brightest = change_colours(red, 1.0, seeded()).squeeze().argmax(dim=1)
     assert torch.bincount(brightest, minlength=3).min() > 200

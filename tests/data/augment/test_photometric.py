@@ -1,4 +1,4 @@
-"""Light, colour, sharpness and noise: in range, each image on its own, and fixed by a seed."""
+"""Photometric changes: in range, independent for each image, and fixed by a seed."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_more_strength_changes_more() -> None:
     assert 2 * weak.abs().mean() < strong.abs().mean()
 
 
-def test_sets_are_drawn_one_after_the_other() -> None:
+def test_sets_are_sampled_one_after_the_other() -> None:
     images = torch.stack([make_photo(32, 40, seed=seed) for seed in range(6)]).view(2, 3, 3, 32, 40)
     together = change_photometrically(images, 1.0, seeded(5))
     generator = seeded(5)

@@ -1,9 +1,9 @@
-"""Random numbers and counts: in range, right on average, and fixed by the generator."""
+"""Random values and counts: in range, with the right mean, and fixed by the generator."""
 
 import pytest
 import torch
 
-from ucn.data.augment.random import draw_counts, scale_to_ranges, uniform, uniform_columns
+from ucn.data.augment.random import sample_counts, scale_to_ranges, uniform, uniform_columns
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -36,15 +36,15 @@ def test_columns_have_their_own_ranges_and_widths() -> None:
 
 def test_counts_are_the_shares_where_these_come_out_even() -> None:
     for seed in range(20):
-        assert draw_counts(16, (0.25, 0.5, 0.125), seeded(seed)) == [4, 8, 2]
-    assert draw_counts(5, (0.0, 0.0), seeded(0)) == [0, 0]
-    assert draw_counts(5, (1.0,), seeded(0)) == [5]
+        assert sample_counts(16, (0.25, 0.5, 0.125), seeded(seed)) == [4, 8, 2]
+    assert sample_counts(5, (0.0, 0.0), seeded(0)) == [0, 0]
+    assert sample_counts(5, (1.0,), seeded(0)) == [5]
 
 
 @pytest.mark.parametrize("total", [1, 2, 7])
 def test_counts_are_right_on_average(total: int) -> None:
     shares = (0.3, 0.45, 0.1)
-    counts = torch.tensor([draw_counts(total, shares, seeded(seed)) for seed in range(2000)]).double()
+    counts = torch.tensor([sample_counts(total, shares, seeded(seed)) for seed in range(2000)]).double()
     exact = torch.tensor(shares).double() * total
     assert ((counts == exact.floor()) | (counts == exact.ceil())).all()
     assert (counts.sum(1) <= total).all()
@@ -54,17 +54,17 @@ def test_counts_are_right_on_average(total: int) -> None:
 @pytest.mark.parametrize("shares", [(0.1, 0.7, 0.2), (1 / 3, 1 / 3, 1 / 3)])
 def test_shares_that_sum_to_one_leave_nothing(shares: tuple[float, ...]) -> None:
     for seed in range(50):
-        assert sum(draw_counts(10, shares, seeded(seed))) == 10
+        assert sum(sample_counts(10, shares, seeded(seed))) == 10
 
 
 def test_counts_come_from_the_state_and_leave_it() -> None:
     generator = seeded(3)
     before = generator.get_state()
-    first = [draw_counts(1, (0.5,), generator) for _ in range(3)]
+    first = [sample_counts(1, (0.5,), generator) for _ in range(3)]
     assert torch.equal(generator.get_state(), before)
     assert first == [first[0]] * 3
     later = []
     for _ in range(20):
         torch.rand(1, generator=generator)
-        later.append(draw_counts(1, (0.5,), generator)[0])
+        later.append(sample_counts(1, (0.5,), generator)[0])
     assert 3 < sum(later) < 17

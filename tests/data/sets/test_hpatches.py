@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.dense_cases import correspondences, fault_texts, file_named, write_picture
+from support.dense_cases import correspondences, file_named, problem_texts, write_flat_image
 from support.photometric_rule import assert_centred, photometric_error
 from support.remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
@@ -16,7 +16,7 @@ SHIFT = "1 0 1\n0 1 -1\n0 0 1\n"
 def add_sequence(root: Path, name: str, suffix: str = ".ppm", matrix: str = SHIFT) -> Path:
     """Six images, the first of 3 × 2 pixels and the others of 4 × 2, and their homographies."""
     for number in range(1, 7):
-        write_picture(root / name / f"{number}{suffix}", 3 if number == 1 else 4, 2)
+        write_flat_image(root / name / f"{number}{suffix}", 3 if number == 1 else 4, 2)
         if number > 1:
             (root / name / f"H_1_{number}").write_text(matrix)
     return root / name
@@ -73,7 +73,7 @@ def test_empty_split(tmp_path: Path) -> None:
         open_folder(tmp_path, "illumination")
 
 
-def test_missing_files_are_faults(tmp_path: Path) -> None:
+def test_missing_files_are_problems(tmp_path: Path) -> None:
     add_sequence(tmp_path, "i_a")
     sequence = add_sequence(tmp_path, "v_b", ".png")
     (tmp_path / "i_a" / "1.ppm").unlink()
@@ -81,10 +81,10 @@ def test_missing_files_are_faults(tmp_path: Path) -> None:
     (sequence / "H_1_5").unlink()
     data = open_folder(tmp_path, "all")
     assert [data.pair_name(index) for index in range(len(data))] == ["v_b/1-2", "v_b/1-4", "v_b/1-6"]
-    assert fault_texts(data) == [
+    assert problem_texts(data) == [
         "i_a/1.ppm: no such file, so the sequence has no pairs; unpack the sequence again",
-        "v_b/3.ppm: no such file; unpack the sequence again",
-        "v_b/H_1_5: no such file; unpack the sequence again",
+        "v_b/3.ppm: no such file, though sequence v_b has others; unpack it again",
+        "v_b/H_1_5: no such file, though sequence v_b has others; unpack it again",
     ]
 
 
@@ -135,7 +135,7 @@ def test_real_sequences(data_folder: Path) -> None:
     for split in ("all", "viewpoint", "illumination"):
         data = open_data("hpatches", data_folder / "hpatches", split)
         counts[split] = len(data)
-        assert data.faults == []
+        assert data.problems == []
     assert counts == {"all": 245, "viewpoint": 120, "illumination": 125}
     data = open_data("hpatches", data_folder / "hpatches", "viewpoint")
     samples = [data.read(index) for index in range(0, len(data), 8)]

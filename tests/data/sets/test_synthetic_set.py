@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.dense_cases import write_picture
+from support.dense_cases import write_flat_image
 from support.photo_cases import write_photos
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, spread
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_pair_for_each_photograph_the_same_each_time(folder: Path) -> None:
+def test_a_pair_for_each_image_the_same_each_time(folder: Path) -> None:
     data = open_data("synthetic", folder, options={"side": 96, "points": 50})
     assert len(data) == 5
     assert [data.pair_name(i).split("(")[1] for i in range(5)] == [f"{k})" for k in (*KINDS, KINDS[0])]
@@ -35,18 +35,18 @@ def test_a_pair_for_each_photograph_the_same_each_time(folder: Path) -> None:
     assert not torch.equal(other.read(0).image1, data.read(0).image1)
 
 
-def test_the_truth_of_a_homography_is_one(folder: Path) -> None:
+def test_the_ground_truth_of_a_homography_is_one(folder: Path) -> None:
     sample = open_data("synthetic", folder, options={"side": 96, "kind": "homography"}).read(2)
     H_0to1 = homography_from_points(sample.points0.double(), sample.points1.double())
     moved = warp_points(sample.points0[None].double(), H_0to1[None])[0]
     torch.testing.assert_close(moved, sample.points1.double(), atol=2e-3, rtol=0)
 
 
-def test_a_damaged_photograph_spoils_its_own_pairs(folder: Path) -> None:
+def test_a_damaged_image_spoils_its_own_pairs(folder: Path) -> None:
     first = sorted(folder.iterdir())[0]
     first.write_bytes(b"no image")
     report = check_data(open_data("synthetic", folder, options={"side": 64, "points": 9}))
-    assert [fault.path for fault in report.faults] == [first]
+    assert [problem.path for problem in report.problems] == [first]
     assert report.read_count == 3  # of five pairs, one shows it, and the scene of number 3 (3, 4, 0) needs it
 
 
@@ -59,8 +59,8 @@ def test_wrong_options(folder: Path) -> None:
         open_data("synthetic", folder, options={"seed": -1})
 
 
-def test_one_small_photograph_is_enough(tmp_path: Path) -> None:
-    write_picture(tmp_path / "only.png", 5, 3)
+def test_one_small_image_is_enough(tmp_path: Path) -> None:
+    write_flat_image(tmp_path / "only.png", 5, 3)
     data = open_data("synthetic", tmp_path, options={"kind": "parallax", "side": 64})
     assert data.read(0).image1.shape == (3, 64, 64)
 
@@ -79,7 +79,7 @@ def test_an_even_choice_shows_every_kind(tmp_path: Path, count: int) -> None:
         assert set(kinds[-4:]) == set(KINDS)
 
 
-def test_few_photographs_are_shown_in_the_order_of_kinds(tmp_path: Path) -> None:
+def test_few_images_are_shown_in_the_order_of_kinds(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.png").touch()
         data = open_data("synthetic", tmp_path)

@@ -1,4 +1,4 @@
-"""Collages: pixel by pixel what their pieces show, and pairs of them with a true truth."""
+"""Collages: every pixel against a reference, and the ground truth of their pairs."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ import torch
 from support.photo_cases import write_photos
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
-from ucn.data.synthetic.collage import PIECES, draw_collages
+from ucn.data.synthetic.collage import PIECES, sample_collages
 from ucn.geometry.sampling import sample_image
 
 ZOOM = (0.5, 1.2)
@@ -38,15 +38,15 @@ def fold(place: float, size: int) -> int:
 
 def test_collages_equal_a_slow_reference(bank: ImageBank) -> None:
     count, side = 3, 32
-    found, chosen = draw_collages(bank, count, 1.0, ZOOM, seeded(3))
+    found, chosen = sample_collages(bank, count, 1.0, ZOOM, seeded(3))
     generator = seeded(3)
-    assert torch.equal(chosen, bank.draw(count, generator))
+    assert torch.equal(chosen, bank.sample_indices(count, generator))
     torch.rand(count, generator=generator)  # which become collages
     sites = (torch.rand(count, PIECES, 2, generator=generator) * side).tolist()
     waves = torch.rand(count, 18, generator=generator).tolist()
     others = torch.randint(PIECES, (count, PIECES), generator=generator).tolist()
     is_copy = (torch.rand(count, PIECES, generator=generator) < 0.35).tolist()
-    shown = bank.draw(count * PIECES, generator).view(count, PIECES).tolist()
+    shown = bank.sample_indices(count * PIECES, generator).view(count, PIECES).tolist()
     poses = torch.rand(count, PIECES, 4, generator=generator).tolist()
     is_equal = []
     for row in range(count):
@@ -75,7 +75,7 @@ def test_collages_equal_a_slow_reference(bank: ImageBank) -> None:
 
 
 def test_the_share_of_collages(bank: ImageBank) -> None:
-    found, chosen = draw_collages(bank, 400, 0.3, ZOOM, seeded())
+    found, chosen = sample_collages(bank, 400, 0.3, ZOOM, seeded())
     assert len(found) == 400 and found.canvases.shape == (400, 3, 32, 32)
     is_collage = torch.tensor(
         [not torch.equal(found.canvases[row], bank.canvases[chosen[row]]) for row in range(400)]
@@ -85,25 +85,26 @@ def test_the_share_of_collages(bank: ImageBank) -> None:
     assert (found.sizes[is_collage] == 32).all()
     assert torch.equal(found.sizes[~is_collage], bank.sizes[chosen[~is_collage]])
     assert torch.equal(
-        draw_collages(bank, 9, 0.0, ZOOM, seeded())[0].canvases, bank.canvases[bank.draw(9, seeded())]
+        sample_collages(bank, 9, 0.0, ZOOM, seeded())[0].canvases,
+        bank.canvases[bank.sample_indices(9, seeded())],
     )
 
 
 def test_every_collage_is_another(bank: ImageBank) -> None:
-    found, _ = draw_collages(bank, 20, 1.0, ZOOM, seeded())
+    found, _ = sample_collages(bank, 20, 1.0, ZOOM, seeded())
     for i in range(20):
         for j in range(i):
             is_other = (found.canvases[i] != found.canvases[j]).any(dim=0)
             assert is_other.double().mean() > 0.5
 
 
-def test_pieces_are_drawn_by_weight(tmp_path: Path) -> None:
+def test_pieces_are_sampled_by_weight(tmp_path: Path) -> None:
     banks = []
     for name, count in (("few", 1), ("many", 4)):
         banks.append(ImageBank(write_photos(tmp_path / name, [(20, 20)] * count), 32, "cpu"))
         banks[-1].canvases[:] = 255 if name == "few" else 0
     joined = ImageBank.join(banks, [3.0, 1.0], "cpu")
-    found, chosen = draw_collages(joined, 200, 1.0, ZOOM, seeded())
+    found, chosen = sample_collages(joined, 200, 1.0, ZOOM, seeded())
     assert (found.canvases == 255).double().mean().item() == pytest.approx(0.75, abs=0.06)
     assert (chosen == 0).double().mean().item() == pytest.approx(0.75, abs=0.09)
 
@@ -118,7 +119,7 @@ def test_pieces_are_drawn_by_weight(tmp_path: Path) -> None:
         {"collage_share": 0.5, "blend_share": 0.5, "border": "other", "mirror": 0.5, "crop_degrees": 20.0},
     ],
 )
-def test_the_truth_shows_in_the_colours(tmp_path: Path, kind: dict[str, Any]) -> None:
+def test_the_ground_truth_shows_in_the_colours(tmp_path: Path, kind: dict[str, Any]) -> None:
     paths = write_photos(tmp_path / "photos", [(120, 100), (100, 120), (128, 128)], grain=30)
     bank = ImageBank(paths, 128, "cpu")
     batch = make_pairs(bank, 12, replace(PLAIN, **kind), seeded())
@@ -135,7 +136,7 @@ def test_the_truth_shows_in_the_colours(tmp_path: Path, kind: dict[str, Any]) ->
     assert shuffled > 5 * difference.mean()
 
 
-def test_pairs_are_named_by_the_photographs_they_would_have_shown(bank: ImageBank) -> None:
+def test_pairs_are_named_by_the_images_they_would_have_shown(bank: ImageBank) -> None:
     scenes = replace(PLAIN, points=5, parallax_share=1.0, collage_share=0.5)
     for config in (replace(PLAIN, points=5), scenes):
         batch = make_pairs(bank, 12, config, seeded())
@@ -143,14 +144,14 @@ def test_pairs_are_named_by_the_photographs_they_would_have_shown(bank: ImageBan
 
 
 def test_a_seed_fixes_collages(bank: ImageBank) -> None:
-    config = replace(PLAIN, parallax_share=0.5, photometric=1.0, relight=0.5)
+    config = replace(PLAIN, parallax_share=0.5, photometric=1.0, illumination=0.5)
     first, again, other = (make_pairs(bank, 4, config, seeded(seed)) for seed in (1, 1, 2))
     assert first.names == again.names and torch.equal(first.image1, again.image1)
     assert not torch.equal(first.image0, other.image0)
 
 
 @pytest.mark.parametrize("size_hw", [(1, 1), (1, 40), (3, 2)])
-def test_collages_of_tiny_photographs(tmp_path: Path, size_hw: tuple[int, int]) -> None:
+def test_collages_of_tiny_images(tmp_path: Path, size_hw: tuple[int, int]) -> None:
     bank = ImageBank(write_photos(tmp_path / "photos", [size_hw]), 64, "cpu")
     batch = make_pairs(bank, 1, PLAIN, seeded())
     assert batch.image0.isfinite().all() and batch.image0.min() >= 0 and batch.image1.max() <= 1

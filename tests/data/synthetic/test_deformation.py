@@ -1,11 +1,11 @@
-"""Bends keep within their disc, and no draw of them can fold a view."""
+"""Deformations stay within their disc, and none can fold a view."""
 
 import pytest
 import torch
 from torch import Tensor
 
 from ucn.config import SyntheticConfig
-from ucn.data.synthetic.deformation import Bends, draw_bends
+from ucn.data.synthetic.deformation import Deformation, sample_deformation
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import ThinPlateSpline, control_grid
 
@@ -25,7 +25,7 @@ def derivatives(spline: ThinPlateSpline, displacements: Tensor, points: Tensor) 
 @pytest.mark.parametrize("grid", [3, 4, 8])
 def test_controls_stay_within_their_disc(grid: int) -> None:
     config = SyntheticConfig(side=128, spline=0.1, spline_grid=grid)
-    bends = draw_bends(50, config, 1.0, torch.Generator().manual_seed(0))
+    bends = sample_deformation(50, config, 1.0, torch.Generator().manual_seed(0))
     assert len(bends) == 50
     radius = 0.1 * 128 / (grid - 1)
     lengths = bends.displacements.norm(dim=-1)
@@ -33,12 +33,12 @@ def test_controls_stay_within_their_disc(grid: int) -> None:
     # Uniform in a disc: half of all lie within √½ of its radius.
     assert (lengths < radius * 0.5**0.5).double().mean().item() == pytest.approx(0.5, abs=0.1)
     assert bends.displacements.mean(dim=(0, 1)).abs().max() < 0.2 * radius
-    weaker = draw_bends(50, config, 0.5, torch.Generator().manual_seed(0))
+    weaker = sample_deformation(50, config, 0.5, torch.Generator().manual_seed(0))
     torch.testing.assert_close(weaker.displacements, bends.displacements / 2)
 
 
 @pytest.mark.parametrize("grid", [3, 4, 5, 6, 7, 8])
-def test_no_bend_can_fold(grid: int) -> None:
+def test_no_deformation_can_fold(grid: int) -> None:
     # Every displacement field is a sum of one field per control. Where the lengths of their gradients sum to
     # C, controls that move by at most r change the field by less than the points' distance if r * C < 1.
     side = 64
@@ -52,23 +52,23 @@ def test_no_bend_can_fold(grid: int) -> None:
 
 
 @pytest.mark.parametrize("grid", [3, 4, 8])
-def test_drawn_bends_keep_their_orientation(grid: int) -> None:
+def test_sampled_deformation_keep_their_orientation(grid: int) -> None:
     config = SyntheticConfig(side=64, spline=LARGEST, spline_grid=grid)
-    bends = draw_bends(200, config, 1.0, torch.Generator().manual_seed(1))
+    bends = sample_deformation(200, config, 1.0, torch.Generator().manual_seed(1))
     spline = ThinPlateSpline(control_grid(grid, (64, 64)).double())
     points = pixel_grid((32, 32)).double().view(-1, 2) * 2 + 0.5
     jacobians = derivatives(spline, bends.displacements.double(), points) + torch.eye(2).double()
     assert torch.linalg.det(jacobians).min() > 0.1
 
 
-def test_bending_is_shared_or_of_own_points() -> None:
-    bends = draw_bends(2, SyntheticConfig(side=64), 1.0, torch.Generator().manual_seed(0))
+def test_deformation_is_shared_or_of_own_points() -> None:
+    bends = sample_deformation(2, SyntheticConfig(side=64), 1.0, torch.Generator().manual_seed(0))
     points = torch.rand(10, 2) * 64
-    torch.testing.assert_close(bends.bend(points.expand(2, -1, -1)), bends.bend(points))
-    assert (bends.bend(points) - points).norm(dim=-1).mean() > 0.3
+    torch.testing.assert_close(bends.warp(points.expand(2, -1, -1)), bends.warp(points))
+    assert (bends.warp(points) - points).norm(dim=-1).mean() > 0.3
 
 
-def test_no_bends() -> None:
-    bends: Bends = draw_bends(0, SyntheticConfig(side=64), 1.0, torch.Generator())
+def test_no_deformation() -> None:
+    bends: Deformation = sample_deformation(0, SyntheticConfig(side=64), 1.0, torch.Generator())
     assert len(bends) == 0
-    assert bends.bend(torch.zeros(7, 2)).shape == (0, 7, 2)
+    assert bends.warp(torch.zeros(7, 2)).shape == (0, 7, 2)

@@ -1,4 +1,4 @@
-"""Outlines: how deep points lie inside, by hand."""
+"""Outlines: signed distances by hand."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ucn.data.synthetic.outlines import Outlines, draw_outlines
+from ucn.data.synthetic.outlines import Outlines, sample_outlines
 
 FAR = 1e4
 
@@ -60,10 +60,10 @@ def test_nowhere_and_nothing_are_outside() -> None:
     assert depth(outline([-1e6] * 4), [[10.0, 20.0]]).item() < -1e5
 
 
-def test_drawn_outlines_lie_in_the_views() -> None:
+def test_sampled_outlines_lie_in_the_views() -> None:
     side, motions = 64, torch.eye(3).expand(100, 2, 3, 3)
     used = torch.tensor([1, 2]).repeat(50)
-    shapes = draw_outlines(motions, used, side, torch.Generator().manual_seed(0))
+    shapes = sample_outlines(motions, used, side, torch.Generator().manual_seed(0))
     inside = shapes.depth_inside(shapes.centres[:, :, None])[..., 0]  # at the centres themselves
     is_used = torch.arange(2) < used[:, None]
     # Waves move the middle by a few pixels at most.
@@ -79,6 +79,6 @@ def test_centres_are_seen_by_both_views_where_they_can_be() -> None:
     # View 1 sees the left half of view 0 on its right half.
     motions = torch.eye(3).repeat(500, 1, 1, 1)
     motions[:, :, 0, 2] = -32
-    centres = draw_outlines(motions, torch.ones(500), 64, torch.Generator().manual_seed(0)).centres
+    centres = sample_outlines(motions, torch.ones(500), 64, torch.Generator().manual_seed(0)).centres
     # Nearly half of the draws in view 1 lie in view 0, and half of the others by chance.
     assert (centres[..., 0] < 32).double().mean().item() == pytest.approx(0.75, abs=0.06)

@@ -1,4 +1,4 @@
-"""Scenes of several planes: the truth knows what hides what, and two cameras see them all."""
+"""Scenes of several planes: occlusion in the ground truth, and consistent cameras."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,10 @@ from ucn.data.io import write_image
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.data.synthetic.parallax import (
     Scenes,
-    draw_scene_photographs,
-    draw_scenes,
     find_front,
-    scales_in_the_middle,
+    sample_scene_sources,
+    sample_scenes,
+    scales_at_centre,
 )
 from ucn.geometry.coords import is_inside
 from ucn.geometry.sampling import sample_image
@@ -58,7 +58,7 @@ def planes_shown(images: Tensor, points: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("planes", [2, 3, 5])
-def test_the_truth_has_only_points_whose_plane_is_in_front_in_both_views(
+def test_the_ground_truth_has_only_points_whose_plane_is_in_front_in_both_views(
     flat_bank: ImageBank, planes: int
 ) -> None:
     config = replace(PLAIN, parallax_planes=planes, parallax=0.4)
@@ -78,13 +78,13 @@ def test_the_truth_has_only_points_whose_plane_is_in_front_in_both_views(
     assert 0.1 < is_in_front.double().mean() < 0.7
 
 
-def test_without_the_check_hidden_points_would_be_in_the_truth(flat_bank: ImageBank) -> None:
+def test_without_the_check_hidden_points_would_be_in_the_ground_truth(flat_bank: ImageBank) -> None:
     # The points of the backgrounds' homographies, were there nothing in front.
     generator = torch.Generator().manual_seed(0)
     background = torch.eye(3).repeat(50, 1, 1)
     config = replace(PLAIN, parallax=0.4)
     photographs = torch.arange(3).expand(50, 3)
-    scenes = draw_scenes(photographs, torch.eye(3).expand(50, 3, 3, 3), background, config, 1.0, generator)
+    scenes = sample_scenes(photographs, torch.eye(3).expand(50, 3, 3, 3), background, config, 1.0, generator)
     points0 = torch.rand(50, 300, 2, generator=generator) * 127
     on_each1 = warp_points(
         points0.repeat_interleave(3, 0), torch.linalg.inv(scenes.view1_to_view0.flatten(0, 1))
@@ -118,7 +118,7 @@ def test_nearer_planes_move_more() -> None:
     config = replace(PLAIN, parallax_planes=4, parallax=0.25)
     background = torch.eye(3).repeat(200, 1, 1)
     photographs = torch.zeros(200, 4, dtype=torch.int64)
-    scenes = draw_scenes(photographs, torch.eye(3).expand(200, 4, 3, 3), background, config, 1.0, generator)
+    scenes = sample_scenes(photographs, torch.eye(3).expand(200, 4, 3, 3), background, config, 1.0, generator)
     middle = torch.full((800, 1, 2), 63.5)
     moves = (warp_points(middle, scenes.view1_to_view0.flatten(0, 1)) - middle).norm(dim=-1).view(200, 4)
     assert moves[:, 0].max() < 1e-4
@@ -143,20 +143,20 @@ def test_colours_of_textured_scenes_agree(bank: ImageBank) -> None:
     assert is_inside(batch.points1, (128, 128))[batch.is_valid].all()
 
 
-def test_pairs_are_named_by_their_different_photographs(flat_bank: ImageBank) -> None:
+def test_pairs_are_named_by_their_different_images(flat_bank: ImageBank) -> None:
     batch = draw(flat_bank, replace(PLAIN, side=64, points=5, parallax_planes=4), batch=40)
     parts = [name.split(" + ") for name in batch.names]
     assert {len(names) for names in parts} == {2, 3, 4}
     assert all(len(set(names)) == len(names) and set(names) <= set(flat_bank.names) for names in parts)
 
 
-def test_photographs_repeat_where_there_are_too_few() -> None:
+def test_images_repeat_where_there_are_too_few() -> None:
     config = replace(PLAIN, parallax_planes=3)
     first = torch.tensor([0, 1])
     for count, expected in ((1, [[0, 0, 0], [0, 0, 0]]), (2, [[0, 1, 0], [1, 0, 1]])):
-        found = draw_scene_photographs(first % count, count, config, torch.Generator())
+        found = sample_scene_sources(first % count, count, config, torch.Generator())
         assert found.tolist() == expected
-    found = draw_scene_photographs(torch.arange(9), 9, config, torch.Generator())
+    found = sample_scene_sources(torch.arange(9), 9, config, torch.Generator())
     assert all(len(set(row)) == 3 for row in found.tolist())
 
 
@@ -173,19 +173,21 @@ def test_the_front_by_hand() -> None:
 
 def test_scales_agree_with_small_steps() -> None:
     doubled = torch.diag(torch.tensor([2.0, 2.0, 1.0]))
-    assert scales_in_the_middle(doubled, 65).item() == pytest.approx(2.0)
+    assert scales_at_centre(doubled, 65).item() == pytest.approx(2.0)
     motion = torch.tensor([[1.1, 0.2, 4.0], [-0.3, 0.9, 7.0], [0.002, -0.003, 1.2]]).double()
     square = torch.tensor([[32.0, 32.0], [32.01, 32.0], [32.0, 32.01]]).double()
     moved = warp_points(square[None], motion[None])[0]
     area = torch.linalg.det((moved[1:] - moved[0]) / 0.01).abs().item()
-    assert scales_in_the_middle(motion, 65).item() == pytest.approx(area**0.5, rel=1e-3)
+    assert scales_at_centre(motion, 65).item() == pytest.approx(area**0.5, rel=1e-3)
 
 
 def test_nearer_planes_are_laid_over_farther_ones() -> None:
     generator = torch.Generator().manual_seed(0)
     photographs = torch.zeros(20, 3, dtype=torch.int64)
     identity = torch.eye(3).expand(20, 3, 3, 3)
-    scenes: Scenes = draw_scenes(photographs, identity, torch.eye(3).repeat(20, 1, 1), PLAIN, 0.0, generator)
+    scenes: Scenes = sample_scenes(
+        photographs, identity, torch.eye(3).repeat(20, 1, 1), PLAIN, 0.0, generator
+    )
     grid = torch.stack(torch.meshgrid(torch.arange(16.0) * 8, torch.arange(16.0) * 8, indexing="xy"), -1)
     colours = torch.arange(3.0).repeat(20).view(60, 1, 1, 1, 1).expand(-1, 3, 2, 16, 16)
     composed = scenes.compose(colours, grid.view(-1, 2))
@@ -201,7 +203,7 @@ def test_nearer_planes_are_laid_over_farther_ones() -> None:
 
 
 @pytest.mark.parametrize("size_hw", [(20, 30), (1, 40), (1, 1)])
-def test_scenes_of_tiny_photographs(tmp_path: Path, size_hw: tuple[int, int]) -> None:
+def test_scenes_of_tiny_images(tmp_path: Path, size_hw: tuple[int, int]) -> None:
     bank = ImageBank(write_photos(tmp_path / "photos", [size_hw], grain=5), 64, "cpu")
     batch = draw(bank, replace(PLAIN, side=64, perspective=0.4, max_scale=3.0), batch=4)
     for image in (batch.image0, batch.image1):

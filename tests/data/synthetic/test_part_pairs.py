@@ -1,4 +1,4 @@
-"""Pairs of images with parts, made on the device: points move with the picture, and names with a mirror."""
+"""Semantic pairs rendered on the device: points move with the image, and parts are mirrored."""
 
 import math
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 from ucn.data.sets.semantic.parts import Example, Keypoints
-from ucn.data.synthetic.part_pairs import PartBank, Variation, make_part_pairs
+from ucn.data.synthetic.part_pairs import PartAugmentation, PartBank, make_part_pairs
 from ucn.errors import DataError
 from ucn.geometry.sampling import sample_image
 
@@ -63,7 +63,7 @@ def bank(tmp_path: Path) -> PartBank:
 def draw(bank: PartBank, count: int = 40, seed: int = 0, **variation: float) -> list[tuple[Tensor, ...]]:
     """Pairs as (image, points, is_valid) of view 0 and of view 1."""
     batch = make_part_pairs(
-        bank, count, (64, 96), Variation(**variation), torch.Generator().manual_seed(seed)
+        bank, count, (64, 96), PartAugmentation(**variation), torch.Generator().manual_seed(seed)
     )
     views0 = zip(batch.image0, batch.points0, batch.is_valid, strict=True)
     return [*views0, *zip(batch.image1, batch.points1, batch.is_valid, strict=True)]
@@ -74,7 +74,7 @@ def colour_at(image: Tensor, point: Tensor) -> Tensor:
 
 
 def test_without_changes_images_are_scaled_to_fit_and_centred(bank: PartBank) -> None:
-    batch = make_part_pairs(bank, 8, (64, 96), Variation(), torch.Generator().manual_seed(0))
+    batch = make_part_pairs(bank, 8, (64, 96), PartAugmentation(), torch.Generator().manual_seed(0))
     assert batch.image0.shape == (8, 3, 64, 96) and batch.points0.shape == (8, 3, 2)
     row = next(i for i, name in enumerate(batch.names) if name.startswith("a_0"))
     # 60 × 40 fits by 1.6; the centre (29.5, 19.5) goes to (47.5, 31.5).
@@ -116,14 +116,14 @@ def test_a_mirrored_view_changes_the_names_of_its_parts(bank: PartBank) -> None:
 
 def test_partners_are_of_one_class_unless_across(bank: PartBank) -> None:
     generator = torch.Generator().manual_seed(0)
-    pairs = set(make_part_pairs(bank, 60, (64, 64), Variation(), generator).names)
+    pairs = set(make_part_pairs(bank, 60, (64, 64), PartAugmentation(), generator).names)
     assert pairs == {"a_0.png--a_1.png", "a_1.png--a_0.png", "b_0.png--b_0.png"}
-    across = set(make_part_pairs(bank, 200, (64, 64), Variation(across=1.0), generator).names)
+    across = set(make_part_pairs(bank, 200, (64, 64), PartAugmentation(across=1.0), generator).names)
     assert len(across) == 9
 
 
 def test_invisible_and_outside_parts_are_not_valid(bank: PartBank) -> None:
-    batch = make_part_pairs(bank, 60, (64, 64), Variation(shift=0.5), torch.Generator().manual_seed(1))
+    batch = make_part_pairs(bank, 60, (64, 64), PartAugmentation(shift=0.5), torch.Generator().manual_seed(1))
     lone = [row for row, name in enumerate(batch.names) if name.startswith("b_0")]
     assert not batch.is_valid[lone, 1].any()
     inside = (batch.points0 >= -0.5) & (batch.points0 <= 63.5)
@@ -150,6 +150,9 @@ def test_one_view_is_mirrored_only_where_the_set_knows_left_from_right(tmp_path:
     data = Spots(tmp_path)
     data.mirror = None
     bank = PartBank(data, 60, "cpu")
-    with pytest.raises(DataError, match="no left and right: set mirror_view to 0"):
-        make_part_pairs(bank, 2, (64, 64), Variation(mirror_view=0.5), torch.Generator())
-    assert make_part_pairs(bank, 2, (64, 64), Variation(mirror=1.0), torch.Generator()).image0.shape[0] == 2
+    with pytest.raises(DataError, match="no mirror parts: set mirror_view to 0"):
+        make_part_pairs(bank, 2, (64, 64), PartAugmentation(mirror_view=0.5), torch.Generator())
+    assert (
+        make_part_pairs(bank, 2, (64, 64), PartAugmentation(mirror=1.0), torch.Generator()).image0.shape[0]
+        == 2
+    )

@@ -1,4 +1,4 @@
-"""Pairs made from single photographs: their truth holds, and a seed fixes them."""
+"""Pairs rendered from single images: their ground truth holds, and a seed fixes them."""
 
 import zipfile
 from dataclasses import replace
@@ -48,7 +48,7 @@ def fit(pair: PairBatch) -> Tensor:
     return homography_from_points(pair.points0[0][is_valid].double(), pair.points1[0][is_valid].double())
 
 
-def test_bank_holds_each_photograph_in_a_corner_of_its_canvas(tmp_path: Path) -> None:
+def test_bank_holds_each_image_in_a_corner_of_its_canvas(tmp_path: Path) -> None:
     paths = write_photos(tmp_path / "photos", [(100, 60), (200, 400)])
     bank = ImageBank(paths, 128, "cpu")
     assert len(bank) == 2
@@ -137,7 +137,7 @@ def test_a_generator_goes_on_to_other_pairs(bank: ImageBank) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_truth_shows_in_the_colours(bank: ImageBank, kind: str) -> None:
+def test_the_ground_truth_shows_in_the_colours(bank: ImageBank, kind: str) -> None:
     # A view that sees much less detail shows other colours.
     config = replace(KINDS[kind], max_scale=1.2, stretch=1.2)
     batch = draw(bank, config, batch=16)
@@ -152,7 +152,7 @@ def test_the_truth_shows_in_the_colours(bank: ImageBank, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_truth_is_good_to_a_fraction_of_a_pixel(bank: ImageBank, kind: str) -> None:
+def test_the_ground_truth_is_good_to_a_fraction_of_a_pixel(bank: ImageBank, kind: str) -> None:
     batch = draw(bank, replace(KINDS[kind], max_scale=1.2, stretch=1.2), batch=16)
     colours0 = read_colours(batch.image0, batch.points0)
 
@@ -205,7 +205,7 @@ def test_upright_pairs_turn_little(bank: ImageBank, degrees: float) -> None:
     torch.testing.assert_close(scales, torch.ones_like(scales), atol=1e-3, rtol=0)
 
 
-def test_other_pairs_turn_all_the_way_round_and_scale_both_ways(bank: ImageBank) -> None:
+def test_other_pairs_turn_by_any_angle_and_scale_both_ways(bank: ImageBank) -> None:
     turns, scales = turns_and_scales(bank, replace(PLAIN, upright_share=0.0, max_scale=2.0, perspective=0.0))
     assert turns.min().item() < -120 and turns.max().item() > 120
     assert 0.499 <= scales.min().item() < 0.7
@@ -233,7 +233,7 @@ def test_view_0_at_half_size_averages_two_by_two_pixels(tmp_path: Path) -> None:
     torch.testing.assert_close(batch.image0, F.avg_pool2d(bank.canvases.float() / 255, 2), atol=1e-4, rtol=0)
 
 
-def test_points_lie_on_the_photograph_not_on_its_mirror_image(tmp_path: Path) -> None:
+def test_points_lie_on_the_image_not_on_its_mirror_image(tmp_path: Path) -> None:
     # View 0 begins where the photograph does and reaches 4 px beyond its last pixels, 59.
     bank = ImageBank(write_photos(tmp_path / "photos", [(60, 60)]), 64, "cpu")
     batch = draw(bank, replace(PLAIN, zoom=(1.0, 1.0)))
@@ -244,7 +244,7 @@ def test_points_lie_on_the_photograph_not_on_its_mirror_image(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["homography", "affine", "spline"])
 @pytest.mark.parametrize("size_hw", [(20, 30), (33, 200), (1, 40), (1, 1)])
-def test_photographs_smaller_than_the_view(tmp_path: Path, size_hw: tuple[int, int], kind: str) -> None:
+def test_images_smaller_than_the_view(tmp_path: Path, size_hw: tuple[int, int], kind: str) -> None:
     bank = ImageBank(write_photos(tmp_path / "photos", [size_hw], grain=5), 192, "cpu")
     batch = draw(bank, KINDS[kind], batch=4)
     assert batch.names == ("00.png",) * 4

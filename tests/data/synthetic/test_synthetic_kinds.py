@@ -1,4 +1,4 @@
-"""Kinds of synthetic pairs: each is what it says, a mixture keeps its shares, and strength scales all."""
+"""Kinds of synthetic pairs: each is what it claims, a mixture keeps its shares, and strength scales all."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ def miss_of_one_homography(pair: PairBatch) -> float:
     return float(misses.max())
 
 
-def test_defaults_draw_the_pairs_they_always_drew(bank: ImageBank) -> None:
+def test_defaults_sample_the_pairs_they_always_drew(bank: ImageBank) -> None:
     # Places are those of the first release, which knew homographies only: recipes must not change under their
     # users. From afar, colours are those of smaller copies of a photograph.
     batch = draw(bank, SyntheticConfig(side=64, points=100), batch=3, seed=7)
@@ -90,7 +90,7 @@ def test_affine_pairs_follow_affine_maps(bank: ImageBank) -> None:
 def test_an_affine_map_by_hand(bank: ImageBank, monkeypatch: pytest.MonkeyPatch) -> None:
     # View 1 sees twice as much from left to right and half as much from top to bottom.
     stretch = torch.tensor([[2.0, 0.0], [0.0, 0.5]])
-    monkeypatch.setattr(views, "_draw_stretches", lambda batch, *_: stretch.expand(batch, 2, 2))
+    monkeypatch.setattr(views, "_sample_stretches", lambda batch, *_: stretch.expand(batch, 2, 2))
     config = replace(PLAIN, affine_share=1.0, upright_share=1.0, upright_degrees=0.0, max_scale=1.0)
     for pair in draw(bank, config, batch=3):
         points0, points1 = valid_points(pair)
@@ -99,7 +99,7 @@ def test_an_affine_map_by_hand(bank: ImageBank, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_stretches_by_hand() -> None:
-    stretches = views._draw_stretches(500, 3.0, 1.0, torch.Generator().manual_seed(0))
+    stretches = views._sample_stretches(500, 3.0, 1.0, torch.Generator().manual_seed(0))
     torch.testing.assert_close(stretches, stretches.mT)
     torch.testing.assert_close(torch.linalg.det(stretches), torch.ones(500), atol=1e-4, rtol=0)
     values, vectors = torch.linalg.eigh(stretches)
@@ -109,7 +109,7 @@ def test_stretches_by_hand() -> None:
     assert torch.histc(angles, 4, 0, torch.pi).min() > 80
 
 
-def test_bent_pairs_follow_no_homography_but_one_without_strength(bank: ImageBank) -> None:
+def test_deformed_pairs_follow_no_homography_but_one_without_strength(bank: ImageBank) -> None:
     config = replace(PLAIN, spline_share=1.0, spline=0.19)
     for pair in draw(bank, config, batch=8):
         assert miss_of_one_homography(pair) > 0.5
@@ -207,7 +207,7 @@ def test_shares_sum_to_at_most_one() -> None:
     SyntheticConfig(affine_share=0.1, spline_share=0.2, parallax_share=0.7)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_seed_fixes_the_pairs_on_a_gpu(tmp_path: Path) -> None:
     bank = ImageBank(write_photos(tmp_path / "photos", [(130, 150), (190, 150), (120, 120)]), 192, "cuda")
     config = replace(MIXED, photometric=1.0)

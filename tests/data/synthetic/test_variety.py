@@ -1,4 +1,4 @@
-"""What makes one photograph many: poses, double exposures, others beyond its borders, other colours."""
+"""Variety from one image: poses, blending, other borders, other colours."""
 
 import math
 from dataclasses import replace
@@ -64,7 +64,7 @@ def touch(images: Tensor, others: Tensor, points: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_truth_shows_in_the_colours(bank: ImageBank, kind: str, options: str) -> None:
+def test_the_ground_truth_shows_in_the_colours(bank: ImageBank, kind: str, options: str) -> None:
     config = replace(PLAIN, **KINDS[kind], **OPTIONS[options])
     batch = draw(bank, config, batch=12)
     keep = batch.is_valid
@@ -85,7 +85,7 @@ def test_the_truth_shows_in_the_colours(bank: ImageBank, kind: str, options: str
 
 
 def test_hard_light_leaves_the_geometry_alone(bank: ImageBank) -> None:
-    dark = draw(bank, replace(ALL, relight=1.0))
+    dark = draw(bank, replace(ALL, illumination=1.0))
     plain = draw(bank, ALL)
     torch.testing.assert_close(dark.points1, plain.points1, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(dark.points0, plain.points0) and torch.equal(dark.is_valid, plain.is_valid)
@@ -97,14 +97,14 @@ def test_hard_light_leaves_the_geometry_alone(bank: ImageBank) -> None:
 def test_both_views_are_lit_on_their_own(bank: ImageBank) -> None:
     # Without motion the views would be equal.
     still = replace(
-        PLAIN, upright_share=1.0, upright_degrees=0.0, max_scale=1.0, perspective=0.0, relight=1.0
+        PLAIN, upright_share=1.0, upright_degrees=0.0, max_scale=1.0, perspective=0.0, illumination=1.0
     )
     batch = draw(bank, still)
     means0, means1 = (image.mean(dim=(1, 2, 3)) for image in (batch.image0, batch.image1))
     assert (means0 - means1).abs().mean() > 0.03
 
 
-@pytest.mark.parametrize("config", [ALL, replace(ALL, relight=1.5, photometric=1.0)])
+@pytest.mark.parametrize("config", [ALL, replace(ALL, illumination=1.5, photometric=1.0)])
 def test_strength_zero_gives_equal_views(bank: ImageBank, config: SyntheticConfig) -> None:
     batch = make_pairs(bank, 8, config, seeded(), strength=0.0)
     # On the very edge of a photograph, rounding may put a pixel of one view beyond it.
@@ -117,7 +117,7 @@ def test_strength_zero_gives_equal_views(bank: ImageBank, config: SyntheticConfi
 
 @pytest.mark.parametrize("batch", [1, 8])
 def test_a_seed_fixes_the_pairs(bank: ImageBank, batch: int) -> None:
-    config = replace(ALL, relight=0.7, photometric=1.0)
+    config = replace(ALL, illumination=0.7, photometric=1.0)
     first, again, other = (draw(bank, config, batch, seed) for seed in (3, 3, 4))
     assert first.names == again.names
     for name in ("image0", "image1", "points0", "points1"):
@@ -126,15 +126,15 @@ def test_a_seed_fixes_the_pairs(bank: ImageBank, batch: int) -> None:
 
 
 @pytest.mark.parametrize("size_hw", [(20, 30), (33, 200), (1, 40), (1, 1)])
-def test_photographs_smaller_than_the_view(tmp_path: Path, size_hw: tuple[int, int]) -> None:
+def test_images_smaller_than_the_view(tmp_path: Path, size_hw: tuple[int, int]) -> None:
     paths = write_photos(tmp_path / "photos", [size_hw, (7, 5)], grain=5)
-    batch = draw(ImageBank(paths, 192, "cpu"), replace(ALL, relight=1.0, photometric=1.0))
+    batch = draw(ImageBank(paths, 192, "cpu"), replace(ALL, illumination=1.0, photometric=1.0))
     for image in (batch.image0, batch.image1):
         assert image.isfinite().all() and image.min() >= 0 and image.max() <= 1
     assert batch.points1[batch.is_valid].isfinite().all()
 
 
-def test_a_mirrored_photograph_by_hand(tmp_path: Path) -> None:
+def test_a_mirrored_image_by_hand(tmp_path: Path) -> None:
     # Zoom 1 of a photograph as large as the view has one place to go: the photograph itself.
     bank = ImageBank(write_photos(tmp_path / "photos", [(64, 64)]), 64, "cpu")
     batch = draw(bank, replace(PLAIN, zoom=(1.0, 1.0), mirror=1.0), batch=2)
@@ -146,14 +146,16 @@ def test_a_mirror_has_a_negative_determinant() -> None:
     sizes = torch.tensor([[300.0, 200.0]]).repeat(400, 1)
     for share in (0.0, 0.3, 1.0):
         config = replace(PLAIN, mirror=share, crop_degrees=20.0, crop_stretch=1.5)
-        determinants = torch.linalg.det(views.draw_crops(sizes, config, seeded())[:, :2, :2])
+        determinants = torch.linalg.det(views.sample_crops(sizes, config, seeded())[:, :2, :2])
         assert (determinants < 0).double().mean().item() == pytest.approx(share, abs=0.07)
 
 
 def test_poses_turn_and_stretch_about_the_centre_of_view_0() -> None:
     sizes = torch.tensor([[300.0, 200.0]]).repeat(500, 1)
-    upright = views.draw_crops(sizes, PLAIN, seeded())
-    crops = views.draw_crops(sizes, replace(PLAIN, crop_degrees=30.0, crop_stretch=1.8, mirror=0.5), seeded())
+    upright = views.sample_crops(sizes, PLAIN, seeded())
+    crops = views.sample_crops(
+        sizes, replace(PLAIN, crop_degrees=30.0, crop_stretch=1.8, mirror=0.5), seeded()
+    )
     # The numbers for poses are drawn last, so zoom and centre are those of the upright crops.
     centre = torch.tensor([31.5, 31.5, 1.0])
     torch.testing.assert_close(crops @ centre, upright @ centre, atol=1e-3, rtol=0)
@@ -172,15 +174,17 @@ def test_a_pose_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # A quarter turn, a stretch of 2, a mirror: (x, y) from the centre goes to (√2 · -y, -x / √2).
     drawn = iter([math.pi / 2, math.log(2) / 2, 0.0])
     monkeypatch.setattr(views, "uniform", lambda shape, *_: torch.full(shape, next(drawn)))
-    (pose,) = views._draw_poses(1, replace(PLAIN, mirror=1.0, crop_degrees=90.0, crop_stretch=2.0), seeded())
+    (pose,) = views._sample_poses(
+        1, replace(PLAIN, mirror=1.0, crop_degrees=90.0, crop_stretch=2.0), seeded()
+    )
     moved = pose @ torch.tensor([31.5 + 10, 31.5 + 20, 1.0])
     expected = [31.5 - math.sqrt(2) * 20, 31.5 - 10 / math.sqrt(2), 1.0]
     assert moved.tolist() == pytest.approx(expected, abs=1e-3)
 
 
-def test_without_poses_nothing_is_drawn_for_them() -> None:
+def test_without_poses_nothing_is_sampled_for_them() -> None:
     sizes, generator = torch.full((3, 2), 200.0), seeded()
-    views.draw_crops(sizes, PLAIN, generator)
+    views.sample_crops(sizes, PLAIN, generator)
     expected = seeded()
     torch.rand(3, generator=expected)
     torch.rand(3, 2, generator=expected)
@@ -232,7 +236,7 @@ def show_slowly(
         follow(to_source, 31.5 + dx, 31.5 + dy) for dx, dy in ((0, 0), (1, 0), (0, 1))
     )
     step = math.sqrt(abs((x1 - x0) * (y2 - y0) - (y1 - y0) * (x2 - x0)))
-    own, second = (int(rows[plane]) for rows in (planes.photographs, planes.blended))
+    own, second = (int(rows[plane]) for rows in (planes.sources, planes.blended))
     colours = [read_slowly(bank, photograph, source_x, source_y, step) for photograph in (own, second)]
     width, height = bank.sizes[own].tolist()
     is_on = 0 <= source_x <= width - 1 and 0 <= source_y <= height - 1
@@ -243,16 +247,16 @@ def show_slowly(
 @pytest.mark.parametrize("border", ["mirror", "other"])
 def test_blends_and_borders_equal_a_slow_reference(bank: ImageBank, border: str, count: int) -> None:
     config = replace(PLAIN, **POSE, blend_share=0.6, max_scale=2.5, affine_share=0.5, zoom=(1.1, 1.25))
-    planes = pairs._draw_planes(bank, count, config, 1.0, seeded(2))
+    planes = pairs._sample_planes(bank, count, config, 1.0, seeded(2))
     images = pairs._render(bank, planes, 64, border)
-    is_blended = planes.blended != planes.photographs
+    is_blended = planes.blended != planes.sources
     assert is_blended.any() and not is_blended.all()
     generator, beyond = seeded(2), 0
     for _ in range(600):
         view, plane, x, y = (int(torch.randint(high, (), generator=generator)) for high in (2, count, 64, 64))
         expected, is_on = show_slowly(bank, planes, plane, view, x, y)
         other = (plane - count // 2) % count
-        if border == "other" and not is_on and planes.photographs[other] != planes.photographs[plane]:
+        if border == "other" and not is_on and planes.sources[other] != planes.sources[plane]:
             expected, _ = show_slowly(bank, planes, other, 0, x, y)
             beyond += 1
         assert images[view, plane, :, y, x].tolist() == pytest.approx(expected, abs=3e-3)
@@ -261,12 +265,12 @@ def test_blends_and_borders_equal_a_slow_reference(bank: ImageBank, border: str,
 
 def test_the_share_of_double_exposures() -> None:
     photographs = torch.arange(1000) % 100
-    blended = pairs._draw_blended(photographs, 100, 0.4, seeded())
+    blended = pairs._sample_blended(photographs, 100, 0.4, seeded())
     # One in a hundred of the second photographs is the first.
     assert (blended != photographs).double().mean().item() == pytest.approx(0.396, abs=0.05)
     assert blended.min() == 0 and blended.max() == 99
-    assert pairs._draw_blended(photographs, 100, 0.0, seeded()) is photographs
-    assert (pairs._draw_blended(photographs % 2, 2, 1.0, seeded()) < 2).all()
+    assert pairs._sample_blended(photographs, 100, 0.0, seeded()) is photographs
+    assert (pairs._sample_blended(photographs % 2, 2, 1.0, seeded()) < 2).all()
 
 
 def test_a_double_exposure_by_hand(tmp_path: Path) -> None:
@@ -291,7 +295,7 @@ def differs(bank: ImageBank, config: SyntheticConfig, batch: int) -> bool:
     return not torch.equal(mirrored.image1, other.image1)
 
 
-def test_nothing_is_shown_twice_for_want_of_another_photograph(bank: ImageBank, tmp_path: Path) -> None:
+def test_nothing_is_shown_twice_for_want_of_another_image(bank: ImageBank, tmp_path: Path) -> None:
     # A lone pair, flat or a scene, has no other; nor has a bank of one photograph.
     assert not differs(bank, BEYOND, 1)
     assert not differs(bank, replace(BEYOND, parallax_share=1.0, parallax_planes=4), 1)
@@ -303,15 +307,15 @@ def test_nothing_is_shown_twice_for_want_of_another_photograph(bank: ImageBank, 
 
 def test_the_pair_of_each_plane(bank: ImageBank) -> None:
     config = replace(PLAIN, parallax_share=0.5, parallax_planes=3)
-    planes = pairs._draw_planes(bank, 4, config, 1.0, seeded())
+    planes = pairs._sample_planes(bank, 4, config, 1.0, seeded())
     assert planes.pairs.tolist() == [0, 1, 2, 2, 2, 3, 3, 3]
-    assert pairs._draw_planes(bank, 3, PLAIN, 1.0, seeded()).pairs.tolist() == [0, 1, 2]
+    assert pairs._sample_planes(bank, 3, PLAIN, 1.0, seeded()).pairs.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("relight", [-0.1, 2.1]),
+        ("illumination", [-0.1, 2.1]),
         ("recolour", [-0.1, 1.1]),
         ("mirror", [-0.1, 1.1]),
         ("blend_share", [-0.1, 1.1]),

@@ -1,1 +1,1 @@
-"""Photometric augmentation of training images."""
+"""Photometric augmentation and illumination changes of training images."""

@@ -1,4 +1,4 @@
-"""Changes of light, colour, sharpness and noise, each image on its own."""
+"""Photometric augmentation: random changes of brightness, colour, sharpness and noise."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _RANGES = {
 
 
 def change_photometrically(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """Light, colour, sharpness and noise of each image, drawn independently.
+    """Changes brightness, colour, sharpness and noise of each image independently.
 
     Args:
-        images: (V, B, 3, H, W) in [0, 1], each side at least 4; the draws of a set of B are made before those
-            of the next.
-        strength: 0 leaves the images as they are; 1 is a strong change.
-        generator: source of all draws, on the images' device.
+        images: (V, B, 3, H, W) in [0, 1], each side at least 4; the random values of one set of B images are
+            sampled before those of the next.
+        strength: 0 leaves the images unchanged; 1 is a strong change.
+        generator: random generator, on the images' device.
 
     Returns:
         (V, B, 3, H, W) in [0, 1].
@@ -38,13 +38,13 @@ def change_photometrically(images: Tensor, strength: float, generator: torch.Gen
     if strength == 0:
         return images
     sets = len(images)
-    drawn, light, noise = _draw_changes(images, generator)
-    amounts = scale_to_ranges(drawn, tuple(_RANGES.values())) * strength  # (V * B, 11)
+    uniforms, light, noise = _sample_changes(images, generator)
+    amounts = scale_to_ranges(uniforms, tuple(_RANGES.values())) * strength  # (V * B, 11)
     amount = dict(zip(_RANGES, amounts.view(-1, len(_RANGES), 1, 1, 1).unbind(1), strict=True))
 
     changed = blur(images.flatten(0, 1), amount["blur"].clamp_min(0))
     changed = changed.clamp(1e-4, 1) ** amount["gamma"].exp()
-    # Set by set: how a device sums depends on how many sums there are.
+    # Set by set: the order of summation on a device depends on the batch.
     mean = torch.cat([part.mean(dim=(1, 2, 3), keepdim=True) for part in changed.chunk(sets)])
     changed = (changed - mean) * amount["contrast"].exp() + mean + amount["brightness"]
     changed = changed * amounts[:, 4:7, None, None].exp()  # red, green and blue
@@ -57,25 +57,25 @@ def change_photometrically(images: Tensor, strength: float, generator: torch.Gen
     return changed.clamp(0, 1).view_as(images)
 
 
-def _draw_changes(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers of [0, 1) (V * B, 11), lights (V * B, 1, 4, 4) and standard normal noise (V * B, 3, H, W)."""
+def _sample_changes(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Uniform values (V * B, 11), light fields (V * B, 1, 4, 4) and normal noise (V * B, 3, H, W)."""
     sets, batch = images.shape[:2]
-    drawn = images.new_empty(sets, len(_RANGES), batch)
+    uniforms = images.new_empty(sets, len(_RANGES), batch)
     light, noise = images.new_empty(sets, batch, 1, 4, 4), images.new_empty(images.shape)
     for index in range(sets):
-        column = drawn[index]
+        column = uniforms[index]
         for part in (*column[:4], column[4:7], *column[7:9], light[index], column[9]):
             part.uniform_(generator=generator)
         noise[index].normal_(generator=generator)
         column[10].uniform_(generator=generator)
-    # The three casts were drawn image by image.
-    casts = drawn[:, 4:7].reshape(sets, batch, 3)
-    rows = torch.cat([drawn[:, :4].mT, casts, drawn[:, 7:].mT], dim=-1)
+    # The three colour casts were sampled image by image.
+    casts = uniforms[:, 4:7].reshape(sets, batch, 3)
+    rows = torch.cat([uniforms[:, :4].mT, casts, uniforms[:, 7:].mT], dim=-1)
     return rows.flatten(0, 1), light.flatten(0, 1) * 0.6 - 0.3, noise.flatten(0, 1)
 
 
 def blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Gaussian blur with an own width (B, 1, 1, 1) in pixels per image; 0 leaves the image as it is."""
+    """Gaussian blur with a standard deviation (B, 1, 1, 1) in pixels for each image; 0 changes nothing."""
     batch, channels, height, width = images.shape
     steps = torch.arange(-3, 4, device=images.device, dtype=images.dtype)
     kernel = torch.exp(-0.5 * (steps / sigma.view(-1, 1).clamp_min(1e-3)) ** 2)

@@ -1,4 +1,4 @@
-"""HPatches image sequences: planes from other viewpoints, and fixed views in other light."""
+"""HPatches image sequences: planar scenes under viewpoint changes and under illumination changes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.pairs import check_choice
-from ucn.data.sets.flow.dense import DenseData, DensePair, SizeHW, TruthFile
-from ucn.data.sets.layout import find_image, find_root, parse_numbers, read_lines
+from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW
+from ucn.data.sets.layout import find_image, find_root
 from ucn.errors import DataError
+from ucn.files import parse_numbers, read_lines
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import warp_points
 
@@ -19,13 +20,13 @@ INFO = DataInfo(
     name="hpatches",
     title="HPatches full image sequences (2017), for testing only",
     task="geometric",
-    truth="a homography from image 1 to each of images 2 to 6; one point for each pixel it takes there",
+    ground_truth="homographies from image 1 to images 2 to 6; one point for each pixel that they map inside",
     layout=(
         "v_NAME/ (viewpoint) and i_NAME/ (illumination), each with",
         "1.ppm … 6.ppm (or .png, .jpg) and H_1_2 … H_1_6",
     ),
     splits=("all", "viewpoint", "illumination"),
-    licence="MIT for the release; the photographs come from several earlier sets. Benchmarks are reported on "
+    licence="MIT for the release; the images come from several earlier sets. Benchmarks are reported on "
     "it: do not train on it",
     source="https://github.com/hpatches/hpatches-dataset",
     markers=("[iv]_*/H_1_2",),
@@ -49,9 +50,10 @@ def open_folder(folder: Path, split: str) -> HPatches:
 
 
 class HPatches(DenseData):
-    """Image 1 of each sequence with each of its others.
+    """Image 1 of each sequence with each other image of it.
 
-    Every pixel of image 1 that lands on the other image is a correspondence: hundreds of thousands a pair.
+    Every pixel of image 1 that the homography maps into the other image is a correspondence: hundreds of
+    thousands per pair.
     """
 
     def __init__(self, root: Path, split: str) -> None:
@@ -62,37 +64,32 @@ class HPatches(DenseData):
         self.require_pairs(split, " or ".join(f"{prefix}NAME/1.ppm" for prefix in _PREFIXES[split]))
 
     def _add_sequence(self, sequence: Path) -> None:
-        image0 = find_image(sequence / "1")
-        if image0 is None:
-            self.add_fault(sequence / "1.ppm", f"no such file, so the sequence has no pairs; {_REMEDY}")
+        if find_image(sequence / "1") is None:
+            self.add_problem(sequence / "1.ppm", f"no such file, so the sequence has no pairs; {_REMEDY}")
             return
         for other in _OTHERS:
-            image1, truth = find_image(sequence / str(other)), sequence / f"H_1_{other}"
-            if image1 is None or not truth.is_file():
-                path = sequence / f"{other}.ppm" if image1 is None else truth
-                self.add_fault(path, f"no such file; {_REMEDY}")
-                continue
-            name = f"{sequence.name}/1-{other}"
-            self.pairs.append(DensePair(name, image0, image1, (TruthFile(truth, "homography"),)))
+            homography = (GroundTruthFile(sequence / f"H_1_{other}", "homography"),)
+            name, stem1 = f"{sequence.name}/1-{other}", sequence / str(other)
+            self.add_pair(name, sequence / "1", stem1, homography, f"sequence {sequence.name}", ".ppm")
 
     def read_targets(self, pair: DensePair, image0_hw: SizeHW, image1_hw: SizeHW) -> Tensor:
-        """Where the homography takes every pixel of image 0; its pixel centres are integers, as here."""
+        """Every pixel of image 0 mapped by the homography; HPatches has pixel centres at integers, too."""
         points = pixel_grid(image0_hw).double().view(1, -1, 2)
-        return warp_points(points, read_homography(pair.truth[-1].path)[None]).view(*image0_hw, 2)
+        return warp_points(points, read_homography(pair.ground_truth[-1].path)[None]).view(*image0_hw, 2)
 
-    def check_truth(self, pair: DensePair, file: TruthFile) -> object:
+    def check_ground_truth(self, pair: DensePair, file: GroundTruthFile) -> object:
         """Reads the homography."""
         return read_homography(file.path)
 
 
 def read_homography(path: Path) -> Tensor:
-    """Reads a homography: nine numbers in row order, separated by blanks, usually on three lines.
+    """Reads a homography: nine numbers in row-major order, usually on three lines.
 
     Returns:
-        (3, 3) float64, signed so that the plane lies in front of both cameras.
+        (3, 3) float64, with a sign that puts the plane in front of both cameras.
 
     Raises:
-        DataError: missing, not nine finite numbers, or not invertible.
+        DataError: the file is missing, does not hold nine finite numbers, or the matrix is singular.
     """
     numbers: list[float] = []
     for line, text in read_lines(path, "homography"):
@@ -104,13 +101,13 @@ def read_homography(path: Path) -> Tensor:
     if len(numbers) != 9:
         raise DataError(f"{path}: expected nine numbers in all, got {len(numbers)}; {_REMEDY}")
     H = torch.tensor(numbers, dtype=torch.float64).view(3, 3)
-    # Of a matrix that means anything in pixels the singular values span some 1e6, of a singular one 1e16.
+    # Singular values of a homography in pixels span about 1e6, those of a singular matrix 1e16.
     values = torch.linalg.svdvals(H)
     if not values[2] > 1e-12 * values[0]:
         raise DataError(
             f"{path}: expected a homography that can be inverted, got a singular matrix; {_REMEDY}"
         )
-    # The scale of a homography means nothing, its sign included. One plane seen twice is never mirrored, so
-    # det H / depth³, the sign of its Jacobian, is positive: with det H > 0 points in front have depth > 0.
+    # A homography is defined up to scale, sign included. Two views of one plane never mirror it, so that
+    # det H / depth³, the sign of its Jacobian, is positive: with det H > 0, points in front have depth > 0.
     sign: Tensor = torch.linalg.det(H).sign()
     return H * sign

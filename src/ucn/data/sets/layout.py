@@ -1,33 +1,27 @@
-"""Folders and text files of strangers: found, kept inside their root, read with file and line in errors."""
+"""Finds the folders and files of a data set, and keeps listed paths inside its root."""
 
 from __future__ import annotations
 
-import math
-import stat
+import re
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from ucn.data.headers import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from ucn.data.io import IMAGE_SUFFIXES
 from ucn.errors import DataError
-
-MAX_TEXT_BYTES = 256 * 2**20
-"""Larger text files are refused unread."""
-MAX_BINARY_BYTES = 2**30
-"""Larger binary files (flow, scans, .mat) are refused unread."""
 
 
 def find_root(folder: Path, markers: Sequence[str], inside: Sequence[str] = ()) -> Path:
-    """The folder that holds a data set: the given one, or an official sub-folder of it.
+    """Finds the folder that holds a data set: the given one, or an official sub-folder of it.
 
     Args:
-        folder: what the user gave.
-        markers: paths (or glob patterns) of which at least one must exist in the right folder.
+        folder: the folder that the user gave.
+        markers: paths or glob patterns, at least one of which must exist in the right folder.
         inside: names of sub-folders to try, such as ``CUB_200_2011``.
 
     Raises:
-        DataError: not a folder (archives are named as such), or no marker is in it.
+        DataError: not a folder, or no marker is in it.
     """
     check_folder(folder, "the folder of the data set")
     for candidate in (folder, *(folder / name for name in inside)):
@@ -42,7 +36,7 @@ def find_root(folder: Path, markers: Sequence[str], inside: Sequence[str] = ()) 
 
 
 def check_folder(folder: Path, expected: str) -> None:
-    """Raises `DataError` where a folder is missing, an archive or another file; says what was expected."""
+    """Raises `DataError` where a path is no folder: missing, an archive, or another file."""
     if not folder.exists():
         raise DataError(f"no folder {folder}: check the path")
     if not folder.is_dir():
@@ -52,10 +46,10 @@ def check_folder(folder: Path, expected: str) -> None:
 
 
 def resolve_inside(root: Path, name: str) -> Path:
-    """The path of a file that a list names, relative to a root that it must not leave.
+    """Resolves a path from a list, relative to a root that it must not leave.
 
     Raises:
-        DataError: the name is absolute, has a ``..``, or is empty.
+        DataError: the name is absolute, contains ``..``, or is empty.
     """
     parts = PurePosixPath(name.replace("\\", "/"))
     if (
@@ -71,9 +65,9 @@ def resolve_inside(root: Path, name: str) -> Path:
 
 
 def find_image(stem: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> Path | None:
-    """The image file of a path given without its suffix; None where there is none.
+    """The image file with a path given without suffix; None where there is none.
 
-    Repacked data sets often hold JPEG for PNG or PPM, so that all suffixes are tried in order.
+    All suffixes are tried in order, since repacked data sets often hold JPEG in place of PNG or PPM.
     """
     for suffix in suffixes:
         path = stem.with_name(stem.name + suffix)
@@ -82,69 +76,14 @@ def find_image(stem: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> Path | N
     return None
 
 
-def read_binary(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> bytes:
-    """All bytes of a regular file within a size limit; raises `DataError` saying why not."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe would wait for ever, a device might never end
-            expected = "it is not a regular file; put the file itself in its place"
-            raise DataError(f"cannot read {what} {path}: {expected}", path=path)
-        if status.st_size > limit:
-            size = f"{path} has {status.st_size:,} bytes, the limit for {what} is {limit:,}"
-            raise DataError(f"{size}; check that it is the right file", path=path)
-        return path.read_bytes()
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error))
-        message = f"cannot read {what} {path}: {reason.lower()}; check the path and its rights"
-        raise DataError(message, path=path) from error
-
-
-def read_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
-    """Lines of a text file with their numbers from 1, stripped, blank ones left out.
-
-    Raises:
-        DataError: the file is missing, too large, or not UTF-8.
-    """
-    try:
-        text = read_binary(path, what, MAX_TEXT_BYTES).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        message = f"cannot read {what} {path}: it is not UTF-8 text; save it as UTF-8"
-        raise DataError(message, path=path) from error
-    # Unlike `str.splitlines`, which also splits at U+2028 and its like: a line of JSON may hold these.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield number, line.strip()
-
-
-def is_number(text: str) -> bool:
-    """Whether text is a number as files have it, NaN and infinity among them."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text  # Python reads 1_0 as 10
-
-
-def parse_numbers(text: str, count: int | None, where: str) -> list[float]:
-    """Finite numbers separated by blanks or commas.
+def list_numbered(folder: Path, pattern: str) -> dict[int, Path]:
+    """Files by the number in their name, sorted; empty where the folder is missing.
 
     Args:
-        text: one line.
-        count: how many are expected; None takes any.
-        where: file and line, for errors.
-
-    Raises:
-        DataError: not that many, or one is not a finite number.
+        folder: the folder.
+        pattern: a regular expression for whole names, whose first group is the number.
     """
-    cells = text.replace(",", " ").split()
-    if count is not None and len(cells) != count:
-        raise DataError(f"{where}: expected {count} numbers, got {len(cells)}: {text[:60]!r}; correct it")
-    numbers = []
-    for cell in cells:
-        if not is_number(cell):
-            raise DataError(f"{where}: expected a number, got {cell[:40]!r}; correct it")
-        value = float(cell)
-        if not math.isfinite(value):
-            raise DataError(f"{where}: expected a finite number, got {cell[:40]!r}; correct it")
-        numbers.append(value)
-    return numbers
+    if not folder.is_dir():
+        return {}
+    found = (re.fullmatch(pattern, name) for name in sorted(path.name for path in folder.iterdir()))
+    return {int(match[1]): folder / match[0] for match in found if match}

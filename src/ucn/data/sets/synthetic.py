@@ -1,40 +1,39 @@
-"""Any folder of photographs as a data set: each is shown twice, through a random map, so its truth is exact.
+"""Synthetic pairs from any folder of images: each image gives one pair with exact ground truth.
 
-Training makes such pairs by the thousand on the GPU, without this reader; it is for looking at them, for
-checking a folder, and for writing some to disk.
+Training renders such pairs on the GPU without this reader (`ucn.data.synthetic`). The reader serves to
+inspect them, to check a folder, and to write some to disk.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from ucn.config import SyntheticConfig
 from ucn.data.catalogue import DataInfo
-from ucn.data.io import read_image
+from ucn.data.io import IMAGE_SUFFIXES
 from ucn.data.pairs import DataFile, PairData, check_choice, check_index
-from ucn.data.sets.layout import IMAGE_SUFFIXES, find_root
+from ucn.data.sets.layout import find_root
 from ucn.data.synthetic import ImageBank, list_images, make_pairs
 from ucn.errors import DataError
 from ucn.types import PairSample
 
 KINDS = ("homography", "affine", "spline", "parallax")
-"""How views of a pair can differ."""
-_SCENE_PHOTOGRAPHS = 3
+"""How the views of a pair can differ."""
+_SCENE_IMAGES = 3
 _CANVAS_SIDE = 1024
 
 INFO = DataInfo(
     name="synthetic",
-    title="Pairs made from a folder of photographs",
+    title="Synthetic pairs from a folder of images",
     task="geometric",
-    truth="exact: two views made from one photograph, or of planes in depth made from several",
+    ground_truth="exact: two views rendered from one image, or of planes in depth from several",
     layout=("any image files, here or in sub-folders",),
     splits=("all",),
-    licence="that of the photographs",
+    licence="that of the images",
     source="",
     markers=tuple(f"**/*{suffix}" for suffix in IMAGE_SUFFIXES),
 )
@@ -43,15 +42,15 @@ INFO = DataInfo(
 def open_folder(
     folder: Path, split: str, *, kind: str = "mixed", side: int = 320, points: int = 1000, seed: int = 0
 ) -> Synthetic:
-    """Opens a folder of photographs.
+    """Opens a folder of images.
 
     Args:
-        folder: holds them, in sub-folders too.
+        folder: holds the images, also in sub-folders.
         split: all.
-        kind: homography, affine, spline (bent), parallax (planes in depth), or mixed: all of them in turn.
+        kind: homography, affine, spline (deformed), parallax (planes in depth), or mixed: all in turn.
         side: height and width of the square views in pixels, a multiple of 32.
-        points: a pair has at most so many correspondences.
-        seed: another one gives other pairs.
+        points: the most correspondences of a pair.
+        seed: random seed; another one gives other pairs.
     """
     check_choice(split, INFO.splits, "split")
     check_choice(kind, ("mixed", *KINDS), "option kind of synthetic")
@@ -62,7 +61,7 @@ def open_folder(
 
 
 class Synthetic(PairData):
-    """One pair for each photograph."""
+    """One pair for each image."""
 
     def __init__(self, root: Path, kind: str, config: SyntheticConfig, seed: int) -> None:
         super().__init__(root)
@@ -73,23 +72,23 @@ class Synthetic(PairData):
         return len(self._paths)
 
     def pair_name(self, index: int) -> str:
-        """The photograph and how it was changed."""
+        """The image and the kind of change."""
         check_index(index, len(self))
         return f"{self._paths[index].relative_to(self.root).as_posix()} ({self._kind_of(index)})"
 
     def image_paths(self, index: int) -> tuple[Path, Path]:
-        """The photograph, twice: both views are made from it."""
+        """The source image twice: both views are rendered from it."""
         check_index(index, len(self))
         return self._paths[index], self._paths[index]
 
     def pair_files(self, index: int) -> tuple[Path, ...]:
-        """The photograph, or those of a scene."""
+        """The source image, or those of a scene."""
         check_index(index, len(self))
-        count = _SCENE_PHOTOGRAPHS if self._kind_of(index) == "parallax" else 1
+        count = _SCENE_IMAGES if self._kind_of(index) == "parallax" else 1
         return tuple(self._paths[(index + offset) % len(self)] for offset in range(count))
 
     def read(self, index: int) -> PairSample:
-        """Makes a pair; the same each time."""
+        """Renders a pair, the same each time."""
         kind = self._kind_of(index)
         shares = {f"{name}_share": float(name == kind) for name in KINDS[1:]}
         config = SyntheticConfig.from_dict(self._config.to_dict() | shares)
@@ -106,11 +105,11 @@ class Synthetic(PairData):
         )
 
     def files(self) -> Sequence[DataFile]:
-        """The photographs."""
-        return [DataFile(path, "image", partial(read_image, path)) for path in self._paths]
+        """The images."""
+        return [DataFile.image(path) for path in self._paths]
 
     def _kind_of(self, index: int) -> str:
-        """Kinds take turns; each quarter of the set begins with another, so that an even choice has all."""
+        """Kinds alternate; each quarter of the set begins with another: evenly spaced pairs have all."""
         if self._kind != "mixed":
             return self._kind
         if len(self) < len(KINDS):

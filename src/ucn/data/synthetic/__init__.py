@@ -1,4 +1,4 @@
-"""Image pairs with exact truth, made from photographs on whatever device holds them."""
+"""Synthetic image pairs with exact ground truth, rendered from single images on any device."""
 
 from ucn.data.synthetic.bank import ImageBank, list_images
 from ucn.data.synthetic.generator import make_pairs

@@ -1,4 +1,4 @@
-"""Photographs held in memory, from which synthetic pairs are made."""
+"""Source images held in memory, from which synthetic pairs are rendered."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.data.headers import IMAGE_SUFFIXES
-from ucn.data.io import read_image
+from ucn.data.io import IMAGE_SUFFIXES, read_image
 from ucn.data.sets.layout import check_folder
-from ucn.data.synthetic.downscaling import find_on_reductions, lay_out_reductions
+from ucn.data.synthetic.pyramid import locate_in_pyramid, pack_pyramid
 from ucn.errors import DataError
 from ucn.geometry.sampling import sample_image
 
 
 class ImageBank:
-    """Photographs held as uint8 on one device, each in the corner of a square canvas.
+    """Images held as uint8 on one device, each in the top-left corner of a square canvas.
 
     Attributes:
         canvases: (M, 3, S, S) uint8.
-        sizes: (M, 2) float, (width, height) of each photograph on its canvas.
+        sizes: (M, 2) float, (width, height) of each image on its canvas.
         names: file names.
     """
 
@@ -35,21 +34,23 @@ class ImageBank:
         device: torch.device | str,
         images: Iterable[Tensor | None] | None = None,
     ) -> None:
-        """Reads photographs, all of which are drawn alike.
+        """Reads images; all are sampled with equal probability.
 
         Args:
-            paths: their files.
-            side: S; larger ones are reduced to it.
-            device: where to hold them.
-            images: (3, H, W) each, in place of what the files hold; read one after the other. None leaves a
-                photograph out.
+            paths: the image files.
+            side: S; larger images are downscaled to it.
+            device: device of the canvases.
+            images: (3, H, W) each, in place of the content of the files, consumed one by one. None omits an
+                image.
 
         Raises:
             DataError: there are none.
             ImageReadError: a file cannot be read.
         """
         if not paths:
-            raise DataError("no images to make pairs from: expected a folder with .jpg or .png files")
+            raise DataError(
+                "no images to make pairs from: expected at least one image file; give another folder"
+            )
         self.names: list[str] = []
         self.canvases = torch.zeros(len(paths), 3, side, side, dtype=torch.uint8)
         sizes: list[tuple[int, int]] = []
@@ -65,17 +66,17 @@ class ImageBank:
             raise DataError(f"none of {len(paths):,} images could be read; get them again")
         self.canvases = self.canvases[: len(sizes)].to(device)
         self.sizes = torch.tensor(sizes, dtype=torch.float32, device=device)
-        self._bounds: Tensor | None = None  # (M,) up to 1: where each one's share of the draws ends
+        self._bounds: Tensor | None = None  # (M,) cumulative sampling probability of each image
 
     @classmethod
     def join(cls, banks: Sequence[Self], weights: Sequence[float], device: torch.device | str) -> Self:
-        """The photographs of several banks in one.
+        """Joins several banks.
 
         Args:
-            banks: at least one; their canvases have one side.
-            weights: how often those of each bank are drawn, against those of the others, however many they
-                are; above 0. Within a bank all are drawn alike.
-            device: where to hold them.
+            banks: at least one; all with the same side.
+            weights: relative probability of sampling from each bank, whatever its size; above 0. Within a
+                bank all images have equal probability.
+            device: device of the joined bank.
         """
         joined = copy.copy(banks[0])
         if len(banks) == 1:
@@ -83,7 +84,7 @@ class ImageBank:
             return joined
         joined.names = [name for bank in banks for name in bank.names]
         joined.sizes = torch.cat([bank.sizes.to(device) for bank in banks])
-        # Filled part by part: all photographs lie in memory once there and once here, never a third time.
+        # Filled bank by bank: concatenation would hold a third copy of all images.
         shape = (len(joined.names), *banks[0].canvases.shape[1:])
         joined.canvases = torch.empty(shape, dtype=torch.uint8, device=device)
         counts = [len(bank) for bank in banks]
@@ -97,51 +98,51 @@ class ImageBank:
     def __len__(self) -> int:
         return len(self.names)
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Photographs (B,) int64, drawn at random, by weight in a bank joined of several; they may repeat."""
+    def sample_indices(self, count: int, generator: torch.Generator) -> Tensor:
+        """Random indices (B,) int64 of images, with replacement; weighted in a joined bank."""
         device = self.canvases.device
         if self._bounds is None:
             return torch.randint(len(self), (count,), generator=generator, device=device)
-        drawn = torch.rand(count, generator=generator, device=device)
-        return torch.searchsorted(self._bounds, drawn, right=True).clamp_max(len(self) - 1)
+        uniforms = torch.rand(count, generator=generator, device=device)
+        return torch.searchsorted(self._bounds, uniforms, right=True).clamp_max(len(self) - 1)
 
-    def of_canvases(self, canvases: Tensor, sizes: Tensor) -> ImageBank:
-        """A bank of other photographs (B, 3, S, S) uint8 of sizes (B, 2), all drawn alike, without names."""
+    def with_canvases(self, canvases: Tensor, sizes: Tensor) -> ImageBank:
+        """A bank of other canvases (B, 3, S, S) uint8 with image sizes (B, 2), without names or weights."""
         made = copy.copy(self)
         made.canvases, made.sizes, made.names, made._bounds = canvases, sizes, [""] * len(sizes), None
         return made
 
-    def sample(self, photographs: Tensor, points: Tensor, steps: Tensor | None = None) -> Tensor:
-        """Colours of photographs at real-valued points; beyond their borders they go on as in a mirror.
+    def sample(self, indices: Tensor, points: Tensor, steps: Tensor | None = None) -> Tensor:
+        """Bilinear colours of images at points; beyond their borders images are mirrored.
 
         Args:
-            photographs: (B,) int64, which ones.
-            points: (B, P, Q, 2) pixels of the photographs; NaN reads the first pixel.
-            steps: (B, P), how far apart the points of a row lie: where it is two pixels or more, means of
-                pixels are read; None reads pixels everywhere.
+            indices: (B,) int64, the images.
+            points: (B, P, Q, 2) pixels of the images; NaN reads the first pixel.
+            steps: (B, P), pixels of the image between neighbouring points of a row: where they are two or
+                more, a coarser level of the image pyramid is read. None reads the finest everywhere.
 
         Returns:
             (B, 3, P, Q) in [0, 1].
         """
-        canvases = self.canvases[photographs].float() / 255
-        span = self.sizes[photographs, None, None] - 1
-        # Behind the horizon of a steep view coordinates explode; the mirror needs finite ones.
+        canvases = self.canvases[indices].float() / 255
+        span = self.sizes[indices, None, None] - 1
+        # Behind the horizon of a steep view coordinates diverge; mirroring needs finite ones.
         points = points.nan_to_num(0.0).clamp(-1e5, 1e5)
-        # A photograph one pixel wide has no span to mirror at; `grid_sample` reads its NaN at the border.
+        # An image one pixel wide has no span to mirror; `grid_sample` reads its NaN at the border.
         folded = span - (points.remainder(2 * span) - span).abs()
         if steps is not None:
-            sheets = lay_out_reductions(canvases)
-            places = find_on_reductions(folded, self.sizes[photographs], steps, canvases.shape[-1])
-            return sample_image(sheets, places, "border")
+            packed = pack_pyramid(canvases)
+            located = locate_in_pyramid(folded, self.sizes[indices], steps, canvases.shape[-1])
+            return sample_image(packed, located, "border")
         return sample_image(canvases, folded, "border")
 
-    def is_on(self, photographs: Tensor, points: Tensor) -> Tensor:
-        """Bool (B, N): which points (B, N, 2) lie between the pixel centres of photographs (B,)."""
-        return ((points >= 0) & (points <= self.sizes[photographs, None] - 1)).all(-1)
+    def is_on(self, indices: Tensor, points: Tensor) -> Tensor:
+        """Bool (B, N): which points (B, N, 2) lie between the outermost pixel centres of images (B,)."""
+        return ((points >= 0) & (points <= self.sizes[indices, None] - 1)).all(-1)
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Image files of a folder and its sub-folders, sorted by path.
+    """Lists the image files of a folder and its sub-folders, sorted by path.
 
     Raises:
         DataError: the folder is missing or has none.

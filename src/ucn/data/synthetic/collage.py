@@ -1,7 +1,7 @@
-"""Pictures pieced together from many photographs, so that no two of them are alike.
+"""Collages of many images, so that no two training images are alike.
 
-A network that sees a few thousand photographs often enough knows them, and where in them it looks. In a
-collage it knows neither: each piece shows some photograph, somehow turned and scaled, among pieces of others.
+A network that sees a few thousand images often enough memorises them, and the positions in them. In a collage
+it can do neither: each piece shows some image, rotated and scaled, among pieces of others.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from ucn.data.synthetic.bank import ImageBank
 from ucn.geometry.coords import pixel_grid
 
 PIECES = 10
-"""Pieces of a collage."""
+"""Number of pieces of a collage."""
 _COPIED_SHARE = 0.35
-"""Of the pieces that show the same as another one: as on façades and brick walls, what looks alike is told
-apart by what lies round it."""
+"""Fraction of the pieces that repeat another one: as on façades and brick walls, only the surroundings tell
+them apart."""
 _WAVES = 3
 
 
-def draw_collages(
+def sample_collages(
     bank: ImageBank, count: int, share: float, zoom: tuple[float, float], generator: torch.Generator
 ) -> tuple[ImageBank, Tensor]:
-    """Photographs of a bank, some of them turned into collages.
+    """Samples images of a bank, and replaces some of them by collages.
 
     Args:
-        bank: the photographs.
-        count: how many are wanted.
-        share: of them that become collages, in [0, 1].
-        zoom: pixels of a photograph per pixel of a piece that shows it, smallest and largest.
-        generator: source of all draws, on the bank's device.
+        bank: the source images.
+        count: the number of images to sample.
+        share: fraction of them that become collages, in [0, 1].
+        zoom: pixels of the source image per pixel of a piece, smallest and largest.
+        generator: random generator, on the bank's device.
 
     Returns:
-        A bank of `count`, of which a collage fills its canvas; and (count,) int64, which photographs of the
-        first bank they are, or were before they became collages.
+        A bank of `count` images, in which a collage fills its canvas; and (count,) int64, the indices of the
+        sampled images in the first bank.
     """
-    chosen = bank.draw(count, generator)
+    chosen = bank.sample_indices(count, generator)
     is_collage = uniform((count,), 0, 1, generator) < share
     canvases = bank.canvases[chosen]
     pieced = _piece_together(bank, count, zoom, generator)
     canvases = torch.where(is_collage[:, None, None, None], pieced, canvases)
     side = float(canvases.shape[-1])
     sizes = torch.where(is_collage[:, None], side, bank.sizes[chosen])
-    return bank.of_canvases(canvases, sizes), chosen
+    return bank.with_canvases(canvases, sizes), chosen
 
 
 def _piece_together(
@@ -56,50 +56,50 @@ def _piece_together(
     side = bank.canvases.shape[-1]
     grid = pixel_grid((side, side), generator.device).view(1, -1, 2)
     sites = uniform((count, PIECES, 2), 0, side, generator)
-    piece = _draw_pieces(sites, grid, side, generator)  # (B, S * S)
-    original = _draw_originals(count, generator)
-    shown = bank.draw(count * PIECES, generator).view(count, PIECES).gather(1, original)
+    piece = _sample_pieces(sites, grid, side, generator)  # (B, S * S)
+    original = _sample_originals(count, generator)
+    shown = bank.sample_indices(count * PIECES, generator).view(count, PIECES).gather(1, original)
     ranges = {
         "angle": (-math.pi, math.pi, 1),
         "log_step": (math.log(zoom[0]), math.log(zoom[1]), 1),
         "place": (0.0, 1.0, 2),
     }
-    drawn = uniform_columns((count, PIECES), ranges, generator)
-    step = drawn["log_step"].exp()
-    rows = torch.stack([drawn["angle"].cos() * step, -drawn["angle"].sin() * step], dim=-1)
-    columns = torch.stack([drawn["angle"].sin() * step, drawn["angle"].cos() * step], dim=-1)
+    transforms = uniform_columns((count, PIECES), ranges, generator)
+    step = transforms["log_step"].exp()
+    rows = torch.stack([transforms["angle"].cos() * step, -transforms["angle"].sin() * step], dim=-1)
+    columns = torch.stack([transforms["angle"].sin() * step, transforms["angle"].cos() * step], dim=-1)
     turning = torch.stack([rows, columns], dim=-2).flatten(2)  # (B, P, 4)
     turning = turning.gather(1, original[..., None].expand(-1, -1, 4))
     sizes = bank.sizes[shown]  # (B, P, 2)
-    centre = drawn["place"].gather(1, original[..., None].expand(-1, -1, 2)) * sizes
+    centre = transforms["place"].gather(1, original[..., None].expand(-1, -1, 2)) * sizes
     at = piece[..., None].expand(-1, -1, 2)
     xx, xy, yx, yy = turning.gather(1, piece[..., None].expand(-1, -1, 4)).unbind(-1)
     x, y = (grid - sites.gather(1, at)).unbind(-1)
-    # Written out: millions of products of 2×2 matrices, one by one, are slow on a GPU.
+    # Written out: batched products of millions of 2×2 matrices are slow on a GPU.
     points = torch.stack([xx * x + xy * y, yx * x + yy * y], dim=-1) + centre.gather(1, at)
     span = sizes.gather(1, at) - 1
     folded = (span - (points.remainder((2 * span).clamp_min(1)) - span).abs()).clamp_min(0)
-    # To the nearest pixel: pieces are seen through a warp that interpolates anyway.
+    # Nearest pixel: the views interpolate anyway.
     x, y = folded.round().long().unbind(-1)
     colours = bank.canvases[shown.gather(1, piece), :, y, x]  # (B, S * S, 3)
     return colours.mT.reshape(count, 3, side, side)
 
 
-def _draw_originals(count: int, generator: torch.Generator) -> Tensor:
-    """Which piece each piece shows the picture of, (B, P) int64: most their own."""
+def _sample_originals(count: int, generator: torch.Generator) -> Tensor:
+    """The piece whose image each piece shows, (B, P) int64: mostly its own."""
     own = torch.arange(PIECES, device=generator.device).expand(count, -1)
     others = torch.randint(PIECES, (count, PIECES), generator=generator, device=generator.device)
     return torch.where(uniform((count, PIECES), 0, 1, generator) < _COPIED_SHARE, others, own)
 
 
-def _draw_pieces(sites: Tensor, grid: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """Which piece each pixel belongs to, (B, S * S) int64: that of the nearest site, by waving borders.
+def _sample_pieces(sites: Tensor, grid: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    """The piece of each pixel, (B, S * S) int64: a Voronoi diagram with wavy borders.
 
     Args:
-        sites: (B, P, 2) in pixels.
+        sites: (B, P, 2) centres of the pieces, in pixels.
         grid: (1, S * S, 2), the pixels.
         side: S.
-        generator: source of all draws.
+        generator: random generator.
     """
     count = len(sites)
     shape = {
@@ -108,7 +108,7 @@ def _draw_pieces(sites: Tensor, grid: Tensor, side: int, generator: torch.Genera
         "height": (0.0, 0.06, 2 * _WAVES),
     }
     waves = uniform_columns((count, 1), shape, generator)
-    along = grid.flip(-1).repeat(1, 1, _WAVES) * (2 * math.pi / side)  # x waves along y, and y along x
+    along = grid.flip(-1).repeat(1, 1, _WAVES) * (2 * math.pi / side)  # x varies along y, and y along x
     shift = (torch.sin(along * waves["pace"] + waves["phase"]) * waves["height"] * side).view(
         count, -1, _WAVES, 2
     )

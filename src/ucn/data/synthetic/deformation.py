@@ -1,4 +1,4 @@
-"""Bends of a view, as if it were printed on a sheet of rubber."""
+"""Smooth deformations of a view by thin-plate splines."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from ucn.geometry.warp import ThinPlateSpline, control_grid
 
 
 @dataclass(frozen=True)
-class Bends:
-    """Thin-plate splines that bend view 1 before a homography takes it to view 0.
+class Deformation:
+    """Thin-plate splines that deform view 1 before a homography maps it to view 0.
 
     Attributes:
-        sheet: the spline over a view.
-        displacements: (S, K, 2) of its control points, pixels.
+        spline: the spline over a view.
+        displacements: (S, K, 2) displacements of its K control points, pixels, for each of S pairs.
     """
 
-    sheet: ThinPlateSpline
+    spline: ThinPlateSpline
     displacements: Tensor
 
     def __len__(self) -> int:
         return len(self.displacements)
 
-    def bend(self, points: Tensor) -> Tensor:
-        """Points (S, N, 2) of view 1, or (N, 2) for the same in each, bent: (S, N, 2)."""
-        return self.sheet.warp(points, self.displacements)
+    def warp(self, points: Tensor) -> Tensor:
+        """Deforms points (S, N, 2) of view 1, or (N, 2) for the same points in each, to (S, N, 2)."""
+        return self.spline.warp(points, self.displacements)
 
 
-def draw_bends(batch: int, config: SyntheticConfig, strength: float, generator: torch.Generator) -> Bends:
-    """Bends whose control points move within a disc: its radius is what keeps the sheet from folding."""
+def sample_deformation(
+    batch: int, config: SyntheticConfig, strength: float, generator: torch.Generator
+) -> Deformation:
+    """Samples deformations; control points move within a disc small enough that the spline cannot fold."""
     count = config.spline_grid
-    sheet = _make_sheet(count, config.side, generator.device)
+    spline = _make_spline(count, config.side, generator.device)
     if batch == 0:
-        return Bends(sheet, sheet.controls.new_empty(0, count**2, 2))
+        return Deformation(spline, spline.controls.new_empty(0, count**2, 2))
     radius = config.spline * strength * config.side / (count - 1)
     ranges = {"angle": (0.0, 2 * math.pi, 1), "area": (0.0, 1.0, 1)}
-    drawn = uniform_columns((batch, count**2), ranges, generator)
-    angle, length = drawn["angle"], drawn["area"].sqrt() * radius  # uniform in the disc
-    return Bends(sheet, torch.stack([length * angle.cos(), length * angle.sin()], dim=-1))
+    columns = uniform_columns((batch, count**2), ranges, generator)
+    angle, length = columns["angle"], columns["area"].sqrt() * radius  # uniform in the disc
+    return Deformation(spline, torch.stack([length * angle.cos(), length * angle.sin()], dim=-1))
 
 
 @functools.lru_cache(maxsize=16)
-def _make_sheet(controls: int, side: int, device: torch.device) -> ThinPlateSpline:
-    """The spline over a view; it depends on the control points alone, so it is solved once."""
+def _make_spline(controls: int, side: int, device: torch.device) -> ThinPlateSpline:
+    """The spline over a view; it depends only on the control points, so that it is solved once."""
     return ThinPlateSpline(control_grid(controls, (side, side), device))

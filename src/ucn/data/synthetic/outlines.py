@@ -29,21 +29,21 @@ _RANGES = {
     "centre0": (0.05, 0.95, 2),
     "centre1": (0.05, 0.95, 2),
 }
-"""What an outline is drawn from; lengths as shares of the side, jitter of the angle between edges."""
+"""Ranges of the random values of an outline: lengths in units of the side, jitter in units of the angle."""
 _OUTSIDE = -1e6
-"""Pixels inside of what is nowhere near."""
+"""Signed distance of an empty shape, pixels."""
 
 
 @dataclass(frozen=True)
 class Outlines:
-    """F shapes for each of B images: half-planes' common part, with corners rounded and edges waved.
+    """F shapes for each of B images: intersections of K half-planes with rounded corners and wavy edges.
 
     Attributes:
         centres: (B, F, 2) pixels.
-        normals: (B, F, K, 2) unit vectors out of the shape.
-        offsets: (B, F, K) pixels from the centre to each edge; far below 0 for a shape that is empty.
+        normals: (B, F, K, 2) outward unit normals of the edges.
+        offsets: (B, F, K) pixels from the centre to each edge; far below 0 for an empty shape.
         roundness: (B, F) pixels, above 0.
-        waves: (B, F, 3) height in pixels, radians per pixel, and phase of the waves.
+        waves: (B, F, 3) amplitude in pixels, frequency in radians per pixel, and phase.
     """
 
     centres: Tensor
@@ -53,51 +53,51 @@ class Outlines:
     waves: Tensor
 
     def depth_inside(self, points: Tensor) -> Tensor:
-        """(B, F, N): about how many pixels points (B, F, N, 2) lie inside; negative outside and for NaN."""
+        """Approximate signed distance (B, F, N) of points (B, F, N, 2), in pixels; negative outside."""
         height, frequency, phase = self.waves[:, :, None, :, None].unbind(-2)
         local = points - self.centres[:, :, None]
         local = local + height * torch.addcmul(phase, local.flip(-1), frequency).sin()
         excess = local @ self.normals.mT - self.offsets[:, :, None]  # (B, F, N, K)
-        # A soft maximum over the edges: the hard one with its corners rounded off.
+        # A soft maximum over the edges rounds the corners.
         roundness = self.roundness[..., None]
         outside = torch.logsumexp(excess / roundness[..., None], dim=-1) * roundness
         return -outside.nan_to_num(-_OUTSIDE)
 
 
-def draw_outlines(motions: Tensor, used: Tensor, side: int, generator: torch.Generator) -> Outlines:
-    """Outlines in view 0.
+def sample_outlines(homographies: Tensor, used: Tensor, side: int, generator: torch.Generator) -> Outlines:
+    """Samples outlines in view 0.
 
     Args:
-        motions: (B, F, 3, 3) from view 1 to view 0, of the plane that each outline is cut from.
-        used: (B,) int64, how many of the F are used; the rest is empty.
-        side: of both views, pixels.
-        generator: source of all draws.
+        homographies: (B, F, 3, 3) from view 1 to view 0, of the plane of each outline.
+        used: (B,) int64, the number of the F outlines that are used; the others are empty.
+        side: side of both views, pixels.
+        generator: random generator.
     """
-    drawn = uniform_columns((motions.shape[0], motions.shape[1]), _RANGES, generator)
-    edge = torch.arange(_EDGES, device=motions.device)
-    angle = drawn["turn"][..., None] + (edge + drawn["jitter"]) * (2 * math.pi / _EDGES)
+    columns = uniform_columns((homographies.shape[0], homographies.shape[1]), _RANGES, generator)
+    edge = torch.arange(_EDGES, device=homographies.device)
+    angle = columns["turn"][..., None] + (edge + columns["jitter"]) * (2 * math.pi / _EDGES)
     normals = torch.stack([angle.cos(), angle.sin()], dim=-1)
-    radius, stretch = drawn["log_radius"].exp() * side, drawn["log_stretch"].exp()[..., None]
-    # Where an ellipse's tangents lie, so that shapes can be long.
+    radius, stretch = columns["log_radius"].exp() * side, columns["log_stretch"].exp()[..., None]
+    # The support function of an ellipse, so that shapes can be elongated.
     ellipse = (normals[..., 0].square() * stretch + normals[..., 1].square() / stretch).sqrt()
-    offsets = radius[..., None] * ellipse * drawn["reach"]
-    is_half_plane = drawn["half_plane"][..., None] < 0.2
+    offsets = radius[..., None] * ellipse * columns["reach"]
+    is_half_plane = columns["half_plane"][..., None] < 0.2
     offsets = offsets + (is_half_plane & (edge > 0)) * (10 * side)
-    is_used = torch.arange(motions.shape[1], device=motions.device) < used[:, None]
-    rounded = drawn["roundness"] * offsets.amin(-1)
-    frequency = 2 * math.pi / (drawn["wavelength"] * side)
+    is_used = torch.arange(homographies.shape[1], device=homographies.device) < used[:, None]
+    rounded = columns["roundness"] * offsets.amin(-1)
+    frequency = 2 * math.pi / (columns["wavelength"] * side)
     # Waves below a steepness of 1 cannot fold the plane.
-    steepness = drawn["steepness"] * (drawn["wavy"] < 0.5)
+    steepness = columns["steepness"] * (columns["wavy"] < 0.5)
     return Outlines(
-        centres=_place(drawn["centre0"] * side, drawn["centre1"] * side, motions, side),
+        centres=_place(columns["centre0"] * side, columns["centre1"] * side, homographies, side),
         normals=normals,
         offsets=offsets.where(is_used[..., None], _OUTSIDE),
-        roundness=torch.where(drawn["round"] < 0.5, rounded, 0.25),
-        waves=torch.stack([steepness / frequency, frequency, drawn["phase"]], dim=-1),
+        roundness=torch.where(columns["round"] < 0.5, rounded, 0.25),
+        waves=torch.stack([steepness / frequency, frequency, columns["phase"]], dim=-1),
     )
 
 
-def _place(centres0: Tensor, centres1: Tensor, motions: Tensor, side: int) -> Tensor:
-    """Points (B, F, 2) of view 0: what view 1 sees at `centres1`, if view 0 sees it, or `centres0`."""
-    seen = warp_points(centres1.reshape(-1, 1, 2), motions.flatten(0, 1)).view_as(centres0)
+def _place(centres0: Tensor, centres1: Tensor, homographies: Tensor, side: int) -> Tensor:
+    """Centres (B, F, 2) in view 0: `centres1` of view 1 mapped to view 0 where inside it, else `centres0`."""
+    seen = warp_points(centres1.reshape(-1, 1, 2), homographies.flatten(0, 1)).view_as(centres0)
     return torch.where(is_inside(seen, (side, side))[..., None], seen, centres0)

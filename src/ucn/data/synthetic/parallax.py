@@ -1,10 +1,9 @@
-"""Scenes of textured planes at different depths, seen by a camera that moves: pairs with motion boundaries.
+"""Synthetic scenes of textured planes at several depths, with parallax, occlusion and motion boundaries.
 
-The planes lie in front of a background, each cut to a random outline and showing a photograph of its own.
-Between two cameras every plane of a scene induces the homography of one of them plus the epipole times a row
-vector, the plane's inverse depth over the image (Hartley and Zisserman, Multiple View Geometry, section
-13.1). So the background's homography is drawn as for any pair, then an epipole, and an inverse depth for
-each plane.
+The planes lie in front of a background; each has a random outline and shows its own source image. Between two
+cameras, the homography of any plane is that of one plane plus the epipole times a row vector, the plane's
+inverse depth over the image (Hartley and Zisserman, Multiple View Geometry, section 13.1). So the homography
+of the background is sampled as for any pair, then an epipole, and an inverse depth for each plane.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from torch import Tensor
 
 from ucn.config import SyntheticConfig
 from ucn.data.augment.random import uniform_columns
-from ucn.data.synthetic.outlines import Outlines, draw_outlines
+from ucn.data.synthetic.outlines import Outlines, sample_outlines
 from ucn.geometry.warp import warp_points
 
 _MARGIN = 2.0
-"""Points nearer than this to an outline, in pixels of the coarser view, show colours of both planes."""
+"""Points closer than this to an outline, in pixels of the coarser view, mix the colours of two planes."""
 
 
 @dataclass(frozen=True)
 class Scenes:
-    """P planes each, the background first and every other one nearer than those before it.
+    """B scenes of P planes, ordered from the background to the nearest plane.
 
     Attributes:
-        photographs: (B, P) int64, what each plane shows.
-        view0_to_source: (B, P, 3, 3).
-        view1_to_view0: (B, P, 3, 3), the homography of each plane.
-        in_front: (B,) int64: how many planes before the background there are; the rest is empty.
-        outlines: of all planes but the background, in view 0.
+        sources: (B, P) int64, the source image of each plane.
+        view0_to_source: (B, P, 3, 3) homographies.
+        view1_to_view0: (B, P, 3, 3) homography of each plane.
+        in_front: (B,) int64, the number of planes in front of the background; the others are empty.
+        outlines: outlines in view 0 of all planes but the background.
         scales1: (B, P - 1) pixels of view 0 per pixel of view 1 on each of these.
     """
 
-    photographs: Tensor
+    sources: Tensor
     view0_to_source: Tensor
     view1_to_view0: Tensor
     in_front: Tensor
@@ -45,22 +44,22 @@ class Scenes:
     scales1: Tensor
 
     @property
-    def shown_photographs(self) -> Tensor:
-        """(B, P) int64: the photographs, with -1 for planes that are empty."""
-        rank = torch.arange(self.photographs.shape[1], device=self.photographs.device)
-        return self.photographs.where(rank <= self.in_front[:, None], -1)
+    def shown_sources(self) -> Tensor:
+        """(B, P) int64: the source images, -1 for empty planes."""
+        rank = torch.arange(self.sources.shape[1], device=self.sources.device)
+        return self.sources.where(rank <= self.in_front[:, None], -1)
 
     def compose(self, colours: Tensor, grid: Tensor) -> Tensor:
-        """Lays nearer planes over farther ones, in both views.
+        """Renders both views: nearer planes over farther ones.
 
         Args:
-            colours: (B * P, 3, 2, H, W): what each plane shows in view 0 and in view 1.
-            grid: (H * W, 2), the views' pixels.
+            colours: (B * P, 3, 2, H, W), the colours of each plane in view 0 and view 1.
+            grid: (H * W, 2), the pixels of a view.
 
         Returns:
             (B, 3, 2, H, W).
         """
-        batch, planes = self.photographs.shape
+        batch, planes = self.sources.shape
         in_view0 = grid.expand(batch * (planes - 1), -1, -1)
         in_view0 = torch.cat(
             [in_view0, warp_points(in_view0, self.view1_to_view0[:, 1:].flatten(0, 1))], dim=1
@@ -77,18 +76,18 @@ class Scenes:
         return composed
 
     def follow(self, points0: Tensor, on_each1: Tensor, is_on_each: Tensor) -> tuple[Tensor, Tensor]:
-        """Where points of view 0 lie in view 1: where the plane takes them that view 0 shows there.
+        """Maps points of view 0 to view 1 by the plane that is visible there.
 
         Args:
-            points0: (B, N, 2).
-            on_each1: (B * P, N, 2): where each plane takes them.
-            is_on_each: (B * P, N) bool: which of these may be seen.
+            points0: (B, N, 2) points of view 0.
+            on_each1: (B * P, N, 2), the points mapped by the homography of each plane.
+            is_on_each: (B * P, N) bool, which of these are on the plane's image and inside view 1.
 
         Returns:
-            (B, N, 2) points of view 1, and bool (B, N): view 1 shows the same plane there, the point may be
-            seen on it, and no outline is near.
+            (B, N, 2) points of view 1, and bool (B, N): view 1 shows the same plane there, the point is on
+            its image, and no outline is near.
         """
-        batch, planes = self.photographs.shape
+        batch, planes = self.sources.shape
         margin = _MARGIN * self.scales1.clamp_min(1)[..., None]
         in_front0 = points0[:, None].expand(-1, planes - 1, -1, -1)  # (B, F, N, 2)
         front0, is_clear0 = find_front(self.outlines.depth_inside(in_front0), margin)
@@ -103,11 +102,11 @@ class Scenes:
 
 
 def find_front(depth_inside: Tensor, margin: Tensor) -> tuple[Tensor, Tensor]:
-    """Which plane is in front, (B, N) int64, 0 the background, and whether no outline is within the margin.
+    """The visible plane of each point, (B, N) int64, 0 for the background, and whether no outline is near.
 
     Args:
-        depth_inside: (B, F, N) of the planes before the background, the nearest last.
-        margin: (B, F, 1) pixels.
+        depth_inside: (B, F, N) signed distance to the outlines of the planes in front, the nearest last.
+        margin: (B, F, 1) pixels within which an outline is near.
     """
     rank = torch.arange(1, depth_inside.shape[1] + 1, device=depth_inside.device)[:, None]
     front = ((depth_inside > 0) * rank).amax(1)
@@ -115,49 +114,49 @@ def find_front(depth_inside: Tensor, margin: Tensor) -> tuple[Tensor, Tensor]:
     return front, ~is_mixed.any(1)
 
 
-def draw_scene_photographs(
+def sample_scene_sources(
     first: Tensor, count: int, config: SyntheticConfig, generator: torch.Generator
 ) -> Tensor:
-    """What planes show, (B, P), beginning with `first` (B,); different where there are P photographs."""
+    """Source images (B, P) of the planes of scenes, beginning with `first` (B,); distinct where P exist."""
     planes, device = config.parallax_planes, generator.device
     largest = max(1, (count - 1) // (planes - 1))
     step = 1 + torch.randint(largest, (len(first), 1), generator=generator, device=device)
     return (first[:, None] + step * torch.arange(planes, device=device)) % count
 
 
-def draw_scenes(
-    photographs: Tensor,
+def sample_scenes(
+    sources: Tensor,
     view0_to_source: Tensor,
     background: Tensor,
     config: SyntheticConfig,
     strength: float,
     generator: torch.Generator,
 ) -> Scenes:
-    """Scenes with depth.
+    """Samples scenes.
 
     Args:
-        photographs: (B, P) int64, what their planes show.
-        view0_to_source: (B, P, 3, 3).
-        background: (B, 3, 3), the background's homographies from view 1 to view 0.
-        config: how far planes move.
-        strength: share of that, in [0, 1].
-        generator: source of all draws.
+        sources: (B, P) int64, the source images of their planes.
+        view0_to_source: (B, P, 3, 3) homographies.
+        background: (B, 3, 3), homography of the background from view 1 to view 0.
+        config: the ranges.
+        strength: fraction of the ranges, in [0, 1].
+        generator: random generator.
     """
-    batch, planes = photographs.shape
+    batch, planes = sources.shape
     in_front = torch.randint(1, planes, (batch,), generator=generator, device=generator.device)
-    motions = _draw_plane_motions(background, in_front, config, strength, generator)
-    outlines = draw_outlines(motions[:, 1:], in_front, config.side, generator)
-    scales1 = scales_in_the_middle(motions[:, 1:], config.side)
-    return Scenes(photographs, view0_to_source, motions, in_front, outlines, scales1)
+    homographies = _sample_plane_homographies(background, in_front, config, strength, generator)
+    outlines = sample_outlines(homographies[:, 1:], in_front, config.side, generator)
+    scales1 = scales_at_centre(homographies[:, 1:], config.side)
+    return Scenes(sources, view0_to_source, homographies, in_front, outlines, scales1)
 
 
-def _draw_plane_motions(
+def _sample_plane_homographies(
     background: Tensor, in_front: Tensor, config: SyntheticConfig, strength: float, generator: torch.Generator
 ) -> Tensor:
-    """Homographies (B, P, 3, 3) from view 1 to view 0."""
+    """Homographies (B, P, 3, 3) of all planes from view 1 to view 0."""
     batch, planes, side = len(in_front), config.parallax_planes, float(config.side)
     centre, reach = (side - 1) / 2, config.parallax * strength
-    # With depth 1 in the middle of view 1, an inverse depth of 1 moves that point by the epipole.
+    # With depth 1 at the centre of view 1, an inverse depth of 1 moves that point by the epipole.
     middle = background[:, 2, :2].sum(-1) * centre + background[:, 2, 2]
     background = background / middle.clamp_min(0.1)[:, None, None]
 
@@ -168,20 +167,20 @@ def _draw_plane_motions(
     forward = camera["forward"][:, None]
     epipole = torch.cat([sideways + centre * forward, forward], dim=-1) * reach
 
-    # Planes are at least 0.4 / in_front apart and tilt by at most half of that, so they never cross.
+    # Planes are at least 0.4 / in_front apart and tilt by at most half of that, so that they never cross.
     ranges = {"lag": (0.0, 0.6, 1), "tilt": (-0.2, 0.2, 2)}
-    drawn = uniform_columns((batch, planes), ranges, generator)
+    columns = uniform_columns((batch, planes), ranges, generator)
     rank = torch.arange(planes, device=in_front.device)
-    nearness, tilt = rank - drawn["lag"], drawn["tilt"] / side
+    nearness, tilt = rank - columns["lag"], columns["tilt"] / side
     inverse_depth = torch.cat([tilt, (nearness - tilt.sum(-1) * centre)[..., None]], dim=-1)
     inverse_depth = inverse_depth * (rank > 0)[:, None] / in_front[:, None, None]
     return background[:, None] + epipole[:, None, :, None] * inverse_depth[:, :, None]
 
 
-def scales_in_the_middle(motions: Tensor, side: int) -> Tensor:
-    """Square roots (...) of the areas that homographies (..., 3, 3) give a small unit area at the centre."""
+def scales_at_centre(homographies: Tensor, side: int) -> Tensor:
+    """Linear scale (...) of homographies (..., 3, 3) at the centre of a view: the root of the area ratio."""
     centre = (side - 1) / 2
-    depth = (motions[..., 2, :2].sum(-1) * centre + motions[..., 2, 2]).abs().clamp_min(0.1)
+    depth = (homographies[..., 2, :2].sum(-1) * centre + homographies[..., 2, 2]).abs().clamp_min(0.1)
     # The Jacobian of a homography has the determinant det(H) / depth³.
-    areas: Tensor = torch.linalg.det(motions).abs() / depth**3
+    areas: Tensor = torch.linalg.det(homographies).abs() / depth**3
     return areas.sqrt()

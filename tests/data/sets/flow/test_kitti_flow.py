@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.dense_cases import correspondences, fault_texts, file_named, write_picture, write_png
+from support.dense_cases import correspondences, file_named, problem_texts, write_flat_image, write_png
 from support.photometric_rule import assert_photometric_rule
 from support.remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
@@ -30,7 +30,7 @@ def add_scene(
     flows: str = "flow_noc",
 ) -> None:
     for frame in (10, 11):
-        write_picture(root / "training" / images / f"{number:06}_{frame}.png", 4, 3)
+        write_flat_image(root / "training" / images / f"{number:06}_{frame}.png", 4, 3)
     write_png(root / "training" / flows / f"{number:06}_10.png", code(vectors))
 
 
@@ -42,7 +42,7 @@ def test_every_known_pixel_by_hand(tmp_path: Path) -> None:
     assert correspondences(sample) == {(0, 0): (1.5, 2), (3, 1): (1, 0.75)}
     assert sample.points0.dtype == sample.points1.dtype == torch.float32
     assert sample.image0.shape == (3, 3, 4)
-    assert (sample.name, data.faults, len(data)) == ("000000", [], 1)
+    assert (sample.name, data.problems, len(data)) == ("000000", [], 1)
     assert [path.name for path in data.pair_files(0)] == ["000000_10.png", "000000_11.png", "000000_10.png"]
     assert sorted(file.kind for file in data.files()) == ["flow", "image", "image"]
 
@@ -67,7 +67,7 @@ def test_the_third_channel_says_what_is_known(tmp_path: Path) -> None:
     assert correspondences(open_folder(tmp_path, "training").read(0)) == {(2, 1): (2, 1)}
 
 
-def test_truth_option(tmp_path: Path) -> None:
+def test_ground_truth_option(tmp_path: Path) -> None:
     add_scene(tmp_path, 0, {(0, 0): (1, 0)}, flows="flow_occ")
     assert correspondences(open_folder(tmp_path, "training").read(0)) == {(0, 0): (1, 0)}
     with pytest.raises(DataError, match=r"no folder .*flow_noc: option truth=noc needs it"):
@@ -96,13 +96,13 @@ def test_splits_are_by_number(tmp_path: Path, images: str, first_val: int) -> No
 
 def test_frames_of_the_multi_view_extension_are_ignored(tmp_path: Path) -> None:
     add_scene(tmp_path, 0, {(0, 0): (0, 0)})
-    write_picture(tmp_path / "training" / "image_2" / "000000_09.png", 4, 3)
-    write_picture(tmp_path / "training" / "image_2" / "notes_10.png", 4, 3)
+    write_flat_image(tmp_path / "training" / "image_2" / "000000_09.png", 4, 3)
+    write_flat_image(tmp_path / "training" / "image_2" / "notes_10.png", 4, 3)
     data = open_folder(tmp_path, "training")
-    assert (len(data), data.faults) == (1, [])
+    assert (len(data), data.problems) == (1, [])
 
 
-def test_missing_partners_are_faults(tmp_path: Path) -> None:
+def test_missing_partners_are_problems(tmp_path: Path) -> None:
     for number in range(4):
         add_scene(tmp_path, number, {(0, 0): (0, 0)})
     training = tmp_path / "training"
@@ -111,14 +111,11 @@ def test_missing_partners_are_faults(tmp_path: Path) -> None:
     (training / "flow_noc" / "000002_10.png").unlink()
     data = open_folder(tmp_path, "training")
     assert [data.pair_name(index) for index in range(len(data))] == ["000003"]
-    again = "unpack the {} again"
-    assert fault_texts(data) == [
-        f"training/image_2/000000_11.png: no such file, though scene 000000 has others; "
-        f"{again.format('images')}",
-        f"training/image_2/000001_10.png: no such file, though scene 000001 has others; "
-        f"{again.format('images')}",
-        f"training/flow_noc/000002_10.png: no such file, though scene 000002 has images; "
-        f"{again.format('flow')}",
+    again = "has others; unpack it again"
+    assert problem_texts(data) == [
+        f"training/image_2/000000_11.png: no such file, though scene 000000 {again}",
+        f"training/image_2/000001_10.png: no such file, though scene 000001 {again}",
+        f"training/flow_noc/000002_10.png: no such file, though scene 000002 {again}",
     ]
 
 
@@ -126,7 +123,9 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not have the expected layout"):
         open_folder(tmp_path, "training")
     (tmp_path / "testing" / "image_2").mkdir(parents=True)
-    with pytest.raises(DataError, match="holds only KITTI's testing images, whose truth is not public"):
+    with pytest.raises(
+        DataError, match="holds only KITTI's testing images, whose ground truth is not public"
+    ):
         open_folder(tmp_path, "training")
     (tmp_path / "training" / "flow_occ").mkdir(parents=True)
     with pytest.raises(DataError, match="has no images: expected the folder image_2 or colored_0 or image_0"):
@@ -164,7 +163,7 @@ def test_truncated_flow_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     for length in (*range(33, len(whole), 7), len(whole) - 1):
         assert_bad_flow(tmp_path, whole[:length], "truncated after")
     for length in (0, 7, 20, 32):
-        assert_bad_flow(tmp_path, whole[:length], "no PNG or has no header")
+        assert_bad_flow(tmp_path, whole[:length], "not PNG or has no header")
 
 
 def test_damaged_flow_is_refused(tmp_path: Path) -> None:
@@ -175,12 +174,12 @@ def test_damaged_flow_is_refused(tmp_path: Path) -> None:
     assert_bad_flow(tmp_path, bytes(whole).replace(b"IDAT", b"IDAX"), "damaged at byte 33")
 
 
-def test_other_pictures_are_refused(tmp_path: Path) -> None:
+def test_other_images_are_refused(tmp_path: Path) -> None:
     grey8 = write_png(tmp_path / "a.png", np.zeros((3, 4, 1)), bits=8, colour_type=0)
     assert_bad_flow(tmp_path, grey8.read_bytes(), "expected a 16-bit RGB PNG, got 8 bits and colour type 0")
-    rgb8 = write_picture(tmp_path / "b.png", 4, 3)
+    rgb8 = write_flat_image(tmp_path / "b.png", 4, 3)
     assert_bad_flow(tmp_path, rgb8.read_bytes(), "got 8 bits and colour type 2")
-    assert_bad_flow(tmp_path, write_picture(tmp_path / "c.jpg", 4, 3).read_bytes(), "no PNG")
+    assert_bad_flow(tmp_path, write_flat_image(tmp_path / "c.jpg", 4, 3).read_bytes(), "not PNG")
     huge = bytearray(write_png(tmp_path / "d.png", code({})).read_bytes())
     huge[16:24] = b"\0\xff\xff\xff" * 2
     assert_bad_flow(tmp_path, bytes(huge), "pixels, expected at most 160,000,000")
@@ -191,7 +190,7 @@ def test_flow_of_another_size_is_refused(tmp_path: Path) -> None:
     assert_bad_flow(tmp_path, other, r"expected 4 × 3 \(width × height\) as image .*, got 5 × 3")
 
 
-def test_a_bad_image_is_the_image_s_fault(tmp_path: Path) -> None:
+def test_a_bad_image_is_the_image_s_problem(tmp_path: Path) -> None:
     add_scene(tmp_path, 0, {(0, 0): (0, 0)})
     image = tmp_path / "training" / "image_2" / "000000_10.png"
     image.write_bytes(image.read_bytes()[:40])
@@ -214,7 +213,7 @@ def test_folder_with_spaces_and_other_letters(tmp_path: Path) -> None:
 
 def test_real_pair(data_folder: Path) -> None:
     data = open_data("kitti-flow", data_folder / "kitti_flow_2015")
-    assert (len(data), data.faults) == (1, [])
+    assert (len(data), data.problems) == (1, [])
     for file in data.files():
         file.check()
     sample = data.read(0)

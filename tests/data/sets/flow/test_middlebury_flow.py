@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.dense_cases import correspondences, fault_texts, file_named, write_flo, write_picture
+from support.dense_cases import correspondences, file_named, problem_texts, write_flat_image, write_flo
 from support.photometric_rule import assert_centred, assert_photometric_rule
 from ucn.data.catalogue import open_data
 from ucn.data.sets.flow.middlebury_flow import open_folder
@@ -13,7 +13,7 @@ from ucn.errors import DataError
 def add_scene(root: Path, scene: str, images: str = "other-data") -> Path:
     """Two frames of 3 × 2 pixels whose first row goes one to the left; returns the flow's path."""
     for frame in ("frame10", "frame11"):
-        write_picture(root / images / scene / f"{frame}.png", 3, 2)
+        write_flat_image(root / images / scene / f"{frame}.png", 3, 2)
     flow = np.full((2, 3, 2), 1e10)
     flow[0] = (-1, 0.25)
     return write_flo(root / "other-gt-flow" / scene / "flow10.flo", flow)
@@ -23,7 +23,7 @@ def test_every_known_pixel_by_hand(tmp_path: Path) -> None:
     add_scene(tmp_path, "Grove2")
     data = open_folder(tmp_path, "all")
     assert correspondences(data.read(0)) == {(1, 0): (0, 0.25), (2, 0): (1, 0.25)}  # (0, 0) leaves the image
-    assert (data.pair_name(0), data.faults, data.notes) == ("Grove2", [], [])
+    assert (data.pair_name(0), data.problems, data.notes) == ("Grove2", [], [])
     assert [path.name for path in data.pair_files(0)] == ["frame10.png", "frame11.png", "flow10.flo"]
     for file in data.files():
         file.check()
@@ -31,10 +31,10 @@ def test_every_known_pixel_by_hand(tmp_path: Path) -> None:
 
 def test_scenes_without_public_flow_are_noted(tmp_path: Path) -> None:
     add_scene(tmp_path, "Urban2")
-    write_picture(tmp_path / "other-data" / "Walking" / "frame10.png", 3, 2)
+    write_flat_image(tmp_path / "other-data" / "Walking" / "frame10.png", 3, 2)
     data = open_folder(tmp_path, "all")
-    assert (len(data), data.faults) == (1, [])
-    assert data.notes == ["left out, since their flow is not there: Walking"]
+    assert (len(data), data.problems) == (1, [])
+    assert data.notes == ["excluded, since their flow is missing: Walking"]
 
 
 def test_grey_images_serve_too(tmp_path: Path) -> None:
@@ -42,15 +42,15 @@ def test_grey_images_serve_too(tmp_path: Path) -> None:
     assert len(open_folder(tmp_path, "all").read(0)) == 2
 
 
-def test_missing_partners_are_faults(tmp_path: Path) -> None:
+def test_missing_partners_are_problems(tmp_path: Path) -> None:
     for scene in ("Grove2", "Grove3", "Urban2"):
         add_scene(tmp_path, scene)
     (tmp_path / "other-data" / "Grove2" / "frame11.png").unlink()
     (tmp_path / "other-gt-flow" / "Grove3" / "flow10.flo").unlink()
     data = open_folder(tmp_path, "all")
-    assert fault_texts(data) == [
-        "other-data/Grove2/frame11.png: no such file, though Grove2 has flow; unpack the images again",
-        "other-gt-flow/Grove3/flow10.flo: no such file, though its folder is there; unpack the flow again",
+    assert problem_texts(data) == [
+        "other-data/Grove2/frame11.png: no such file, though Grove2 has others; unpack it again",
+        "other-gt-flow/Grove3/flow10.flo: no such file, though Grove3 has others; unpack it again",
     ]
     assert [data.pair_name(index) for index in range(len(data))] == ["Urban2"]
 
@@ -88,7 +88,7 @@ def test_folder_with_spaces_and_other_letters(tmp_path: Path) -> None:
 
 def test_real_pairs(data_folder: Path) -> None:
     data = open_data("middlebury-flow", data_folder / "middlebury_flow")
-    assert (len(data), data.faults) == (2, [])
+    assert (len(data), data.problems) == (2, [])
     for file in data.files():
         file.check()
     samples = [data.read(index) for index in range(len(data))]

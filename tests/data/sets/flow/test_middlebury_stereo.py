@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import ArrayLike
 
-from support.dense_cases import correspondences, fault_texts, file_named, write_grey, write_picture
+from support.dense_cases import correspondences, file_named, problem_texts, write_flat_image, write_grey
 from support.photometric_rule import assert_centred, assert_photometric_rule
 from ucn.data.catalogue import open_data
 from ucn.data.example import example_pair
@@ -39,7 +39,7 @@ def add_pictures(
     """A scene in the layout of 2001 and 2003."""
     height, width = left.shape
     for name in ("im2", "im6"):
-        write_picture(scene / f"{name}{'.ppm' if suffix == '.pgm' else suffix}", width, height)
+        write_flat_image(scene / f"{name}{'.ppm' if suffix == '.pgm' else suffix}", width, height)
     write_grey(scene / f"disp2{suffix}", scale * left)
     if right is not None:
         write_grey(scene / f"disp6{suffix}", scale * right)
@@ -52,7 +52,7 @@ def test_scenes_of_2001_by_hand(tmp_path: Path, scene: str, scale: int, suffix: 
     data = open_folder(tmp_path, "all")
     sample = data.read(0)
     assert correspondences(sample) == SEEN
-    assert (sample.name, data.faults, data.notes) == (scene, [], [])
+    assert (sample.name, data.problems, data.notes) == (scene, [], [])
     assert sample.points0.dtype == sample.points1.dtype == torch.float32
     assert [path.stem for path in data.pair_files(0)] == ["im2", "im6", "disp6", "disp2"]
     assert correspondences(open_folder(tmp_path, "all", keep_occluded=True).read(0)) == SEEN | HIDDEN
@@ -60,17 +60,17 @@ def test_scenes_of_2001_by_hand(tmp_path: Path, scene: str, scale: int, suffix: 
         file.check()
 
 
-def test_without_the_right_disparity_the_left_tells_what_is_hidden(tmp_path: Path) -> None:
+def test_without_the_right_disparity_the_left_tells_occlusions(tmp_path: Path) -> None:
     add_pictures(tmp_path / "tsukuba", 16, right=None)
     data = open_folder(tmp_path, "all")
     assert correspondences(data.read(0)) == SEEN
-    assert data.notes == ["no right disparity in tsukuba: hidden pixels are found by the left alone"]
+    assert data.notes == ["no right disparity in tsukuba: occlusions are found with the left one alone"]
     assert open_folder(tmp_path, "all", keep_occluded=True).notes == []
 
 
 def test_zero_is_unknown_and_fractions_are_kept(tmp_path: Path) -> None:
-    write_picture(tmp_path / "venus" / "im2.png", 4, 1)
-    write_picture(tmp_path / "venus" / "im6.png", 4, 1)
+    write_flat_image(tmp_path / "venus" / "im2.png", 4, 1)
+    write_flat_image(tmp_path / "venus" / "im6.png", 4, 1)
     write_grey(tmp_path / "venus" / "disp2.png", [[0, 4, 5, 8]])
     found = correspondences(open_folder(tmp_path, "all", keep_occluded=True).read(0))
     assert found == {(1, 0): (0.5, 0), (2, 0): (2 - 5 / 8, 0), (3, 0): (2, 0)}
@@ -88,7 +88,7 @@ def test_scale_of_2003_follows_from_the_height(tmp_path: Path, height: int, scal
 @pytest.mark.parametrize(("height", "scale"), [(370, 3), (555, 2), (1110, 1)])
 def test_scale_of_2005_and_2006_follows_from_the_height(tmp_path: Path, height: int, scale: int) -> None:
     for name in ("view1", "view5"):
-        write_picture(tmp_path / "Aloe" / f"{name}.png", 8, height)
+        write_flat_image(tmp_path / "Aloe" / f"{name}.png", 8, height)
     write_grey(tmp_path / "Aloe" / "disp1.png", scale * LEFT.repeat(height, 0))
     write_grey(tmp_path / "Aloe" / "disp5.png", scale * RIGHT.repeat(height, 0))
     sample = open_folder(tmp_path, "all").read(0)
@@ -96,12 +96,12 @@ def test_scale_of_2005_and_2006_follows_from_the_height(tmp_path: Path, height: 
     assert correspondences(sample)[4, 7] == (1, 7)
 
 
-def test_unknown_scale_is_a_fault_and_the_option_its_cure(tmp_path: Path) -> None:
+def test_unknown_scale_is_a_problem_and_the_option_its_cure(tmp_path: Path) -> None:
     add_pictures(tmp_path / "mine", 5)
     data = open_folder(tmp_path, "all")
-    assert (len(data), len(data.faults)) == (0, 1)
-    assert "mine/disp2.png: its scale is unknown" in str(data.faults[0])
-    assert "give option disparity_scale" in str(data.faults[0])
+    assert (len(data), len(data.problems)) == (0, 1)
+    assert "mine/disp2.png: its scale is unknown" in str(data.problems[0])
+    assert "give option disparity_scale" in str(data.problems[0])
     cured = open_data("middlebury-stereo", tmp_path, options={"disparity_scale": "5"})
     assert correspondences(cured.read(0)) == SEEN
     with pytest.raises(DataError, match=r"disparity_scale must be 0 \(automatic\) or positive, got -1"):
@@ -117,7 +117,7 @@ def test_scenes_of_2014_by_hand(tmp_path: Path, endian: str, names: tuple[str, s
     left[1, 5], right[1, 3] = 2.5, 2.25  # lands between right pixels 2 and 3, of which one is unknown
     left[1, 7], right[1, 5] = 2, 2.5
     for name in ("im0", "im1"):
-        write_picture(scene / f"{name}.png", 8, 2)
+        write_flat_image(scene / f"{name}.png", 8, 2)
     write_pfm(scene / f"{names[0]}.pfm", left, endian)
     write_pfm(scene / f"{names[1]}.pfm", right, endian)
     data = open_folder(tmp_path, "all", disparity_scale=8.0)  # which is not for PFM
@@ -158,7 +158,7 @@ def test_pfm_may_begin_with_a_white_byte_and_have_long_line_ends(tmp_path: Path)
 )
 def test_bad_pfm_is_refused(tmp_path: Path, content: bytes, match: str) -> None:
     for name in ("im0", "im1"):
-        write_picture(tmp_path / "Piano" / f"{name}.png", 8, 1)
+        write_flat_image(tmp_path / "Piano" / f"{name}.png", 8, 1)
     (tmp_path / "Piano" / "disp0.pfm").write_bytes(content)
     data = open_folder(tmp_path, "all")
     for action in (file_named(data, "disp0.pfm").check, lambda: data.read(0)):
@@ -167,7 +167,7 @@ def test_bad_pfm_is_refused(tmp_path: Path, content: bytes, match: str) -> None:
         assert "Piano/disp0.pfm" in str(caught.value)
 
 
-def test_bad_pictures_are_refused(tmp_path: Path) -> None:
+def test_bad_images_are_refused(tmp_path: Path) -> None:
     add_pictures(tmp_path / "venus", 8)
     disparity = tmp_path / "venus" / "disp6.png"
     data = open_folder(tmp_path, "all")
@@ -183,15 +183,15 @@ def test_bad_pictures_are_refused(tmp_path: Path) -> None:
         check()
 
 
-def test_missing_images_are_faults_and_other_folders_ignored(tmp_path: Path) -> None:
+def test_missing_images_are_problems_and_other_folders_ignored(tmp_path: Path) -> None:
     for scene in ("bull", "poster", "venus"):
         add_pictures(tmp_path / scene, 8)
     (tmp_path / "bull" / "im6.png").unlink()
     (tmp_path / "poster" / "im2.png").unlink()
-    write_picture(tmp_path / "photos" / "1.png", 4, 4)
+    write_flat_image(tmp_path / "photos" / "1.png", 4, 4)
     data = open_folder(tmp_path, "all")
     assert [data.pair_name(index) for index in range(len(data))] == ["venus"]
-    assert fault_texts(data) == [
+    assert problem_texts(data) == [
         "bull/im6.png: no such file, though disp2.png is there; unpack the scene again",
         "poster/im2.png: no such file, though disp2.png is there; unpack the scene again",
     ]
@@ -227,7 +227,7 @@ def test_bundled_pair_in_the_layout_of_2014(tmp_path: Path) -> None:
 
 def test_real_scenes(data_folder: Path) -> None:
     data = open_data("middlebury-stereo", data_folder / "middlebury_stereo")
-    assert (len(data), data.faults) == (6, [])
+    assert (len(data), data.problems) == (6, [])
     for file in data.files():
         file.check()
     samples = [data.read(index) for index in range(len(data))]
@@ -237,7 +237,7 @@ def test_real_scenes(data_folder: Path) -> None:
     assert_centred(samples)
 
 
-def test_the_left_disparity_alone_finds_nearly_the_same_hidden_pixels(
+def test_the_left_disparity_alone_finds_nearly_the_same_occluded_pixels(
     data_folder: Path, tmp_path: Path
 ) -> None:
     source = data_folder / "middlebury_stereo" / "sawtooth"

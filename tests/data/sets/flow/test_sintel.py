@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from support.dense_cases import correspondences, fault_texts, file_named, write_flo, write_grey, write_picture
+from support.dense_cases import (
+    correspondences,
+    file_named,
+    problem_texts,
+    write_flat_image,
+    write_flo,
+    write_grey,
+)
 from support.photometric_rule import assert_centred, assert_photometric_rule
 from ucn.data.catalogue import open_data
 from ucn.data.sets.flow.sintel import VALIDATION_SCENES, open_folder
@@ -21,7 +28,7 @@ def add_scene(root: Path, scene: str = "alley_1", frames: int = 3) -> Path:
     training = root / "training"
     for number in range(1, frames + 1):
         for render_pass in ("clean", "final"):
-            write_picture(training / render_pass / scene / f"frame_{number:04}.png", 4, 2)
+            write_flat_image(training / render_pass / scene / f"frame_{number:04}.png", 4, 2)
         if number < frames:
             write_flo(training / "flow" / scene / f"frame_{number:04}.flo", np.zeros((2, 4, 2)))
             for mask in ("occlusions", "invalid"):
@@ -92,7 +99,7 @@ def test_splits_part_scenes(tmp_path: Path) -> None:
     assert places.isdisjoint(scene.split("_")[0] for scene in VALIDATION_SCENES)
 
 
-def test_missing_partners_are_faults(tmp_path: Path) -> None:
+def test_missing_partners_are_problems(tmp_path: Path) -> None:
     training = add_scene(tmp_path, "a", 3)
     for scene in "bcd":
         add_scene(tmp_path, scene, 2)
@@ -101,18 +108,18 @@ def test_missing_partners_are_faults(tmp_path: Path) -> None:
     (training / "occlusions" / "c" / "frame_0001.png").unlink()
     data = open_folder(tmp_path, "training")
     assert [data.pair_name(index) for index in range(len(data))] == ["clean/d/frame_0001"]
-    assert [text.split(":")[0] for text in fault_texts(data)] == [
+    assert [text.split(":")[0] for text in problem_texts(data)] == [
         "training/clean/a/frame_0002.png",
         "training/clean/a/frame_0002.png",
         "training/flow/b/frame_0001.flo",
         "training/occlusions/c/frame_0001.png",
     ]
-    assert all("no such file, though frame_000" in text for text in fault_texts(data))
+    assert all("no such file, though frame_000" in text for text in problem_texts(data))
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "test" / "clean").mkdir(parents=True)
-    with pytest.raises(DataError, match="holds only Sintel's test frames, whose truth is not public"):
+    with pytest.raises(DataError, match="holds only Sintel's test frames, whose ground truth is not public"):
         open_folder(tmp_path, "training")
     training = add_scene(tmp_path)
     with pytest.raises(DataError, match="split 'val' is empty: no training/flow/SCENE"):
@@ -156,13 +163,6 @@ def test_bad_flow_is_refused(tmp_path: Path, content: bytes, match: str) -> None
         assert "flow/alley_1/frame_0001.flo" in str(caught.value)
 
 
-def test_flow_that_is_too_large_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_scene(tmp_path, frames=2)
-    monkeypatch.setattr("ucn.data.sets.flow.dense.MAX_BINARY_BYTES", 75)
-    with pytest.raises(DataError, match="has more than 75 bytes, the limit for flow"):
-        open_folder(tmp_path, "training").read(0)
-
-
 def test_vectors_that_are_no_numbers_are_unknown(tmp_path: Path) -> None:
     training = add_scene(tmp_path, frames=2)
     flow = np.zeros((2, 4, 2))
@@ -195,7 +195,7 @@ def test_folder_with_spaces_and_other_letters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("render_pass", ["clean", "final"])
 def test_real_pair(data_folder: Path, render_pass: str) -> None:
     data = open_data("sintel", data_folder / "sintel", options={"render_pass": render_pass})
-    assert (len(data), data.faults) == (1, [])
+    assert (len(data), data.problems) == (1, [])
     for file in data.files():
         file.check()
     sample = data.read(0)

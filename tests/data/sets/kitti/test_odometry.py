@@ -1,4 +1,4 @@
-"""KITTI odometry: a textured wall by hand, stereo, poses that are none, splits, faults."""
+"""KITTI odometry: a textured wall by hand, stereo, invalid poses, splits, problems."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from support.remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, skip_bad
 from ucn.data.sets.kitti.odometry import KittiOdometry, find_interpolated, open_folder, read_poses
-from ucn.data.sets.posed.stereo_depth import match_stereo
-from ucn.data.sets.posed.views import Array, rigid
+from ucn.data.sets.kitti.stereo_depth import match_stereo
+from ucn.data.sets.posed.posed_pairs import Array, rigid
 from ucn.errors import DataError, UcnError
 
 HW = (60, 160)
@@ -64,7 +64,7 @@ def assert_moves_by(data: KittiOdometry, index: int, pixels: float, least: int =
 def test_a_wall_by_hand(tmp_path: Path) -> None:
     write_sequence(tmp_path)
     data = open_folder(tmp_path, "train")
-    assert (len(data), data.faults, data.notes) == (1, [], [])
+    assert (len(data), data.problems, data.notes) == (1, [], [])
     assert data.pair_name(0) == "05/000000-000001"
     assert_moves_by(data, 0, 5)
     R, t = data.relative_pose(0)
@@ -98,7 +98,7 @@ def test_without_a_right_image_in_the_second_frame(tmp_path: Path) -> None:
     assert folder / "image_1" / "000001.png" not in data.pair_files(0)
 
 
-def test_what_the_second_view_measures_elsewhere_is_left_out(tmp_path: Path) -> None:
+def test_what_the_second_view_measures_elsewhere_is_excluded(tmp_path: Path) -> None:
     folder = write_sequence(tmp_path)
     # In frame 1 the right half has come to 5 m: a disparity of 16.
     right = WALL[:, 63:223].copy()
@@ -123,8 +123,8 @@ def test_colour_cameras(tmp_path: Path) -> None:
     expected = np.array([[0.0, 0, 1], [0, 1, 0], [-1, 0, 0]]).T @ point + aside
     np.testing.assert_allclose(R @ (point + aside) + t, expected, atol=1e-12)
     data = open_folder(tmp_path, "train", camera="grey")
-    assert str(data.faults[0]).startswith(
-        f"{tmp_path / 'sequences' / '05' / 'image_0'}: missing, so sequence 05"
+    assert str(data.problems[0]).startswith(
+        f"{tmp_path / 'sequences' / '05' / 'image_0'}: missing, so that sequence 05"
     )
 
 
@@ -147,7 +147,7 @@ def test_gaps_frames_and_splits(tmp_path: Path) -> None:
     assert open_folder(root, "test").pair_name(0) == "09/000000-000001"
     for frames in ("9-2", "some", "1-2-3"):
         with pytest.raises(
-            DataError, match="option frames of kitti-odometry must be two numbers such as 600-639"
+            DataError, match="option frames of kitti-odometry must be a range such as 600-639"
         ):
             open_folder(root, "train", frames=frames)
     with pytest.raises(DataError, match="option camera of kitti-odometry must be one of auto, grey, colour"):
@@ -161,19 +161,19 @@ def test_sequences_without_public_poses_are_noted(tmp_path: Path) -> None:
     write_sequence(tmp_path, sequence="11")
     (tmp_path / "poses" / "11.txt").unlink()
     data = open_folder(tmp_path, "all")
-    assert (len(data), data.faults) == (1, [])
-    assert data.notes == ["sequence 11 left out: its poses are not public"]
+    assert (len(data), data.problems) == (1, [])
+    assert data.notes == ["sequence 11 excluded: its poses are not public"]
 
 
-def test_missing_files_are_faults(tmp_path: Path) -> None:
+def test_missing_files_are_problems(tmp_path: Path) -> None:
     folder = write_sequence(tmp_path)
     for path in (folder / "calib.txt", tmp_path / "poses" / "05.txt"):
         content = path.read_bytes()
         path.unlink()
         data = open_folder(tmp_path, "train")
         assert len(data) == 0
-        assert [str(f) for f in data.faults] == [
-            f"{path}: missing, so sequence 05 is left out; unpack it beside the rest"
+        assert [str(f) for f in data.problems] == [
+            f"{path}: missing, so that sequence 05 is excluded; unpack it beside the others"
         ]
         path.write_bytes(content)
 
@@ -183,13 +183,13 @@ def test_fewer_poses_than_frames(tmp_path: Path) -> None:
     write_poses(tmp_path, [0.0, 1.0, 2.0])
     data = open_folder(tmp_path, "train")
     assert len(data) == 3
-    (fault,) = data.faults
-    assert str(fault).startswith(
+    (problem,) = data.problems
+    assert str(problem).startswith(
         f"{tmp_path / 'poses' / '05.txt'}: it has 3 poses, though there are frames up to 000003, which needs"
     )
     # The frames without a pose are left out already: the file is no reason to leave out the others.
     report = check_data(data)
-    assert (report.read_count, report.faults) == (3, (fault,))
+    assert (report.read_count, report.problems) == (3, (problem,))
     assert len(skip_bad(data, report)) == 3
 
 
@@ -199,9 +199,9 @@ def test_a_right_image_of_another_size_spoils_its_own_pairs(tmp_path: Path) -> N
     PIL.Image.new("L", (100, 60)).save(path)
     data = open_folder(tmp_path, "train")
     report = check_data(data)
-    (fault,) = report.faults
-    assert fault.path == path
-    assert_remedy(fault.message)
+    (problem,) = report.problems
+    assert problem.path == path
+    assert_remedy(problem.message)
     good = skip_bad(data, report)
     assert len(data) == 15
     assert [good.pair_name(i) for i in range(len(good))] == [
@@ -257,10 +257,10 @@ def test_wrong_poses(tmp_path: Path, text: str, message: str) -> None:
     assert_remedy(str(caught.value))
     data = open_folder(tmp_path, "train")
     assert len(data) == 0
-    (fault,) = data.faults
-    assert message.split(": ")[1] in fault.message
-    assert f".txt:{fault.line}: " in message
-    assert check_data(data).faults == (fault,)
+    (problem,) = data.problems
+    assert message.split(": ")[1] in problem.message
+    assert f".txt:{problem.line}: " in message
+    assert check_data(data).problems == (problem,)
 
 
 def drive(turns: list[float], speed: float) -> Array:
@@ -283,7 +283,7 @@ def test_interpolated_poses_are_found() -> None:
     assert find_interpolated(np.eye(4)[None]) == set()
 
 
-def test_frames_with_interpolated_poses_are_left_out(tmp_path: Path) -> None:
+def test_frames_with_interpolated_poses_are_excluded(tmp_path: Path) -> None:
     write_sequence(tmp_path, frames=8)
     (tmp_path / "poses").mkdir(exist_ok=True)
     turns = [0.3, *[0.4] * 5, -0.2]
@@ -291,18 +291,18 @@ def test_frames_with_interpolated_poses_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "poses" / "05.txt").write_text("\n".join(lines))
     data = open_folder(tmp_path, "train", max_gap=7)
     assert data.notes == [
-        "sequence 05: 4 frames from 2 to 5 left out, since their poses were not measured but interpolated"
+        "sequence 05: 4 frames from 2 to 5 excluded, since their poses were interpolated, not measured"
     ]
     assert len(data) == 6  # of frames 0, 1, 6 and 7
     assert len(open_folder(tmp_path, "train", max_gap=7, keep_interpolated=True)) == 28
-    with pytest.raises(DataError, match=r"is empty: .*; sequence 05: 4 frames from 2 to 5 left out"):
+    with pytest.raises(DataError, match=r"is empty: .*; sequence 05: 4 frames from 2 to 5 excluded"):
         open_folder(tmp_path, "train", frames="2-5")
 
 
 @pytest.mark.parametrize("name", ["05/000604-000607", "05/000628-000632", "05/001520-001525"])
 def test_the_sample(data_folder: Path, name: str) -> None:
     data = open_data("kitti-odometry", data_folder / "kitti_odometry")
-    assert data.faults == []
+    assert data.problems == []
     assert "13 frames from 1500 to 1512" in data.notes[0]
     (index,) = (i for i in range(len(data)) if data.pair_name(i) == name)
     sample = data.read(index)

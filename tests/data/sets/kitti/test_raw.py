@@ -1,4 +1,4 @@
-"""KITTI raw: three scanned points by hand, poses from GPS/IMU packets, splits, moving things, faults."""
+"""KITTI raw: three scanned points by hand, poses from GPS/IMU packets, splits, moving objects, problems."""
 
 import math
 from pathlib import Path
@@ -84,7 +84,7 @@ def assert_points(sample: PairSample, rows: list[int]) -> None:
 def test_three_points_by_hand(tmp_path: Path) -> None:
     write_drive(tmp_path)
     data = open_folder(tmp_path, "train")
-    assert (len(data), data.faults, data.notes) == (1, [], [])
+    assert (len(data), data.problems, data.notes) == (1, [], [])
     sample = data.read(0)
     assert sample.name == "2011_09_26_drive_0001_sync/0000000000-0000000001"
     assert sample.image0.shape == (3, 12, 24)
@@ -96,7 +96,7 @@ def test_three_points_by_hand(tmp_path: Path) -> None:
     assert K0.tolist() == K1.tolist() == [[10, 0, 10], [0, 10, 5], [0, 0, 1]]
 
 
-def test_hidden_points_are_left_out(tmp_path: Path) -> None:
+def test_hidden_points_are_excluded(tmp_path: Path) -> None:
     drive = write_drive(tmp_path)
     # Behind the first in both images, at twice its depth.
     write_scan(drive / "velodyne_points" / "data" / "0000000000.bin", [*SCAN, (20.0, -0.5, 0.0)])
@@ -113,7 +113,7 @@ def test_hidden_points_are_left_out(tmp_path: Path) -> None:
         ((20.0, 0.5 - 14.25, -4.75), [(17.125, 7.375), (17.5, 7.5)]),
     ],
 )
-def test_what_is_hidden_in_one_image_alone_is_left_out(
+def test_occlusions_in_one_image_alone_is_excluded(
     tmp_path: Path, far: tuple[float, float, float], points: list[tuple[float, float]]
 ) -> None:
     drive = write_drive(tmp_path)
@@ -128,7 +128,7 @@ def test_what_is_hidden_in_one_image_alone_is_left_out(
     torch.testing.assert_close(last, torch.tensor(points, dtype=torch.float32), atol=1e-4, rtol=0)
 
 
-def test_what_the_second_scan_sees_through_is_left_out(tmp_path: Path) -> None:
+def test_what_the_second_scan_sees_through_is_excluded(tmp_path: Path) -> None:
     drive = write_drive(tmp_path)
     # Where the second point was, scan 1 measures something at depth 40 instead.
     second = [*shift([SCAN[0], SCAN[2]], 1), (40.0, 0.5 + 0.125 * 40, 0.0)]
@@ -217,7 +217,7 @@ def test_drives_that_the_paper_excludes(tmp_path: Path) -> None:
     data = open_folder(tmp_path, "all")
     assert drives_of(data) == sorted(["0001", "0052", *numbers])
     assert data.notes == [
-        f"{DAY}_drive_{number}_sync: the paper leaves this drive out, since {reason}"
+        f"{DAY}_drive_{number}_sync: the paper excludes this drive, since {reason}"
         for number, reason in zip(
             numbers, [*["its scenes are mostly static"] * 3, "its GPS/IMU data are too noisy"], strict=True
         )
@@ -294,8 +294,8 @@ def test_masks(tmp_path: Path) -> None:
     assert masks / "0000000001.png" in data.pair_files(0)
     (masks / "0000000001.png").unlink()
     data = open_folder(tmp_path, "train", mask_folder=str(tmp_path / "masks"))
-    assert [str(fault) for fault in data.faults] == [
-        f"{masks / '0000000001.png'}: no mask, as for 1 of 2 frames of {drive.name}; they are left out; "
+    assert [str(problem) for problem in data.problems] == [
+        f"{masks / '0000000001.png'}: no mask, as for 1 of 2 frames of {drive.name}; they are excluded; "
         "unpack it again"
     ]
     with pytest.raises(DataError, match=r"no folder .*absent: option mask_folder of kitti-raw needs it"):
@@ -363,9 +363,9 @@ def test_wrong_calibration(tmp_path: Path, name: str, text: str, message: str) -
         file.check()
     with pytest.raises(DataError, match=message):
         data.read(0)
-    (fault,) = check_data(data).faults  # a file beside it that is good is not blamed
-    assert fault.path.name == name
-    assert_remedy(fault.message)
+    (problem,) = check_data(data).problems  # a file beside it that is good is not blamed
+    assert problem.path.name == name
+    assert_remedy(problem.message)
 
 
 def test_packets_that_are_none(tmp_path: Path) -> None:
@@ -387,20 +387,22 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (drive / "velodyne_points" / "data" / "0000000001.bin").unlink()
     data = open_folder(tmp_path, "train")
     assert len(data) == 3 + 0 + 1  # frame 1 comes second, never first
-    (fault,) = data.faults
-    assert str(fault).startswith(
+    (problem,) = data.problems
+    assert str(problem).startswith(
         f"{drive / 'velodyne_points' / 'data' / '0000000001.bin'}: no scan, as for 1 of 4"
     )
     (drive / "oxts" / "data" / "0000000003.txt").unlink()
     data = open_folder(tmp_path, "train")
-    assert "no GPS/IMU packet, as for 1 of 4 frames" in str(data.faults[0])
+    assert "no GPS/IMU packet, as for 1 of 4 frames" in str(data.problems[0])
     assert len(data) == 2
     assert len(skip_bad(data, check_data(data))) == 2
     for name in ("calib_imu_to_velo.txt", "calib_velo_to_cam.txt", "calib_cam_to_cam.txt"):
         (tmp_path / DAY / name).unlink()
         data = open_folder(tmp_path, "train")
         assert len(data) == 0
-        assert str(data.faults[0]).startswith(f"{tmp_path / DAY / name}: missing, so drive {drive.name}")
+        assert str(data.problems[0]).startswith(
+            f"{tmp_path / DAY / name}: missing, so that drive {drive.name}"
+        )
 
 
 def test_other_folders(tmp_path: Path) -> None:
@@ -424,7 +426,7 @@ def test_without_oxts(tmp_path: Path) -> None:
     (drive / "oxts").rmdir()
     data = open_folder(tmp_path, "train")
     assert len(data) == 9 * 5 - 15  # at most 5 frames apart
-    assert "poses by aligning scans" in data.notes[0]
+    assert "poses from aligned scans" in data.notes[0]
     with pytest.raises(
         DataError, match=r"0000000000.bin: cannot be aligned with 0000000001.bin: expected two scans"
     ):
@@ -432,16 +434,16 @@ def test_without_oxts(tmp_path: Path) -> None:
     scans = [path.name[9] for path in data.pair_files(3) if path.suffix == ".bin"]
     assert scans == ["1", "2", "3", "4", "0"]  # aligned step by step
     data = open_folder(tmp_path, "train", poses="oxts")
-    assert str(data.faults[0]).startswith(f"{drive / 'oxts' / 'data'}: missing")
+    assert str(data.problems[0]).startswith(f"{drive / 'oxts' / 'data'}: missing")
     (tmp_path / DAY / "calib_imu_to_velo.txt").unlink()  # not needed then
-    assert open_folder(tmp_path, "train").faults == []
+    assert open_folder(tmp_path, "train").problems == []
 
 
 def test_the_sample(data_folder: Path) -> None:
     data = open_data("kitti-raw", data_folder / "kitti_raw")
     assert isinstance(data, KittiRaw)
     assert len(data) == 3
-    assert data.faults == []
+    assert data.problems == []
     assert "since it has no oxts" in data.notes[0]
     for file in data.files():
         file.check()

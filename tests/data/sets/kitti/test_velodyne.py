@@ -1,4 +1,4 @@
-"""Scans: read, aligned, and what moves in them found."""
+"""Scans: reading, alignment, and moving objects."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ucn.data.sets.kitti.velodyne import (
     guess_motions,
     read_scan,
 )
-from ucn.data.sets.posed.views import Array, invert, move, rigid
+from ucn.data.sets.posed.posed_pairs import Array, invert, move, rigid
 from ucn.errors import DataError
 
 

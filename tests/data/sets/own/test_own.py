@@ -1,4 +1,4 @@
-"""One's own data: both forms give the same pairs, and what is wrong is said with file, line and remedy."""
+"""Your own data: both formats give the same pairs, and errors name file, line and remedy."""
 
 import contextlib
 import json
@@ -67,16 +67,16 @@ def open_own(root: Path, split: str = "all") -> OwnData:
     return open_folder(root, split)
 
 
-def only_fault(data: PairData) -> str:
-    assert len(data.faults) == 1, [str(fault) for fault in data.faults]
-    return str(data.faults[0])
+def only_problem(data: PairData) -> str:
+    assert len(data.problems) == 1, [str(problem) for problem in data.problems]
+    return str(data.problems[0])
 
 
 class TestReading:
     def test_csv(self, folder: Path) -> None:
         data = open_data("own", folder)
         assert len(data) == 2
-        assert data.faults == []
+        assert data.problems == []
         assert data.image_paths(1) == (folder / "images" / "b.png", folder / "images" / "d é.png")
         assert data.pair_files(1)[-1] == folder / "points" / "b__d é.csv"
         sample = data.read(0)
@@ -171,7 +171,9 @@ class TestReading:
         with pytest.raises(ImageReadError, match="not an image"):
             bad.check()
         report = check_data(data)
-        assert [fault.path.name for fault in report.faults] == ["a.png"], "the points file is not to blame"
+        assert [problem.path.name for problem in report.problems] == ["a.png"], (
+            "the points file is not to blame"
+        )
 
 
 class TestParts:
@@ -238,7 +240,7 @@ class TestBadPoints:
         [
             ("", "a__c.csv is empty; expected the header x0,y0,x1,y1"),
             ("x0,y0,x1\n1,2,3\n", "a__c.csv:1: expected a header with x0,y0,x1,y1, got 'x0,y0,x1'"),
-            ("x0,y0,x1,y1,x0\n", "a__c.csv:1: column 'x0' stands twice"),
+            ("x0,y0,x1,y1,x0\n", "a__c.csv:1: column 'x0' is repeated"),
             ("x0;y0;x1;y1\n1;2;3;4\n", "a__c.csv:1: .*separate by commas, not semicolons"),
             ("x0\ty0\tx1\ty1\n", "a__c.csv:1: .*separate by commas, not tabs"),
             ("x0,y0,x1,y1\n1,5;2;3;4\n", "a__c.csv:2: .*decimals with a point"),
@@ -267,7 +269,7 @@ class TestBadPoints:
         with pytest.raises(UcnError, match=message):
             data.read(0)
         report = check_data(data)
-        assert [fault.path.name for fault in report.faults] == ["a__c.csv"]
+        assert [problem.path.name for problem in report.problems] == ["a__c.csv"]
         assert len(skip_bad(data, report)) == 1
 
     def test_swapped_images_are_found_by_their_size(self, folder: Path) -> None:
@@ -280,7 +282,7 @@ class TestBadPoints:
         rows = "images/c.png,images/a.png,mine.csv\nimages/a.png,images/c.png,mine.csv\n"
         write(folder / "pairs.csv", f"image0,image1,points\n{rows}")
         report = check_data(open_own(folder))
-        assert ["mine.csv:1: x1,y1 in images/c.png" in str(fault) for fault in report.faults] == [True]
+        assert ["mine.csv:1: x1,y1 in images/c.png" in str(problem) for problem in report.problems] == [True]
 
     def test_not_utf8(self, folder: Path) -> None:
         (folder / "points" / "a__c.csv").write_bytes("größe,x0".encode("latin-1"))
@@ -295,7 +297,7 @@ class TestBadLists:
             ("", "pairs.csv is empty; expected a header with image0,image1"),
             ("a.png,b.png\n", "pairs.csv:1: expected a header with image0,image1, got 'a.png,b.png'"),
             ("image0;image1\n", "pairs.csv:1: .*separate by commas, not semicolons"),
-            ("image0,image1,image1\n", "pairs.csv:1: column 'image1' stands twice"),
+            ("image0,image1,image1\n", "pairs.csv:1: column 'image1' is repeated"),
             ("image0,image1,pck_lenght\n", "no column 'pck_lenght'; did you mean 'pck_length'"),
             ("image0,image1\n", "split 'all' is empty: .*pairs.csv has no pairs"),
         ],
@@ -336,22 +338,22 @@ class TestBadLists:
         data = open_own(folder)
         assert len(data) == 2
         assert data.read(0).points0.tolist() == [[-0.5, 9.5]]
-        assert re.search(message, only_fault(data))
+        assert re.search(message, only_problem(data))
 
     def test_a_broken_link(self, folder: Path) -> None:
         (folder / "images" / "e.png").symlink_to(folder / "nowhere.png")
         write(folder / "pairs.csv", "image0,image1\nimages/a.png,images/e.png\n")
-        message = "image1: 'images/e.png' is a link to a file that is not there; copy it, or correct the link"
-        assert message in only_fault(open_own(folder))
+        message = "image1: 'images/e.png' is a link to a missing file; copy it, or correct the link"
+        assert message in only_problem(open_own(folder))
 
     def test_ambiguous_stems_ask_for_the_column(self, folder: Path) -> None:
         write_image(folder / "more" / "a.jpg")
         write(folder / "pairs.csv", "image0,image1\nimages/a.png,images/c.png\nmore/a.jpg,images/c.png\n")
         data = open_own(folder)
         assert len(data) == 0
-        assert [fault.line for fault in data.faults] == [2, 3]
+        assert [problem.line for problem in data.problems] == [2, 3]
         expected = "points/a__c.csv would hold the points of 2 pairs; add a column points"
-        assert all(expected in str(fault) for fault in data.faults)
+        assert all(expected in str(problem) for problem in data.problems)
 
     def test_other_columns_are_noted(self, folder: Path) -> None:
         write(folder / "pairs.csv", "image0,image1,weather\nimages/a.png,images/c.png,rain\n")
@@ -360,9 +362,7 @@ class TestBadLists:
         assert data.notes == ["pairs.csv: column 'weather' is ignored"]
 
     def test_splits(self, folder: Path) -> None:
-        with pytest.raises(
-            DataError, match="does not say which pairs are of split 'val'; add a column split"
-        ):
+        with pytest.raises(DataError, match="does not assign pairs to split 'val'; add a column split"):
             open_own(folder, "val")
         write(folder / "pairs.csv", "image0,image1,split\nimages/a.png,images/c.png,train\n")
         with pytest.raises(DataError, match=r"split 'val' is empty: .*pairs.csv has 1 of split train"):
@@ -386,7 +386,7 @@ class TestBadJson:
         [
             ("{", "expected a JSON object on one line, got an error at column 2"),
             ("[1, 2]", "expected a JSON object, got"),
-            ('{"image0": "a", "image0": "b"}', "key 'image0' stands twice"),
+            ('{"image0": "a", "image0": "b"}', "key 'image0' is repeated"),
             (record(point0=[]), "there is no key 'point0'; did you mean 'points0'"),
             (record(points1=...), r"key 'points1' is missing; expected points1: \[\[x, y\]"),
             (record(image1=...), "image1 is missing"),
@@ -415,7 +415,7 @@ class TestBadJson:
         write_json(folder, record(), line)
         data = open_own(folder)
         assert len(data) == 1
-        assert re.search(rf"pairs\.jsonl:2: .*{message}", only_fault(data))
+        assert re.search(rf"pairs\.jsonl:2: .*{message}", only_problem(data))
 
     @pytest.mark.parametrize("x", [16, float("nan")])
     def test_a_point_off_the_image(self, folder: Path, x: float) -> None:
@@ -425,7 +425,7 @@ class TestBadJson:
         with pytest.raises(PointsError, match=message):
             data.read(1)
         report = check_data(data)
-        assert len(report.faults) == 1
+        assert len(report.problems) == 1
         assert len(skip_bad(data, report)) == 1, "the other line is not to blame"
 
 

@@ -1,4 +1,4 @@
-"""COLMAP's models: text and binary, written here as COLMAP documents them, give the same pairs."""
+"""COLMAP reconstructions: text and binary, written here as COLMAP documents them, give the same pairs."""
 
 import pickle
 import re
@@ -15,7 +15,7 @@ import torch
 from support.remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, skip_bad
-from ucn.data.sets.posed.colmap import ColmapData, find_covisible, open_folder, turn_upright
+from ucn.data.sets.posed.colmap import ColmapData, apply_orientation, find_covisible, open_folder
 from ucn.data.sets.posed.colmap_model import read_model
 from ucn.errors import DataError
 
@@ -138,7 +138,7 @@ def folder(tmp_path: Path, model: FakeModel, form: str) -> Path:
 class TestReading:
     def test_pairs_and_points(self, folder: Path) -> None:
         data = open_data("colmap", folder, None, {"min_shared": 1, "max_error": 0})
-        assert data.faults == []
+        assert data.problems == []
         assert [data.pair_name(i) for i in range(len(data))] == ["a ü.png--b.png", "a ü.png--sub/c.png"]
         assert data.image_paths(1) == (folder / "images" / "a ü.png", folder / "images" / "sub" / "c.png")
         sample = data.read(0)
@@ -152,13 +152,14 @@ class TestReading:
     def test_few_points_in_common(self, folder: Path) -> None:
         assert len(open_model(folder, min_shared=3)) == 1
         with pytest.raises(
-            DataError, match=r"no two of 3 images in .* have 4 3D points in common; ask for fewer"
+            DataError,
+            match=r"no two of 3 images in .* have 4 3D points in common; lower the option min_shared",
         ):
             open_model(folder, min_shared=4)
         with pytest.raises(DataError, match="have 20 3D points"):
             open_folder(folder, "all")
 
-    def test_large_errors_are_left_out_and_unknown_ones_kept(self, folder: Path) -> None:
+    def test_large_errors_are_excluded_and_unknown_ones_kept(self, folder: Path) -> None:
         data = open_model(folder, max_error=2.0)
         assert data.read(0).points0.tolist() == [[6.5, 7.5], [5, 6]]
         assert len(data.read(1)) == 1, "an error of -1 is not computed yet"
@@ -173,7 +174,7 @@ class TestReading:
         in_camera0 = torch.stack([-point[1], point[0], point[2]]) + torch.tensor([1.0, 2, 3])
         torch.testing.assert_close(rotation @ in_camera0 + translation, point)
 
-    def test_a_point_seen_twice_in_an_image_is_left_out(
+    def test_a_point_seen_twice_in_an_image_is_excluded(
         self, tmp_path: Path, model: FakeModel, form: str
     ) -> None:
         model.images[2][3].append((20, 20, 100))
@@ -186,7 +187,7 @@ class TestReading:
         model.write(tmp_path, form)
         model.write_photographs(tmp_path / "images")
         data = open_model(tmp_path)
-        assert data.faults == []
+        assert data.problems == []
         assert len(data) == 2
 
     def test_binary_comes_first(self, folder: Path, form: str, model: FakeModel) -> None:
@@ -203,7 +204,7 @@ class TestReading:
         assert report.point_count == 4
         (folder / "images" / "b.png").write_bytes(b"")
         report = check_data(data)
-        assert [fault.path.name for fault in report.faults] == ["b.png"]
+        assert [problem.path.name for problem in report.problems] == ["b.png"]
         assert [data.pair_name(1)] == [skip_bad(data, report).pair_name(0)]
 
     def test_no_such_pair(self, folder: Path) -> None:
@@ -215,10 +216,10 @@ class TestReading:
         assert torch.equal(pickle.loads(pickle.dumps(data)).read(0).points1, data.read(0).points1)
 
 
-class TestPhotographs:
+class TestImages:
     def test_places(self, tmp_path: Path, model: FakeModel) -> None:
         model.write_text(tmp_path / "model")
-        with pytest.raises(DataError, match=r"no folder of photographs .*--option image_folder=PATH"):
+        with pytest.raises(DataError, match=r"no folder of images .*; set the option image_folder"):
             open_model(tmp_path / "model")
         model.write_photographs(tmp_path / "elsewhere")
         assert len(open_model(tmp_path / "model", image_folder="../elsewhere")) == 2
@@ -236,17 +237,17 @@ class TestPhotographs:
     def test_another_shape(self, folder: Path, model: FakeModel) -> None:
         model.write_photographs(folder / "cropped", (30, 30))
         data = open_model(folder, image_folder="cropped")
-        message = "has 30 × 30 pixels, and the model was made of 40 × 30; give the photographs"
+        message = "has 30 × 30 pixels, its camera 40 × 30; set the option image_folder"
         with pytest.raises(DataError, match=message):
             data.read(0)
-        assert len(check_data(data).faults) == 3
+        assert len(check_data(data).problems) == 3
 
     def test_missing(self, folder: Path) -> None:
         (folder / "images" / "b.png").unlink()
         data = open_model(folder)
         assert len(data) == 1
-        message = r"images\.(bin|txt).*: no photograph 'b.png' in .*images; copy it there"
-        assert re.search(message, str(data.faults[0]))
+        message = r"images\.(bin|txt).*: no image 'b.png' in .*images; copy it there"
+        assert re.search(message, str(data.problems[0]))
 
     @pytest.mark.parametrize("name", ["../b.png", "/etc/passwd", "x" * 3000])
     def test_names_stay_inside(self, tmp_path: Path, model: FakeModel, form: str, name: str) -> None:
@@ -256,7 +257,7 @@ class TestPhotographs:
         model.write(tmp_path, form)
         data = open_model(tmp_path)
         assert len(data) == 1
-        assert len(data.faults) == 1
+        assert len(data.problems) == 1
 
     @pytest.mark.parametrize("orientation", range(1, 9))
     def test_exif_turns_points_as_pillow_turns_pixels(self, orientation: int) -> None:
@@ -266,10 +267,10 @@ class TestPhotographs:
         upright = np.asarray(PIL.ImageOps.exif_transpose(image))
         y, x = np.mgrid[:3, :4]
         points = torch.from_numpy(np.stack([x, y], axis=-1).reshape(-1, 2)).float()
-        columns, rows = turn_upright(points, (3, 4), orientation).long().unbind(-1)
+        columns, rows = apply_orientation(points, (3, 4), orientation).long().unbind(-1)
         assert upright[rows.numpy(), columns.numpy()].tolist() == stored.ravel().tolist()
 
-    def test_a_photograph_turned_by_exif(self, folder: Path, model: FakeModel) -> None:
+    def test_a_image_turned_by_exif(self, folder: Path, model: FakeModel) -> None:
         straight = open_model(folder).read(0)
         path = folder / "images" / "a ü.png"
         image = PIL.Image.open(path).copy()
@@ -302,7 +303,7 @@ class TestWrongModels:
 
     def test_a_file_is_missing(self, folder: Path, form: str) -> None:
         (folder / "sparse" / "0" / f"cameras.{form}").unlink()
-        with pytest.raises(DataError, match=rf"no file .*cameras\.{form}; a model has"):
+        with pytest.raises(DataError, match=rf"no file .*cameras\.{form}; a reconstruction has"):
             open_model(folder)
 
     def test_no_model(self, tmp_path: Path) -> None:
@@ -315,16 +316,16 @@ class TestWrongModels:
         model.write_text(folder / "sparse" / "1")
         data = open_model(folder)
         assert len(data.notes) == 1
-        assert "other models, too (1)" in data.notes[0]
+        assert "other reconstructions, too: 1" in data.notes[0]
         assert len(open_model(folder / "sparse" / "1")) == 2
 
     @pytest.mark.parametrize(
         ("change", "message"),
         [
             ("camera", "image 'b.png' has the unknown camera 55"),
-            ("pose", "image 'b.png' has a pose that is none"),
+            ("pose", "image 'b.png' has an invalid pose"),
             ("outside", "1 observations of 'b.png' lie outside its 40 × 30 pixels"),
-            ("point", "1 observations of 'b.png' are of 3D points that points3D lacks"),
+            ("point", "1 observations of 'b.png' are of 3D points that points3D does not have"),
         ],
     )
     def test_an_entry(self, tmp_path: Path, model: FakeModel, form: str, change: str, message: str) -> None:
@@ -341,7 +342,7 @@ class TestWrongModels:
         model.images[7] = (pose, camera, name, keypoints)
         model.write(tmp_path, form)
         data = open_model(tmp_path)
-        assert [message in str(fault) for fault in data.faults] == [True]
+        assert [message in str(problem) for problem in data.problems] == [True]
         assert len(data) == (1 if change in ("camera", "pose") else 2)
 
     @pytest.mark.parametrize("name", ["cameras", "images", "points3D"])
@@ -368,7 +369,7 @@ class TestWrongModels:
     def test_an_unknown_camera_model(self, tmp_path: Path, model: FakeModel) -> None:
         model.cameras[3] = (99, [1.0])
         model.write_binary(tmp_path)
-        with pytest.raises(DataError, match="camera 3 has the unknown model 99; export the model as text"):
+        with pytest.raises(DataError, match="camera 3 has the unknown model 99; export as text instead"):
             read_model(tmp_path)
 
     def test_a_camera_without_pixels(self, tmp_path: Path, model: FakeModel, form: str) -> None:
@@ -403,11 +404,11 @@ class TestWrongModels:
             file.write(line)
         data = open_model(tmp_path)
         assert len(data) == 2
-        assert len(data.faults) == 1
-        assert re.search(message, str(data.faults[0]))
+        assert len(data.problems) == 1
+        assert re.search(message, str(data.problems[0]))
 
     @pytest.mark.parametrize("wrong", ["camera", "photograph", "outside", "point"])
-    def test_a_model_that_is_wrong_throughout_gives_few_faults(
+    def test_a_model_that_is_wrong_throughout_gives_few_problems(
         self, tmp_path: Path, model: FakeModel, form: str, wrong: str
     ) -> None:
         pose, _, _, keypoints = model.images[7]
@@ -420,10 +421,10 @@ class TestWrongModels:
             name = f"{number}.png" if wrong == "photograph" else "b.png"
             model.images[number] = (pose, 55 if wrong == "camera" else 3, name, keypoints)
         model.write(tmp_path, form)
-        faults = open_model(tmp_path).faults
-        assert len(faults) == 51
-        assert "150 more faults" in faults[-1].message
-        assert_remedy(faults[0].message)
+        problems = open_model(tmp_path).problems
+        assert len(problems) == 51
+        assert "150 more problems" in problems[-1].message
+        assert_remedy(problems[0].message)
 
     def test_a_file_of_zeros_is_refused_at_once(self, tmp_path: Path, model: FakeModel) -> None:
         model.write_binary(tmp_path)

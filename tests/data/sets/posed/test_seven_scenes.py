@@ -1,4 +1,4 @@
-"""7-Scenes: depth and poses by hand, the colour camera beside the depth camera, splits, faults."""
+"""7-Scenes: depth and poses by hand, the colour camera beside the depth camera, splits, problems."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def open_registered(folder: Path) -> SevenScenes:
 def test_registered_depth_by_hand(tmp_path: Path) -> None:
     write_pair(tmp_path)
     data = open_registered(tmp_path)
-    assert (len(data), data.faults) == (1, [])
+    assert (len(data), data.problems) == (1, [])
     sample = data.read(0)
     assert sample.name == "000000-000004"
     # f = 10, 0.4 m to the right, wall at 2 m: 2 pixels to the left. The first two columns leave the image.
@@ -98,7 +98,7 @@ def test_a_turned_colour_camera_by_a_slow_reference(tmp_path: Path) -> None:
     np.testing.assert_allclose(R @ (world + aside) + t, depth1 + aside)
 
 
-def test_what_the_other_view_does_not_see_is_left_out(tmp_path: Path) -> None:
+def test_what_the_other_view_does_not_see_is_excluded(tmp_path: Path) -> None:
     write_pair(tmp_path)
     depth = np.full(HW, 2000, np.uint16)
     depth[:, 0], depth[0, 2], depth[5, 2] = 1000, 0, 65535
@@ -108,7 +108,7 @@ def test_what_the_other_view_does_not_see_is_left_out(tmp_path: Path) -> None:
     assert found == expected
 
 
-def test_pixels_beside_edges_and_unknown_ones_are_left_out(tmp_path: Path) -> None:
+def test_pixels_beside_edges_and_unknown_ones_are_excluded(tmp_path: Path) -> None:
     write_pair(tmp_path)
     depth = np.full(HW, 2000, np.uint16)
     depth[2, 7] = 0
@@ -137,13 +137,13 @@ def test_splits(tmp_path: Path) -> None:
         f"seq-02/{a}" for a in ("000000-000001", "000000-000002", "000001-000002")
     ]
     assert len(open_folder(root / "fire" / "seq-01", "train")) == 3
-    with pytest.raises(DataError, match="split 'test' is empty: the frames lie directly in"):
+    with pytest.raises(DataError, match="split 'test' is empty: the frames are directly in"):
         open_folder(root / "fire" / "seq-01", "test")
     (root / "fire" / "TrainSplit.txt").write_text("sequence1\nsequence9\nsevenths\n")
-    faults = [str(fault) for fault in open_folder(root, "train").faults]
+    problems = [str(problem) for problem in open_folder(root, "train").problems]
     path = root / "fire" / "TrainSplit.txt"
-    assert faults[0].startswith(f"{path}:2: there is no folder seq-09")
-    assert faults[1] == f"{path}:3: expected 'sequence' and a number, got 'sevenths'"
+    assert problems[0].startswith(f"{path}:2: there is no folder seq-09")
+    assert problems[1] == f"{path}:3: expected 'sequence' and a number, got 'sevenths'; correct it"
     (root / "fire" / "TestSplit.txt").unlink()
     with pytest.raises(DataError, match=r"cannot read split file \(or choose split all\) .*TestSplit.txt"):
         open_folder(root, "test")
@@ -169,18 +169,18 @@ def test_gaps(tmp_path: Path) -> None:
         open_folder(empty, "all")
 
 
-def test_missing_files_are_faults(tmp_path: Path) -> None:
+def test_missing_files_are_problems(tmp_path: Path) -> None:
     for number in range(4):
         write_frame(tmp_path, number)
     (tmp_path / "frame-000001.depth.png").unlink()
     (tmp_path / "frame-000002.pose.txt").unlink()
     data = open_folder(tmp_path, "train")
     assert [data.pair_name(i) for i in range(len(data))] == ["000000-000003"]
-    assert sorted(fault.path.name for fault in data.faults) == [
+    assert sorted(problem.path.name for problem in data.problems) == [
         "frame-000001.depth.png",
         "frame-000002.pose.txt",
     ]
-    assert all("no such file, though the frame has others" in fault.message for fault in data.faults)
+    assert all("no such file, though the frame has others" in problem.message for problem in data.problems)
 
 
 def test_every_file_is_listed_and_checked(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_wrong_poses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["000016-000032", "000504-000520", "000524-000536"])
 def test_the_sample(data_folder: Path, name: str) -> None:
     data = open_data("seven-scenes", data_folder / "rgbd_7scenes")
-    assert data.faults == []
+    assert data.problems == []
     assert len(data) == 2 * (20 * 5 - 15)
     (index,) = (i for i in range(len(data)) if data.pair_name(i) == name)
     sample = data.read(index)

@@ -1,4 +1,4 @@
-"""Strecha: a textured wall by hand, camera files, cameras for other image sizes, faults."""
+"""Strecha: a textured wall by hand, camera files, cameras for other image sizes, problems."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from support.photometric_rule import assert_photometric_rule
 from support.remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
+from ucn.data.sets.posed.posed_pairs import Array
 from ucn.data.sets.posed.strecha import Strecha, open_folder, read_camera
-from ucn.data.sets.posed.views import Array
 from ucn.errors import DataError, UcnError
 
 HW = (120, 160)
@@ -51,7 +51,7 @@ def write_scene(folder: Path, count: int = 4) -> None:
 def test_a_wall_by_hand(tmp_path: Path, index: int, name: str, pixels: float) -> None:
     write_scene(tmp_path)
     data = open_folder(tmp_path, "all")
-    assert (len(data), data.faults) == (6, [])
+    assert (len(data), data.problems) == (6, [])
     sample = data.read(index)
     assert sample.name == name
     assert len(sample) > 50
@@ -122,10 +122,10 @@ def test_wrong_cameras(tmp_path: Path, old: str, new: str, message: str) -> None
     assert_remedy(str(caught.value))
     data = open_folder(tmp_path, "all")
     assert len(data) == 3
-    (fault,) = data.faults
-    assert fault.path == path
-    assert fault.message.startswith("photo 0002.png left out: expected ")  # the file is not named again
-    assert fault.line == (int(message[1]) if message.startswith(":") else None)
+    (problem,) = data.problems
+    assert problem.path == path
+    assert problem.message.startswith("image 0002.png excluded: expected ")  # the file is not named again
+    assert problem.line == (int(message[1]) if message.startswith(":") else None)
 
 
 def test_scenes_and_angles(tmp_path: Path) -> None:
@@ -155,20 +155,23 @@ def test_no_two_photos_look_alike(tmp_path: Path) -> None:
     for i, angle in enumerate((0.0, 2.0, 4.0)):
         turn = np.array([[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]])
         write_camera(tmp_path / "gt_dense_cameras" / f"{i:04d}.jpg.camera", (i, 0, 0), turn)
-    with pytest.raises(DataError, match=r"split 'all' is empty: no two photos in .* look within 60 degrees"):
+    with pytest.raises(
+        DataError,
+        match=r"split 'all' is empty: no two images in .* have viewing directions within 60 degrees",
+    ):
         open_folder(tmp_path, "all")
 
 
-def test_missing_files_are_faults(tmp_path: Path) -> None:
+def test_missing_files_are_problems(tmp_path: Path) -> None:
     write_scene(tmp_path)
     (tmp_path / "gt_dense_cameras" / "0003.jpg.camera").unlink()
     data = open_folder(tmp_path, "all")
     assert len(data) == 3
-    assert "photo 0003.png left out: cannot read camera: no such file" in str(data.faults[0])
+    assert "image 0003.png excluded: cannot read camera: no such file" in str(data.problems[0])
     (tmp_path / "images" / "0000.png").unlink()
     data = open_folder(tmp_path, "all")
     assert len(data) == 0
-    assert "expected at least 3 photos with cameras" in str(data.faults[1])
+    assert "expected at least 3 images with cameras" in str(data.problems[1])
 
 
 def test_a_cropped_photo(tmp_path: Path) -> None:
@@ -176,7 +179,7 @@ def test_a_cropped_photo(tmp_path: Path) -> None:
     PIL.Image.fromarray(WALL[:100, :160]).save(tmp_path / "images" / "0000.png")
     data = open_folder(tmp_path, "all")
     message = (
-        r"0000.jpg.camera: expected a camera for 160 × 100 pixels, .* got 480 × 360; get the whole photo"
+        r"0000.jpg.camera: expected a camera for 160 × 100 pixels, .* got 480 × 360; get the whole image"
     )
     with pytest.raises(DataError, match=message):
         data.read(0)
@@ -209,7 +212,7 @@ def test_photos_without_texture(tmp_path: Path) -> None:
 def test_the_sample(data_folder: Path) -> None:
     data = open_data("strecha", data_folder / "strecha")
     assert isinstance(data, Strecha)
-    assert data.faults == []
+    assert data.problems == []
     assert len(data) == 41
     (index,) = (i for i in range(len(data)) if data.pair_name(i) == "fountain-P11/0003-0006")
     sample = data.read(index)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.remedy_rule import assert_remedy
-from support.semantic_files import write_picture, write_text
+from support.semantic_files import write_flat_image, write_text
 from ucn.data.catalogue import guess_data, open_data
 from ucn.data.checking import check_data
 from ucn.data.sets.semantic.cub import INFO, open_folder
@@ -33,7 +33,7 @@ def _write(folder: Path, **replaced: tuple[str, ...]) -> Path:
     root = folder / "CUB_200_2011"
     names = ("001.Albatross/a b", "001.Albatross/ä", "002.Auklet/c", "001.Albatross/d")
     for name, (width, height) in zip(names, ((40, 30), (16, 12), (20, 20), (20, 20)), strict=True):
-        write_picture(root / "images" / f"{name}.png", width, height)
+        write_flat_image(root / "images" / f"{name}.png", width, height)
     tables = {
         "images": tuple(f"{i} {name}.png" for i, name in zip((7, 9, 11, 12), names, strict=True)),
         "image_class_labels": ("7 1", "9 1", "11 2", "12 1"),
@@ -51,7 +51,7 @@ def _write(folder: Path, **replaced: tuple[str, ...]) -> Path:
 
 def test_two_rows_make_a_pair(tmp_path: Path) -> None:
     data = open_folder(_write(tmp_path / "with space ö"), "train")
-    assert len(data) == 1 and not data.faults and not data.notes
+    assert len(data) == 1 and not data.problems and not data.notes
     sample = data.read(0)
     assert sample.points0.tolist() == [[10.5, 20.25], [30, 8]]
     assert sample.points1.tolist() == [[12, 3], [5, 6]]
@@ -96,19 +96,19 @@ def test_cropping_keeps_the_box_and_all_visible_parts(tmp_path: Path) -> None:
         ("7 1 1.0 1.0 1", "image 7 has part 1 on line 1 already"),
     ],
 )
-def test_wrong_part_lines_are_named_and_left_out(tmp_path: Path, line: str, message: str) -> None:
+def test_wrong_part_lines_are_named_and_excluded(tmp_path: Path, line: str, message: str) -> None:
     locations = (*LOCATIONS[:2], *LOCATIONS[3:], line)
     data = open_folder(_write(tmp_path, part_locs=locations), "train")
     assert len(data) == 1 and len(data.read(0)) == 2
-    (fault,) = data.faults
-    assert fault.path.name == "part_locs.txt" and fault.line == 12 and message in fault.message
-    assert_remedy(fault.message)
+    (problem,) = data.problems
+    assert problem.path.name == "part_locs.txt" and problem.line == 12 and message in problem.message
+    assert_remedy(problem.message)
 
 
-def test_a_list_of_another_set_gives_few_faults(tmp_path: Path) -> None:
+def test_a_list_of_another_set_gives_few_problems(tmp_path: Path) -> None:
     strange = tuple(f"{i} 1 1.0 1.0 1" for i in range(1000, 1300))
     data = open_folder(_write(tmp_path, part_locs=(*LOCATIONS, *strange)), "train")
-    assert len(data.faults) == 51 and "250 more faults" in data.faults[-1].message
+    assert len(data.problems) == 51 and "250 more problems" in data.problems[-1].message
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_list_of_another_set_gives_few_faults(tmp_path: Path) -> None:
     [
         ("images", ("7 001.Albatross/a b.png", "9 ../ä.png"), "images.txt:2: expected a path inside"),
         ("images", ("7 001.Albatross/a b.png", "9 no.png"), "images.txt:2: no image file images/no.png"),
-        ("images", ("7 001.Albatross/a b.png", "7 001.Albatross/ä.png"), "images.txt:2: id 7 stands twice"),
+        ("images", ("7 001.Albatross/a b.png", "7 001.Albatross/ä.png"), "images.txt:2: id 7 is repeated"),
         ("images", ("7 001.Albatross/a b.png", "word"), "images.txt:2: expected 2 cells, got 'word'"),
         ("image_class_labels", ("7 1", "11 2", "12 1"), "images.txt:2: image 9 has no line in image_class_"),
         (
@@ -129,17 +129,17 @@ def test_a_list_of_another_set_gives_few_faults(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_lines_of_other_files(tmp_path: Path, table: str, lines: tuple[str, ...], message: str) -> None:
-    faults = open_folder(_write(tmp_path, **{table: lines}), "train").faults
-    assert any(message in str(fault) for fault in faults), [str(fault) for fault in faults]
-    for fault in faults:
-        assert_remedy(fault.message)
+    problems = open_folder(_write(tmp_path, **{table: lines}), "train").problems
+    assert any(message in str(problem) for problem in problems), [str(problem) for problem in problems]
+    for problem in problems:
+        assert_remedy(problem.message)
 
 
 def test_wrong_boxes_matter_where_they_are_used(tmp_path: Path) -> None:
     _write(tmp_path, bounding_boxes=("7 9.0 7.0 4.0 10.0", "9 1.0 1.0 9.0 inf"))
-    assert not open_folder(tmp_path, "train").faults
+    assert not open_folder(tmp_path, "train").problems
     data = open_folder(tmp_path, "train", crop=True)
-    assert [str(fault).rsplit("/", 1)[1] for fault in data.faults] == [
+    assert [str(problem).rsplit("/", 1)[1] for problem in data.problems] == [
         "bounding_boxes.txt:2: expected a finite number, got 'inf'; correct it"
     ]
     assert data.read(0).image1.shape == (3, 5, 8)  # the parts alone: x 5…12, y 3…7
@@ -173,20 +173,22 @@ def test_a_list_chooses_images_or_pairs(tmp_path: Path) -> None:
         "001.Albatross/d--001.Albatross/a b",
         "002.Auklet/c--001.Albatross/ä",
     ]
-    assert [fault.line for fault in data.faults] == [3]
+    assert [problem.line for problem in data.problems] == [3]
     write_text(pairs, "12 7")
     _write(tmp_path)
     with pytest.raises(DataError, match="names no image of the split"):
         open_folder(tmp_path, "train", list_file=str(pairs))
 
 
-def test_points_outside_are_faults_of_their_image_alone(tmp_path: Path) -> None:
+def test_points_outside_are_problems_of_their_image_alone(tmp_path: Path) -> None:
     locations = ("7 1 10.5 35.5 1", *LOCATIONS[1:])  # 6 px below an image of 40 × 30
     data = open_folder(_write(tmp_path, part_locs=locations), "all")
     report = check_data(data)
-    (fault,) = report.faults
-    assert fault.path.name == "a b.png"
-    assert "part_locs.txt:1: part 0 at (10.5, 35.5) lies 6.0 px outside its image of 40 × 30" in fault.message
+    (problem,) = report.problems
+    assert problem.path.name == "a b.png"
+    assert (
+        "part_locs.txt:1: part 0 at (10.5, 35.5) lies 6.0 px outside its image of 40 × 30" in problem.message
+    )
     assert report.read_count == 1  # the pair without that image
 
 
@@ -196,7 +198,7 @@ def test_real_birds(data_folder: Path) -> None:
     assert time.process_time() - began < 3
     assert guess_data(data_folder / "cub") == ["cub"]
     # 5,994 images, 29 or 30 of each of 200 classes.
-    assert len(data) == 86_826 and not data.faults
+    assert len(data) == 86_826 and not data.problems
     sample = data.read(0)
     assert sample.name.startswith("001.Black_footed_Albatross/Black_Footed_Albatross_0009_34--")
     assert sample.points0[0].tolist() == pytest.approx([72.62, 44.02])

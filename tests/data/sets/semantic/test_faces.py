@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from support.remedy_rule import assert_remedy
-from support.semantic_files import write_picture, write_text
+from support.semantic_files import write_flat_image, write_text
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data
 from ucn.data.sets.semantic.faces import mirror_points, open_folder, read_pts
@@ -19,7 +19,7 @@ def _lines(offset: float) -> list[str]:
 
 def _write(folder: Path, count: int = 2) -> Path:
     for i in range(count):
-        write_picture(folder / f"face {i}.png", 40 + i, 30)
+        write_flat_image(folder / f"face {i}.png", 40 + i, 30)
         write_text(folder / f"face {i}.pts", *_lines(i))
     return folder
 
@@ -30,7 +30,7 @@ def _official(lines: list[str], count: int = 68) -> list[str]:
 
 def test_bare_points_count_from_0(tmp_path: Path) -> None:
     data = open_folder(_write(tmp_path / "ö"), "all")
-    assert len(data) == 1 and not data.faults
+    assert len(data) == 1 and not data.problems
     sample = data.read(0)
     assert sample.points0[13].tolist() == [6, 3.5] and sample.points1[13].tolist() == [7, 3.5]
     assert len(sample) == 68 and sample.parts is not None and sample.parts.tolist() == list(range(68))
@@ -80,11 +80,11 @@ def test_missing_partners(tmp_path: Path) -> None:
     (tmp_path / "face 2.pts").unlink()
     data = open_folder(tmp_path, "all")
     assert len(data) == 0
-    assert [str(fault) for fault in data.faults] == [
+    assert [str(problem) for problem in data.problems] == [
         f"{tmp_path / 'face 1.pts'}: no image face 1.jpg or face 1.png beside it; copy it there, or remove "
         "this file"
     ]
-    assert data.notes == ["1 images have no .pts file; left out"]
+    assert data.notes == ["1 images have no .pts file; excluded"]
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,15 @@ def test_wrong_files(tmp_path: Path, lines: list[str], message: str) -> None:
     data = open_folder(tmp_path, "all")
     with pytest.raises(DataError, match=message):
         data.read(0)
-    (fault,) = check_data(data).faults
-    assert fault.path.name == "face 0.pts"
-    assert_remedy(fault.message)
+    (problem,) = check_data(data).problems
+    assert problem.path.name == "face 0.pts"
+    assert_remedy(problem.message)
 
 
-def test_a_damaged_image_is_not_its_points_fault(tmp_path: Path) -> None:
+def test_a_damaged_image_is_not_its_points_problem(tmp_path: Path) -> None:
     (_write(tmp_path) / "face 1.png").write_bytes(b"no image")
     report = check_data(open_folder(tmp_path, "all"))
-    assert [fault.path.name for fault in report.faults] == ["face 1.png"]
+    assert [problem.path.name for problem in report.problems] == ["face 1.png"]
 
 
 def test_text_that_is_none(tmp_path: Path) -> None:

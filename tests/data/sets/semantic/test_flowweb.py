@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.remedy_rule import assert_remedy
-from support.semantic_files import write_mat, write_picture
+from support.semantic_files import write_flat_image, write_mat
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data
 from ucn.data.sets.semantic.flowweb import PART_NAMES, open_folder
@@ -27,7 +27,7 @@ STATUS1 = [0, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 0]
 def _write(folder: Path, count: int = 2, **replaced: Any) -> Path:
     root = folder / "data/car_set_1"
     for i in range(count):
-        write_picture(root / f"{i:03}.jpg", 30, 25)
+        write_flat_image(root / f"{i:03}.jpg", 30, 25)
         values = _keypoints(1.5 * i, STATUS1 if i else STATUS0) | (replaced if i == 0 else {})
         write_mat(root / f"{i:03}.mat", values | {"mask": np.ones((25, 30), np.uint8)}, is_packed=True)
     return folder
@@ -35,7 +35,7 @@ def _write(folder: Path, count: int = 2, **replaced: Any) -> Path:
 
 def test_parts_visible_in_both(tmp_path: Path) -> None:
     data = open_folder(_write(tmp_path / "ö ä"), "all")
-    assert len(data) == 1 and not data.faults
+    assert len(data) == 1 and not data.problems
     sample = data.read(0)
     assert sample.points0.tolist() == [[1, 2], [5, 10], [8, 16], [9, 18]]
     assert sample.points1.tolist() == [[2.5, 2], [6.5, 10], [9.5, 16], [10.5, 18]]
@@ -48,7 +48,7 @@ def test_parts_visible_in_both(tmp_path: Path) -> None:
     assert data.part_names_of("dragon") == []
 
 
-def test_parts_outside_the_cut_are_left_out(tmp_path: Path) -> None:
+def test_parts_outside_the_crop_are_excluded(tmp_path: Path) -> None:
     keypoints = _keypoints(0, STATUS0)["keypts"]
     keypoints[:, 1], keypoints[:, 5] = (-40, 3), (30.4, 24.5)
     data = open_folder(_write(tmp_path, keypts=keypoints), "all")
@@ -85,7 +85,7 @@ def test_splits_are_within_sets(tmp_path: Path) -> None:
         open_folder(_write(tmp_path / "two"), "test")
 
 
-def test_no_parts_at_all_is_no_fault(tmp_path: Path) -> None:
+def test_no_parts_at_all_is_no_problem(tmp_path: Path) -> None:
     data = open_folder(_write(tmp_path, keypts=np.zeros((0, 0)), keypts_status=np.zeros((0, 0))), "all")
     assert len(data.read(0)) == 0 and check_data(data).is_good
 
@@ -104,15 +104,15 @@ def test_wrong_files(tmp_path: Path, values: dict[str, Any], message: str) -> No
     with pytest.raises(DataError, match=message) as caught:
         data.read(0)
     assert_remedy(str(caught.value))
-    assert [fault.path.name for fault in check_data(data).faults] == ["000.mat"]
+    assert [problem.path.name for problem in check_data(data).problems] == ["000.mat"]
 
 
 def test_missing_images(tmp_path: Path) -> None:
     (_write(tmp_path, 3) / "data/car_set_1/001.jpg").unlink()
     data = open_folder(tmp_path, "all")
     assert len(data) == 1
-    assert [fault.message for fault in data.faults] == [
-        "no image 001.jpg beside it; copy it there, or remove this file"
+    assert [problem.message for problem in data.problems] == [
+        "no image car_set_1/001.jpg or .png; copy it there, or remove this file"
     ]
     with pytest.raises(DataError, match="does not have the expected layout"):
         open_folder(tmp_path / "data/car_set_1", "all")
@@ -120,7 +120,7 @@ def test_missing_images(tmp_path: Path) -> None:
 
 def test_real_cars(data_folder: Path) -> None:
     data = open_data("flowweb", data_folder / "flowweb_toy")
-    assert len(data) == 190 and not data.faults
+    assert len(data) == 190 and not data.problems
     report = check_data(data, max_pairs=20)
     assert report.is_good and not report.notes
     # Cars from the front: headlights (8, 9) below the upper corners of the windscreen (4, 5), left of right.

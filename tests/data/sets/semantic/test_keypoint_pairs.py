@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.semantic_files import write_picture, write_text
-from ucn.data.pairs import Fault, PairData
+from support.semantic_files import write_flat_image, write_text
+from ucn.data.pairs import PairData, Problem, limit_problems
 from ucn.data.sets.semantic.image_lists import OUTSIDE_SPLIT, find_table, read_image_list, read_table
-from ucn.data.sets.semantic.keypoint_pairs import KeypointData, first_share, shorten
-from ucn.data.sets.semantic.pair_counting import GroupPairs, ListedPairs, unrank_pair
-from ucn.data.sets.semantic.parts import Example, Keypoints, mirror_by_names, object_window, put_on_image
+from ucn.data.sets.semantic.keypoint_pairs import (
+    GroupPairs,
+    KeypointData,
+    ListedPairs,
+    training_count,
+    unrank_pair,
+)
+from ucn.data.sets.semantic.parts import Example, Keypoints, clamp_to_image, mirror_by_names, object_window
 from ucn.errors import DataError, ImageReadError
 
 Spots = list[tuple[float, float] | None]
@@ -43,7 +48,7 @@ class MemoryParts(KeypointData):
 
 def _memory(root: Path, spots: dict[str, Spots], **options: object) -> MemoryParts:
     for i, name in enumerate(spots):
-        write_picture(root / f"{name}.png", 8 + i, 6 + i, grey=10 * i)
+        write_flat_image(root / f"{name}.png", 8 + i, 6 + i, grey=10 * i)
     return MemoryParts(root, spots, **options)
 
 
@@ -92,13 +97,13 @@ def _points(*spots: tuple[float, float], hidden: tuple[int, ...] = ()) -> Keypoi
 
 
 def test_points_near_the_border_are_moved_onto_it() -> None:
-    placed, note = put_on_image(_points((-1.4, 2), (10.5, 6.5), (0, 0), (9.5, -0.5)), (6, 10))
+    placed, note = clamp_to_image(_points((-1.4, 2), (10.5, 6.5), (0, 0), (9.5, -0.5)), (6, 10))
     assert placed.points.tolist() == [[-0.5, 2], [9.5, 5.5], [0, 0], [9.5, -0.5]]
     assert placed.is_visible.all() and not note
 
 
 def test_points_farther_out_count_as_not_visible_with_a_note() -> None:
-    placed, note = put_on_image(_points((-4, 5), (3, 3), (99, 54.5)), (50, 100))
+    placed, note = clamp_to_image(_points((-4, 5), (3, 3), (99, 54.5)), (50, 100))
     assert placed.is_visible.tolist() == [False, True, False]
     assert note == (
         "a.pts:11: part 0 at (-4, 5) (and 1 more parts) lies 3.5 px outside its image of 100 × 50 pixels; "
@@ -110,20 +115,20 @@ def test_points_far_out_are_refused() -> None:
     with pytest.raises(
         DataError, match=r"^a.pts:12: part 1 at \(-6, 5\) lies 5.5 px outside its image of 100 × 50"
     ):
-        put_on_image(_points((3, 3), (-6, 5)), (50, 100))
+        clamp_to_image(_points((3, 3), (-6, 5)), (50, 100))
     with pytest.raises(
         DataError, match=r"outside its image of .*; the image was resized or is another one: put"
     ):
-        put_on_image(_points((math.nan, 5)), (50, 100))
+        clamp_to_image(_points((math.nan, 5)), (50, 100))
 
 
 def test_points_that_are_not_visible_may_lie_anywhere() -> None:
-    placed, note = put_on_image(_points((-600, 5), (math.nan, 0), (1, 1), hidden=(0, 1)), (50, 100))
+    placed, note = clamp_to_image(_points((-600, 5), (math.nan, 0), (1, 1), hidden=(0, 1)), (50, 100))
     assert placed.is_visible.tolist() == [False, False, True] and not note
 
 
 def test_an_unlimited_share_hides_without_a_word() -> None:
-    placed, note = put_on_image(_points((-600, 5), (1, 1)), (50, 100), math.inf)
+    placed, note = clamp_to_image(_points((-600, 5), (1, 1)), (50, 100), math.inf)
     assert placed.is_visible.tolist() == [False, True] and not note
 
 
@@ -273,7 +278,7 @@ def test_split_off_holds_out_whole_groups_of_listed_pairs(tmp_path: Path) -> Non
     assert isinstance(training, KeypointData) and isinstance(validation, KeypointData)
 
 
-def test_pairs_are_left_out_one_by_one_or_with_their_second_image(tmp_path: Path) -> None:
+def test_pairs_are_excluded_one_by_one_or_with_their_second_image(tmp_path: Path) -> None:
     spots: dict[str, Spots] = {f"a/{i}": [(1, 1), (2, 2), (3, 3)] for i in range(4)}
     listed = MemoryParts(tmp_path, spots, pairs=[(0, 1), (0, 2), (3, 2)]).without_pairs({1})
     assert [listed.pair_name(i) for i in range(len(listed))] == ["a/0--a/1", "a/3--a/2"]
@@ -326,8 +331,8 @@ def test_files_are_listed_once_and_checked(tmp_path: Path) -> None:
 
 
 def test_hidden_points_are_noted_once(tmp_path: Path) -> None:
-    write_picture(tmp_path / "a/1.png", 100, 50)
-    write_picture(tmp_path / "a/2.png", 100, 50)
+    write_flat_image(tmp_path / "a/1.png", 100, 50)
+    write_flat_image(tmp_path / "a/2.png", 100, 50)
     data = MemoryParts(tmp_path, {"a/1": [(1, 2), (-4, 1)], "a/2": [(1, 2), (1, 1)]})
     assert [len(data.read(0)) for _ in range(3)] == [1, 1, 1]
     assert len(data.notes) == 1 and "counts as not visible" in data.notes[0]
@@ -338,15 +343,17 @@ def test_a_set_can_be_handed_to_another_process(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(data)).read(0).points0.tolist() == [[1, 2]]
 
 
-def test_many_faults_are_shortened() -> None:
-    faults = [Fault(Path("a"), "wrong", line) for line in range(200)]
-    assert len(shorten(faults)) == 51
-    assert shorten(faults)[-1].message == "150 more faults of this kind; the first are named above"
-    assert shorten(faults[:50]) == faults[:50]
+def test_many_problems_are_limit_problemsed() -> None:
+    problems = [Problem(Path("a"), "wrong", line) for line in range(200)]
+    assert len(limit_problems(problems)) == 51
+    assert (
+        limit_problems(problems)[-1].message == "150 more problems of this kind; the first are listed above"
+    )
+    assert limit_problems(problems[:50]) == problems[:50]
 
 
 def test_four_fifths_are_for_training() -> None:
-    assert [first_share(count) for count in (0, 1, 2, 5, 20, 500)] == [0, 0, 1, 4, 16, 400]
+    assert [training_count(count) for count in (0, 1, 2, 5, 20, 500)] == [0, 0, 1, 4, 16, 400]
 
 
 def test_a_list_of_images(tmp_path: Path) -> None:
@@ -354,17 +361,17 @@ def test_a_list_of_images(tmp_path: Path) -> None:
     rows = {"x": 0, "2": 1, "y": 1, "old": OUTSIDE_SPLIT}
     chosen = read_image_list(tmp_path, "list ö.txt", rows)
     assert chosen.rows == [0, 1] and chosen.pairs is None
-    assert [(fault.line, fault.message) for fault in chosen.faults] == [
-        (4, "expected an image or two of them: the set has no image 'z'")
+    assert [(problem.line, problem.message) for problem in chosen.problems] == [
+        (4, "expected one or two images: the set has no image 'z'; correct the line")
     ]
-    assert chosen.notes == [f"{path}: 1 lines name images that are not of the split; left out"]
+    assert chosen.notes == [f"{path}: 1 lines name images that are not of the split; excluded"]
 
 
 def test_a_list_of_pairs(tmp_path: Path) -> None:
     path = write_text(tmp_path / "list.txt", "x y", "y,x", "x y", "x", "x y z")
     chosen = read_image_list(tmp_path / "elsewhere", str(path), {"x": 0, "y": 1, "z": 2})
     assert chosen.pairs == [(0, 1), (1, 0)] and chosen.rows == []
-    assert [fault.line for fault in chosen.faults] == [5, 4]
+    assert [problem.line for problem in chosen.problems] == [5, 4]
 
 
 def test_lists_that_cannot_be_used(tmp_path: Path) -> None:
@@ -384,5 +391,5 @@ def test_tables_of_pairs(tmp_path: Path) -> None:
     assert list(read_table(bare)) == [(1, ["a.JPG", "b.jpg"])]
     (tmp_path / "set").mkdir()
     assert find_table(tmp_path / "set", ["s.csv", "t.csv"], "table") == path
-    with pytest.raises(DataError, match=r"no table in .*: expected s.csv or u.csv"):
+    with pytest.raises(DataError, match=r"no table: expected s.csv or u.csv in "):
         find_table(tmp_path / "set", ["s.csv", "u.csv"], "table")

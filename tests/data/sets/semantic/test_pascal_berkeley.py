@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from support.remedy_rule import assert_remedy
-from support.semantic_files import write_picture, write_text
+from support.semantic_files import write_flat_image, write_text
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data
 from ucn.data.sets.semantic import pascal_berkeley
@@ -33,14 +33,14 @@ def _xml(
 def _write(folder: Path, images: str = "JPEGImages") -> Path:
     for i, marks in enumerate((CAT0, CAT1)):
         name = f"2008_00000{i}"
-        write_picture(folder / images / f"{name}.jpg", 50, 40 + i)
+        write_flat_image(folder / images / f"{name}.jpg", 50, 40 + i)
         write_text(folder / f"annotations/cat/{name}_1.xml", _xml(name, marks))
     return folder
 
 
 def test_the_object_is_cut_out(tmp_path: Path) -> None:
     data = open_folder(_write(tmp_path / "ö ä"), "all")
-    assert len(data) == 1 and not data.faults
+    assert len(data) == 1 and not data.problems
     sample = data.read(0)
     # Image 0: bounds 8…20 × 6…16 hold all parts. Image 1: parts from (5, 6) widen them to 5…20.
     assert sample.image0.shape == (3, 11, 13) and sample.image1.shape == (3, 11, 16)
@@ -55,7 +55,7 @@ def test_the_object_is_cut_out(tmp_path: Path) -> None:
     assert sample.name == "cat/2008_000000_1--cat/2008_000001_1"
 
 
-def test_whole_photographs(tmp_path: Path) -> None:
+def test_whole_images(tmp_path: Path) -> None:
     sample = open_folder(_write(tmp_path), "all", crop=False).read(0)
     assert sample.image0.shape == (3, 40, 50)
     assert sample.points0.tolist() == [[10.5, 8], [14, 12.25]] and sample.pck_length == 50
@@ -69,7 +69,7 @@ def test_images_may_lie_where_the_archive_has_them(tmp_path: Path, images: str) 
 def test_splits_share_no_image(tmp_path: Path) -> None:
     for i in range(60):
         name = f"2008_{i:06}"
-        write_picture(tmp_path / f"JPEGImages/{name}.jpg", 10, 10)
+        write_flat_image(tmp_path / f"JPEGImages/{name}.jpg", 10, 10)
         for category in ("cat", "dog"):
             for n in (1, 2):
                 write_text(tmp_path / f"annotations/{category}/{name}_{n}.xml", _xml(name, []))
@@ -84,14 +84,14 @@ def test_splits_share_no_image(tmp_path: Path) -> None:
     assert held.isdisjoint(path for i in range(len(training)) for path in training.image_paths(i))
 
 
-def test_later_people_are_left_out(tmp_path: Path) -> None:
+def test_later_people_are_excluded(tmp_path: Path) -> None:
     for year in (2007, 2008, 2009):
         name = f"{year}_000001"
-        write_picture(tmp_path / f"JPEGImages/{name}.jpg", 10, 10)
+        write_flat_image(tmp_path / f"JPEGImages/{name}.jpg", 10, 10)
         write_text(tmp_path / f"annotations/person/{name}_1.xml", _xml(name, []))
     data = open_folder(tmp_path, "all")
     assert len(data) == 1
-    assert data.notes == ["1 people of photographs after 2008, which are not cleaned, left out"]
+    assert data.notes == ["1 people in images after 2008, which are not cleaned, excluded"]
     assert len(open_folder(tmp_path, "all", uncleaned=True)) == 3
 
 
@@ -100,7 +100,7 @@ def test_a_list_chooses_objects(tmp_path: Path) -> None:
     write_text(tmp_path / "pairs.txt", "cat/2008_000001_1.xml cat/2008_000000_1", "cat/2008_000009_1")
     data = open_folder(tmp_path, "all", list_file="pairs.txt")
     assert data.pair_name(0) == "cat/2008_000001_1--cat/2008_000000_1" and len(data) == 1
-    assert [fault.line for fault in data.faults] == [2]
+    assert [problem.line for problem in data.problems] == [2]
 
 
 def test_names_of_all_classes_have_mirrors() -> None:
@@ -138,7 +138,7 @@ def test_wrong_annotations(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         data.read(0)
     assert_remedy(str(caught.value))
-    assert [fault.path.name for fault in check_data(data).faults] == ["2008_000000_1.xml"]
+    assert [problem.path.name for problem in check_data(data).problems] == ["2008_000000_1.xml"]
 
 
 def test_hidden_document_types_and_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_unknown_names_are_noted(tmp_path: Path) -> None:
     write_text(path, _xml("2008_000000", [*CAT0, ("Horn", 1, 1, 1)]))
     data = open_folder(tmp_path, "all")
     assert len(data.read(0)) == 2
-    assert data.notes == [f"{path}: a cat has no part 'Horn'; left out"]
+    assert data.notes == [f"{path}: a cat has no part 'Horn'; ignored"]
 
 
 def test_entries_without_image_or_class(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_entries_without_image_or_class(tmp_path: Path) -> None:
     write_text(tmp_path / "annotations/unicorn/2008_000000_1.xml", _xml("2008_000000", []))
     data = open_folder(tmp_path, "all")
     assert len(data) == 1
-    assert [fault.message for fault in data.faults] == [
+    assert [problem.message for problem in data.problems] == [
         "no image JPEGImages/2008_000007.jpg; get it, or remove this file",
         "'unicorn' is none of the 20 classes of PASCAL VOC; remove the file",
     ]
@@ -178,6 +178,6 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
         open_folder(tmp_path, "all")
     with pytest.raises(DataError, match="does not have the expected layout"):
         open_folder(tmp_path / "annotations", "all")
-    write_picture(tmp_path / "JPEGImages/2008_000000.jpg", 10, 10)
+    write_flat_image(tmp_path / "JPEGImages/2008_000000.jpg", 10, 10)
     with pytest.raises(DataError, match=r"split 'all' of .* has no pairs; looked for two objects"):
         open_data("pascal-berkeley", tmp_path, "all")

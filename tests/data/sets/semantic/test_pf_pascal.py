@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.remedy_rule import assert_remedy
-from support.semantic_files import write_mat, write_picture, write_text
+from support.semantic_files import write_flat_image, write_mat, write_text
 from ucn.data.checking import check_data
 from ucn.data.sets.semantic.pf_pascal import open_folder
 from ucn.errors import DataError
@@ -24,7 +24,7 @@ def _write(folder: Path) -> Path:
         "cat/2008_02": ([(9, 9)], [8, 8, 9, 9]),
     }
     for i, (name, (points, box)) in enumerate(objects.items()):
-        write_picture(root / "JPEGImages" / f"{name.split('/')[1]}.jpg", 30 + i, 50)
+        write_flat_image(root / "JPEGImages" / f"{name.split('/')[1]}.jpg", 30 + i, 50)
         write_mat(root / "Annotations" / f"{name}.mat", {"kps": np.array(points), "bbox": np.array([box])})
     return folder
 
@@ -36,7 +36,7 @@ def _replace(folder: Path, **values: Any) -> None:
 
 def test_all_pairs_of_a_class(tmp_path: Path) -> None:
     data = open_folder(_write(tmp_path / "ä b"), "all")
-    assert len(data) == 3 and not data.faults
+    assert len(data) == 3 and not data.problems
     sample = data.read(0)
     assert sample.points0.tolist() == [[1, 2], [5, 6]] and sample.points1.tolist() == [[3, 4], [7, 8.5]]
     assert sample.pck_length == 50  # the longest side of image 1
@@ -62,7 +62,7 @@ def test_pairs_of_tables(tmp_path: Path) -> None:
     names = ["bird/2008_03--bird/2008_02", "bird/2008_01--bird/2008_02"]
     assert [data.pair_name(i) for i in range(len(data))] == names
     assert data.read(0).points0.tolist() == [[5, 5], [7, 9]]  # from the annotations, in their order
-    assert [(fault.line, re.split("[,;]", fault.message)[0]) for fault in data.faults] == [
+    assert [(problem.line, re.split("[,;]", problem.message)[0]) for problem in data.problems] == [
         (4, "the set has no annotated image '2008_01' of cat"),
         (5, "expected image 0"),
         (6, "expected image 0"),
@@ -76,9 +76,9 @@ def test_training_pairs_to_be_mirrored_are_taken_once(tmp_path: Path) -> None:
         tmp_path / "trn_pairs.csv", "source_image,target_image,class,flip", f"{row},0", f"{row},1"
     )
     data = open_folder(tmp_path, "train")
-    assert len(data) == 1 and not data.faults
-    assert data.notes == [f"{path}: 1 lines repeat a pair (to be mirrored); left out"]
-    with pytest.raises(DataError, match=r"no table of pairs for split 'val' in .*: expected val_pairs\.csv"):
+    assert len(data) == 1 and not data.problems
+    assert data.notes == [f"{path}: 1 lines repeat a pair (to be mirrored); excluded"]
+    with pytest.raises(DataError, match=r"no table of pairs for split 'val': expected val_pairs\.csv"):
         open_folder(tmp_path, "val")
 
 
@@ -118,8 +118,9 @@ def test_missing_images_and_empty_splits(tmp_path: Path) -> None:
     root = _write(tmp_path) / "PF-dataset-PASCAL"
     (root / "JPEGImages/2008_01.jpg").unlink()
     data = open_folder(root, "all")
-    assert [str(f) for f in data.faults] == [
-        f"{root}/Annotations/bird/2008_01.mat: no image JPEGImages/2008_01.jpg; get it, or remove this file"
+    assert [str(f) for f in data.problems] == [
+        f"{root}/Annotations/bird/2008_01.mat: no image JPEGImages/2008_01.jpg or .png; "
+        "copy it there, or remove this file"
     ]
     write_text(root / "test_pairs.csv", "source_image,target_image,class")
     (root / "Annotations/bird/2008_01.mat").unlink()

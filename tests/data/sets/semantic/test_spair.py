@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.remedy_rule import assert_remedy
-from support.semantic_files import write_picture, write_text
+from support.semantic_files import write_flat_image, write_text
 from ucn.data.checking import check_data
 from ucn.data.sets.semantic.spair import mirror_table, open_folder
 from ucn.errors import DataError
@@ -32,8 +32,8 @@ VALUES: dict[str, Any] = {
 
 def _write(folder: Path, values: dict[str, Any] | str | None = None, separator: str = ":") -> Path:
     root = folder / "SPair-71k"
-    write_picture(root / "JPEGImages/dog/2008_01.jpg", 40, 30)
-    write_picture(root / "JPEGImages/dog/2008_02.jpg", 20, 50)
+    write_flat_image(root / "JPEGImages/dog/2008_01.jpg", 40, 30)
+    write_flat_image(root / "JPEGImages/dog/2008_02.jpg", 20, 50)
     write_text(root / "Layout/large/trn.txt", PAIR)
     text = values if isinstance(values, str) else json.dumps(VALUES | (values or {}))
     write_text(root / f"PairAnnotation/trn/{PAIR.replace(':', separator)}.json", text)
@@ -43,7 +43,7 @@ def _write(folder: Path, values: dict[str, Any] | str | None = None, separator: 
 @pytest.mark.parametrize("separator", [":", "_"])
 def test_a_listed_pair(tmp_path: Path, separator: str) -> None:
     data = open_folder(_write(tmp_path / "ö ä", separator=separator), "train")
-    assert len(data) == 1 and not data.faults
+    assert len(data) == 1 and not data.problems
     sample = data.read(0)
     assert sample.name == PAIR
     assert sample.points0.tolist() == VALUES["src_kps"] and sample.points1.tolist() == VALUES["trg_kps"]
@@ -115,7 +115,7 @@ def test_a_pair_without_points(tmp_path: Path) -> None:
         ({"kps_ids": ["0", "1", "30"]}, "expected kps_ids, different ids below 30"),
         ({"kps_ids": "012"}, "expected kps_ids"),
         ({"trg_bndbox": [1, 2, 3]}, "trg_bndbox: expected 4 finite numbers"),
-        ({"mirror": 1}, "as it was taken, got a mirrored one"),
+        ({"mirror": 1}, "unmirrored pair, got a mirrored one"),
         ({"src_kps": [[1, 2], [300, 20], [5, 6]]}, r"part 1 at \(300, 20\) lies 260.5 px outside its image"),
     ],
 )
@@ -124,7 +124,7 @@ def test_wrong_annotations(tmp_path: Path, values: dict[str, Any] | str, message
     with pytest.raises(DataError, match=message) as caught:
         data.read(0)
     assert_remedy(str(caught.value))
-    assert [fault.path.suffix for fault in check_data(data).faults] == [".json"]
+    assert [problem.path.suffix for problem in check_data(data).problems] == [".json"]
 
 
 @pytest.mark.parametrize(
@@ -134,15 +134,15 @@ def test_wrong_annotations(tmp_path: Path, values: dict[str, Any] | str, message
         ("1-../x-2008_02:dog", "expected NUMBER-NAME0-NAME1:CLASS"),
         ("000002-2008_01-2008_03:dog", "there is no JPEGImages/dog/2008_03.jpg"),
         ("000002-2008_01-2008_02:dog", "there is no PairAnnotation/trn/000002-2008_01-2008_02:dog.json"),
-        (PAIR, "the pair of line 1 again"),
+        (PAIR, "repeats the pair of line 1"),
     ],
 )
 def test_wrong_lines_of_a_list(tmp_path: Path, line: str, message: str) -> None:
     write_text(_write(tmp_path) / "SPair-71k/Layout/large/trn.txt", PAIR, line)
     data = open_folder(tmp_path, "train")
     assert len(data) == 1
-    (fault,) = data.faults
-    assert fault.path.name == "trn.txt" and fault.line == 2 and message in fault.message
+    (problem,) = data.problems
+    assert problem.path.name == "trn.txt" and problem.line == 2 and message in problem.message
 
 
 def test_splits_and_layouts(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_splits_and_layouts(tmp_path: Path) -> None:
         open_folder(root, "train").read(1)
 
 
-def test_a_damaged_image_is_not_its_annotations_fault(tmp_path: Path) -> None:
+def test_a_damaged_image_is_not_its_annotations_problem(tmp_path: Path) -> None:
     data = open_folder(_write(tmp_path), "train")
     (tmp_path / "SPair-71k/JPEGImages/dog/2008_02.jpg").write_bytes(b"no image")
-    assert [fault.path.name for fault in check_data(data).faults] == ["2008_02.jpg"]
+    assert [problem.path.name for problem in check_data(data).problems] == ["2008_02.jpg"]

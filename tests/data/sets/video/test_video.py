@@ -1,4 +1,4 @@
-"""Video: a texture that moves by a known shift is tracked to it, whichever frame a decoder jumps to."""
+"""Videos: a texture that moves by a known shift is tracked to it, whichever frame a decoder seeks to."""
 
 import os
 import pickle
@@ -17,8 +17,8 @@ from support.photometric_rule import assert_photometric_rule
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, skip_bad
 from ucn.data.sets.video import frames as video_frames
-from ucn.data.sets.video.clips import VideoData, open_folder, track_points
-from ucn.data.sets.video.frames import Clip, FrameFolder
+from ucn.data.sets.video.frames import FrameFolder, Video
+from ucn.data.sets.video.tracking import VideoData, open_folder, track_points
 from ucn.errors import DataError
 from ucn.types import PairSample
 
@@ -73,11 +73,11 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-class TestClips:
-    def test_pairs_of_a_clip(self, folder: Path) -> None:
+class TestVideos:
+    def test_pairs_of_a_video(self, folder: Path) -> None:
         data = open_data("video", folder)
         assert len(data) == 4  # 0-5, 5-10, 10-15, 15-20 of 24 frames
-        assert data.faults == []
+        assert data.problems == []
         assert data.notes == []
         assert data.pair_name(2) == "clip é.avi/000010--000015"
         clip = folder / "clip é.avi"
@@ -113,13 +113,13 @@ class TestClips:
         for index in (30, 3, 17, 18, 0, 34):
             assert_moved(data.read(index), 5, tolerance=0.5)
 
-    def test_a_clip_itself(self, folder: Path) -> None:
+    def test_a_video_itself(self, folder: Path) -> None:
         data = open_data("video", folder / "clip é.avi")
         assert data.root == folder
         assert len(data) == 4
         assert data.pair_name(0) == "clip é.avi/000000--000005"
 
-    def test_several_clips(self, folder: Path) -> None:
+    def test_several_videos(self, folder: Path) -> None:
         write_clip(folder / "a.avi", 12)
         write_clip(folder / "z short.avi", 3)
         PIL.Image.new("RGB", SIZE).save(folder / "thumbnail.png")
@@ -138,20 +138,20 @@ class TestClips:
         data = open_folder(folder, "all")
         report = check_data(data)
         assert report.is_good
-        assert report.file_counts == {"clip": 1}
+        assert report.file_counts == {"video": 1}
         content = (folder / "clip é.avi").read_bytes()
         (folder / "clip é.avi").write_bytes(content[: len(content) // 2])
         report = check_data(data)
-        assert [fault.path.name for fault in report.faults] == ["clip é.avi"]
-        assert "cannot be decoded, though it could before" in report.faults[0].message
+        assert [problem.path.name for problem in report.problems] == ["clip é.avi"]
+        assert "could be decoded only once" in report.problems[0].message
         assert len(skip_bad(data, report)) == 0
 
     def test_too_many_frames(self, folder: Path) -> None:
         data = open_folder(folder, "all", max_frames=12)
         assert len(data) == 2
-        assert ["frames beyond 12 are left out" in note for note in data.notes] == [True]
+        assert ["frames beyond 12 are not used" in note for note in data.notes] == [True]
 
-    def test_validation_is_the_end_of_the_clip(self, folder: Path) -> None:
+    def test_validation_is_the_end_of_the_video(self, folder: Path) -> None:
         training, validation = open_folder(folder, "all", gap=1, step=1).split_off(0.25)
         assert validation.pair_name(0) == "clip é.avi/000018--000019"
         assert training.pair_name(len(training) - 1) == "clip é.avi/000016--000017"
@@ -173,7 +173,7 @@ class TestFrames:
         assert_moved(data.read(1), 3)
         (tmp_path / "002.png").write_bytes(b"no image")
         report = check_data(data)
-        assert [fault.path.name for fault in report.faults] == ["002.png"]
+        assert [problem.path.name for problem in report.problems] == ["002.png"]
         assert [skip_bad(data, report).pair_name(i) for i in range(2)] == [
             "003.png--006.png",
             "004.png--007.png",
@@ -225,7 +225,7 @@ class TestTracking:
         kept, _ = track_points(greys, 200, 1.0)
         assert len(kept) < 0.2 * len(whole)
 
-    def test_points_that_leave_the_picture_are_dropped(self) -> None:
+    def test_points_that_leave_the_image_are_dropped(self) -> None:
         texture = make_texture()
         greys = [
             cv2.cvtColor(make_frame(texture, time), cv2.COLOR_BGR2GRAY).astype(np.uint8) for time in range(30)
@@ -274,34 +274,34 @@ class _LyingCapture:
         return True, np.full((48, 64, 3), self.place % 256, np.uint8)
 
 
-class TestJumps:
+class TestSeeking:
     @pytest.fixture
-    def clip(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clip:
+    def clip(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Video:
         (tmp_path / "clip.mp4").write_bytes(b"\0" * 100)
         monkeypatch.setattr(_LyingCapture, "opened", 0)
         monkeypatch.setattr(_LyingCapture, "jumps", 0)
         monkeypatch.setattr(cv2, "VideoCapture", _LyingCapture)
-        return Clip(tmp_path / "clip.mp4", 1000)
+        return Video(tmp_path / "clip.mp4", 1000)
 
-    def test_the_frame_that_was_asked_for_comes(self, clip: Clip) -> None:
+    def test_the_frame_that_was_requested_comes(self, clip: Video) -> None:
         assert len(clip) == 300
         for number in np.random.default_rng(0).integers(0, 300, 60).tolist():
             assert clip.read_grey(number)[0, 0] == number % 256
         assert _LyingCapture.jumps > 10
 
-    def test_without_times_it_counts_from_the_front(self, clip: Clip) -> None:
+    def test_without_times_it_counts_from_the_front(self, clip: Video) -> None:
         clip._times = np.zeros(300)
         for number in (200, 250, 20, 299):
             assert clip.read_grey(number)[0, 0] == number % 256
         assert _LyingCapture.jumps == 0
 
-    def test_a_frame_lost_on_the_way_is_noticed(self, clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_frame_lost_on_the_way_is_noticed(self, clip: Video, monkeypatch: pytest.MonkeyPatch) -> None:
         assert clip.read_grey(100)[0, 0] == 100
         monkeypatch.setattr(_LyingCapture, "is_lossy", True)
-        with pytest.raises(DataError, match="decoding frame 160 gives another frame than it gave at first"):
+        with pytest.raises(DataError, match="frame 160 differs from the first decoding"):
             clip.read_grey(160)
 
-    def test_frames_are_kept_for_a_while(self, clip: Clip) -> None:
+    def test_frames_are_kept_for_a_while(self, clip: Video) -> None:
         for number in (5, 6, 5, 6, 5):
             clip.read_grey(number)
         assert _LyingCapture.opened == 2, "one to count, one to read"
@@ -310,7 +310,7 @@ class TestJumps:
             clip.read_grey(number)
         assert len(clip._cache) == 64
 
-    def test_a_forked_process_opens_its_own(self, clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_forked_process_opens_its_own(self, clip: Video, monkeypatch: pytest.MonkeyPatch) -> None:
         clip.read_grey(5)
         monkeypatch.setattr(os, "getpid", lambda: -1)
         assert clip.read_grey(50)[0, 0] == 50
@@ -346,51 +346,53 @@ class TestWrong:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"", "is no clip: it is empty or text"),
-            (b"#EXTM3U\n#EXTINF:5,\n/etc/passwd\n", "is no clip: it is empty or text"),
-            (b"\0\0\0\x18ftypmp42" + b"\0\xff" * 500, "cannot be opened as a clip"),
+            (b"", "is not a video: it is empty or text"),
+            (b"#EXTM3U\n#EXTINF:5,\n/etc/passwd\n", "is not a video: it is empty or text"),
+            (b"\0\0\0\x18ftypmp42" + b"\0\xff" * 500, "cannot be opened as a video"),
         ],
     )
-    def test_a_clip_among_others(self, folder: Path, content: bytes, message: str) -> None:
+    def test_a_video_among_others(self, folder: Path, content: bytes, message: str) -> None:
         (folder / "bad.mp4").write_bytes(content)
         data = open_folder(folder, "all")
         assert len(data) == 4
-        assert [message in str(fault) for fault in data.faults] == [True]
+        assert [message in str(problem) for problem in data.problems] == [True]
         with pytest.raises(DataError, match=message):
             open_folder(folder / "bad.mp4", "all")
 
     def test_tiny_frames(self, tmp_path: Path) -> None:
         write_clip(tmp_path / "tiny.avi", 8, size=(16, 16))
         with pytest.raises(DataError, match="has 16 × 16 pixels; expected sides of at least 32"):
-            Clip(tmp_path / "tiny.avi", 100)
+            Video(tmp_path / "tiny.avi", 100)
 
     def test_huge_frames(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(video_frames, "MAX_PIXELS", 10_000)
-        with pytest.raises(DataError, match="at most 10,000 pixels in all"):
-            Clip(folder / "clip é.avi", 100)
+        with pytest.raises(DataError, match="at most 10,000 pixels in total"):
+            Video(folder / "clip é.avi", 100)
 
     def test_nothing_there(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
-        with pytest.raises(DataError, match=r"has no clips .* and no frames .* in it or in its folders"):
+        with pytest.raises(
+            DataError, match=r"has no videos .* and no frames .*, also not in its sub-folders"
+        ):
             open_folder(tmp_path, "all")
         with pytest.raises(DataError, match="no folder"):
             open_folder(tmp_path / "missing", "all")
         with pytest.raises(DataError, match="is a file; expected the folder"):
             open_folder(tmp_path / "notes.txt", "all")
 
-    def test_a_clip_too_short(self, tmp_path: Path) -> None:
+    def test_a_video_too_short(self, tmp_path: Path) -> None:
         write_clip(tmp_path / "short.avi", 3)
         with pytest.raises(
             DataError, match=r"split 'all' is empty: .*short.avi has 3 frames, a pair needs 6"
         ):
             open_folder(tmp_path, "all")
 
-    def test_a_clip_that_is_cut_off_is_noted(self, folder: Path) -> None:
+    def test_a_video_that_is_cut_off_is_noted(self, folder: Path) -> None:
         content = (folder / "clip é.avi").read_bytes()
         (folder / "clip é.avi").write_bytes(content[: len(content) * 2 // 3])
         data = open_folder(folder, "all")
         assert 0 < len(data) < 4
-        assert ["its header announces 24 frames" in note for note in data.notes] == [True]
+        assert ["its header has 24 frames" in note for note in data.notes] == [True]
 
     def test_no_such_pair(self, folder: Path) -> None:
         with pytest.raises(IndexError, match="the set has 4"):

@@ -1,1 +1,1 @@
-"""KITTI raw drives and odometry sequences."""
+"""KITTI raw and KITTI odometry."""

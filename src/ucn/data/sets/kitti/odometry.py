@@ -3,9 +3,9 @@
 Pixels and matrices are used as published: KITTI counts pixels from 0, and its projections of scanned points
 and its flow agree with pixel centres at integers, as here.
 
-Where the GPS/IMU unit had an outage the published poses were interpolated: many equal steps, and up to 12
-pixels from what the images show (sequence 05, frames 1500 to 1512, by ``benchmarks/data_truth.py``: the
-median of the worst pair). Such frames are found and left out.
+Where the GPS/IMU unit had an outage, the published poses were interpolated: long runs of equal steps, up to
+12 pixels away from what the images show (sequence 05, frames 1500 to 1512, by ``benchmarks/data_truth.py``:
+the median of the worst pair). Such frames are detected and excluded.
 """
 
 from __future__ import annotations
@@ -21,20 +21,16 @@ import torch
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.checking import to_fault
-from ucn.data.headers import read_header_hw
-from ucn.data.io import read_image
-from ucn.data.pairs import DataFile, Fault, check_choice
-from ucn.data.sets.layout import find_root, parse_numbers, read_lines
-from ucn.data.sets.posed.stereo_depth import match_stereo
-from ucn.data.sets.posed.views import (
+from ucn.data.checking import to_problem
+from ucn.data.io import image_hw, read_header_hw, read_image
+from ucn.data.pairs import DataFile, Problem, check_choice
+from ucn.data.sets.kitti.stereo_depth import match_stereo
+from ucn.data.sets.layout import find_root, list_numbered
+from ucn.data.sets.posed.posed_pairs import (
     Array,
-    FramePairs,
-    PosedData,
-    RecentCache,
+    SequenceData,
     check_gaps,
     check_intrinsics,
-    image_hw,
     invert,
     make_sample,
     read_keyed_file,
@@ -42,6 +38,7 @@ from ucn.data.sets.posed.views import (
     to_batch,
 )
 from ucn.errors import DataError
+from ucn.files import RecentItems, parse_numbers, read_lines
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import is_hidden, is_smooth, nearest_depths, sample_depth, warp_points_by_depth
 from ucn.types import PairSample
@@ -50,7 +47,7 @@ INFO = DataInfo(
     name="kitti-odometry",
     title="KITTI visual odometry (2012)",
     task="geometric",
-    truth="depth by semi-global stereo matching and published camera poses",
+    ground_truth="depth from semi-global stereo matching, and published camera poses",
     layout=(
         "sequences/NN/image_0/NNNNNN.png and image_1 (grey, left and right), or image_2 and image_3 (colour)",
         "sequences/NN/calib.txt: lines P0: … P3:, 3 × 4",
@@ -65,15 +62,14 @@ INFO = DataInfo(
 
 _CAMERAS = {"grey": (0, 1), "colour": (2, 3)}  # left, right
 _LAST_PUBLIC = 10  # sequences 11 to 21 are the benchmark's own; their poses are not public
-_TEST = (9, 10)  # the habit of papers: 00 to 08 to train on
-_EDGE = 0.1  # relative step of depth that is an edge; a road far ahead changes by 3 % a row
-_DISPARITY_TOLERANCE = 1.5  # pixels that a disparity carried into view 1 may differ from the one found there
-_EQUAL_STEP = np.deg2rad(
-    0.003
-)  # two measured rotations of a moving car never agree so well three times running
+_TEST = (9, 10)  # as papers do, which train on 00 to 08
+_EDGE = 0.1  # relative depth step of an edge; a distant road changes by 3 % per row
+_DISPARITY_TOLERANCE = 1.5  # largest difference, pixels, of a warped disparity and the one found in view 1
+# Two measured rotations of a moving car never agree so well three times in a row.
+_EQUAL_STEP = np.deg2rad(0.003)
 _MIN_STEPS = 3
-_MIN_STEP = np.deg2rad(0.01)  # an exact nothing is a rendered road, or a standing car
-_FRAME = re.compile(r"([0-9]{6})\.(?:png|jpe?g)")
+_MIN_STEP = np.deg2rad(0.01)  # smaller: a rendered sequence, or a car at rest
+_FRAME = r"([0-9]{6})\.(?:png|jpe?g)"
 
 
 def open_folder(
@@ -90,16 +86,16 @@ def open_folder(
     """Opens KITTI odometry.
 
     Args:
-        folder: that holds ``sequences`` and ``poses``.
+        folder: holds ``sequences`` and ``poses``.
         split: train (sequences 00 to 08), test (09 and 10) or all of them.
         min_gap: the second frame of a pair comes at least this many frames after the first.
         max_gap: the second frame of a pair comes at most this many frames after the first.
         frames: only frames with these numbers, such as ``600-639``; empty means all.
-        camera: which images are used: grey, colour, or auto: colour where a sequence has it.
-        keep_interpolated: keep frames whose poses move in equal steps, which are otherwise left out as not
-            measured; for rendered sequences.
-        all_frames: also take pairs whose first frame has no right image: their motion is known, but no
-            correspondence.
+        camera: the images to use: grey, colour, or auto: colour where a sequence has it.
+        keep_interpolated: keep frames whose poses move in equal steps, which are otherwise excluded as
+            interpolated; for rendered sequences.
+        all_frames: also use pairs whose first frame has no right image: their relative pose is known, but no
+            correspondences.
     """
     check_choice(split, INFO.splits, "split")
     check_gaps(min_gap, max_gap, INFO.name)
@@ -114,9 +110,7 @@ def _read_range(text: str) -> range:
         return range(10**6)
     match = re.fullmatch(r"([0-9]{1,6})-([0-9]{1,6})", text)
     if match is None or int(match[1]) > int(match[2]):
-        raise DataError(
-            f"option frames of {INFO.name} must be two numbers such as 600-639, got {text[:40]!r}"
-        )
+        raise DataError(f"option frames of {INFO.name} must be a range such as 600-639, got {text[:40]!r}")
     return range(int(match[1]), int(match[2]) + 1)
 
 
@@ -139,17 +133,15 @@ class _Sequence:
     right: dict[int, Path]
 
 
-class KittiOdometry(PosedData):
-    """Frames of the same sequence; the first has a right image too, unless all frames are asked for."""
+class KittiOdometry(SequenceData[_Sequence]):
+    """Frames of one sequence; the first has a right image, too, unless `all_frames` is set."""
 
     def __init__(self, root: Path, split: str, choice: _Choice) -> None:
         super().__init__(root)
         self._choice = choice
-        self._sequences: list[_Sequence] = []
-        self._pairs = FramePairs()
-        self._cameras: RecentCache[Path, _Camera] = RecentCache(32)
-        self._poses: RecentCache[Path, Array] = RecentCache(32)
-        self._depths: RecentCache[tuple[Path, Path], Tensor] = RecentCache(8)
+        self._cameras: RecentItems[Path, _Camera] = RecentItems(32)
+        self._poses: RecentItems[Path, Array] = RecentItems(32)
+        self._depths: RecentItems[tuple[Path, Path], Tensor] = RecentItems(8)
         for folder in sorted((root / "sequences").iterdir()):
             if (
                 re.fullmatch(r"[0-9][0-9]", folder.name)
@@ -157,7 +149,7 @@ class KittiOdometry(PosedData):
                 and _is_in_split(int(folder.name), split)
             ):
                 self._index(folder)
-        if not len(self._pairs) and not self.faults:
+        if not len(self) and not self.problems:
             raise DataError(
                 f"split '{split}' is empty: no sequence of it in {root / 'sequences'} has a frame with left "
                 f"and right image and another {choice.gaps[0]} to {choice.gaps[1]} frames later"
@@ -165,29 +157,33 @@ class KittiOdometry(PosedData):
             )
 
     def _index(self, folder: Path) -> None:
-        """Adds a sequence, or notes why not."""
+        """Adds a sequence, or records why it is excluded."""
         camera = self._choice.camera
         poses, calibration = self.root / "poses" / f"{folder.name}.txt", folder / "calib.txt"
         if int(folder.name) > _LAST_PUBLIC and not poses.is_file():
-            self.notes.append(f"sequence {folder.name} left out: its poses are not public")
+            self.notes.append(f"sequence {folder.name} excluded: its poses are not public")
             return
         if camera == "auto":
             camera = "colour" if (folder / "image_2").is_dir() else "grey"
         names = [f"image_{number}" for number in _CAMERAS[camera]]
         for path in (calibration, poses, *(folder / name for name in names)):
             if not (path.is_file() if path.suffix else path.is_dir()):
-                message = f"missing, so sequence {folder.name} is left out; unpack it beside the rest"
-                self.faults.append(Fault(path, message, is_left_out=True))
+                message = f"missing, so that sequence {folder.name} is excluded; unpack it beside the others"
+                self.problems.append(Problem(path, message, is_excluded=True))
                 return
-        left, right = (_list_frames(folder / name, self._choice.frames) for name in names)
+        left, right = (self._list_frames(folder / name) for name in names)
         try:
             left = self._keep_posed(left, poses)
         except DataError as error:
-            self.faults.append(to_fault(error, poses))
+            self.problems.append(to_problem(error, poses))
             return
         right = {number: path for number, path in right.items() if number in left}
-        self._sequences.append(_Sequence(folder.name, calibration, poses, _CAMERAS[camera], left, right))
-        self._pairs.add(left if self._choice.all_frames else right, left, *self._choice.gaps)
+        sequence = _Sequence(folder.name, calibration, poses, _CAMERAS[camera], left, right)
+        self.add_sequence(sequence, left if self._choice.all_frames else right, left, *self._choice.gaps)
+
+    def _list_frames(self, folder: Path) -> dict[int, Path]:
+        frames = self._choice.frames
+        return {number: path for number, path in list_numbered(folder, _FRAME).items() if number in frames}
 
     def _keep_posed(self, left: dict[int, Path], path: Path) -> dict[int, Path]:
         """The frames that have a measured pose; raises `DataError` where the poses cannot be read."""
@@ -196,58 +192,38 @@ class KittiOdometry(PosedData):
         if last >= count:
             message = (
                 f"it has {count} poses, though there are frames up to {last:06d}, which needs {last + 1}; "
-                "frames without a pose are left out; get the whole file"
+                "frames without a pose are excluded; get the whole file"
             )
-            self.faults.append(Fault(path, message, is_left_out=True))
-        left_out = set() if self._choice.keep_interpolated else find_interpolated(poses) & left.keys()
-        if left_out:
+            self.problems.append(Problem(path, message, is_excluded=True))
+        interpolated = set() if self._choice.keep_interpolated else find_interpolated(poses) & left.keys()
+        if interpolated:
             self.notes.append(
-                f"sequence {path.stem}: {len(left_out)} frames from {min(left_out)} to {max(left_out)} left "
-                "out, since their poses were not measured but interpolated"
+                f"sequence {path.stem}: {len(interpolated)} frames from {min(interpolated)} to "
+                f"{max(interpolated)} excluded, since their poses were interpolated, not measured"
             )
-        return {number: file for number, file in left.items() if number < count and number not in left_out}
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def _locate(self, index: int) -> tuple[_Sequence, int, int]:
-        place, first, second = self._pairs.locate(index)
-        return self._sequences[place], first, second
-
-    def pair_name(self, index: int) -> str:
-        """Sequence and frame numbers."""
-        sequence, first, second = self._locate(index)
-        return f"{sequence.name}/{first:06d}-{second:06d}"
+        return {
+            number: file for number, file in left.items() if number < count and number not in interpolated
+        }
 
     def image_paths(self, index: int) -> tuple[Path, Path]:
         """The two left images."""
-        sequence, first, second = self._locate(index)
+        sequence, first, second = self.locate(index)
         return sequence.left[first], sequence.left[second]
 
     def pair_files(self, index: int) -> tuple[Path, ...]:
-        """Left images, right images where there are, calibration and poses."""
-        sequence, first, second = self._locate(index)
+        """Left images, right images where present, calibration and poses."""
+        sequence, first, second = self.locate(index)
         right = [sequence.right[number] for number in (first, second) if number in sequence.right]
         return *self.image_paths(index), *right, sequence.calibration, sequence.poses
 
-    def relative_pose(self, index: int) -> tuple[Array, Array]:
-        """The motion of the left camera."""
-        T = self._motion(*self._locate(index))
-        return T[:3, :3], T[:3, 3]
-
-    def intrinsics(self, index: int) -> tuple[Array, Array]:
-        """Of the left camera, twice."""
-        K = self._camera(self._locate(index)[0]).K
-        return K, K.copy()
-
     def read(self, index: int) -> PairSample:
-        """Reads a pair with a correspondence for each pixel of known depth that the second frame shows."""
-        sequence, first, second = self._locate(index)
+        """Reads a pair with a correspondence for each pixel of known depth that frame 1 shows, too."""
+        sequence, first, second = self.locate(index)
         image0, image1 = (read_image(path) for path in self.image_paths(index))
         if first not in sequence.right:
             nothing = torch.zeros(0, 2)
             return make_sample(image0, image1, nothing, nothing, self.pair_name(index))
-        K, T_0to1 = to_batch(self._camera(sequence).K), to_batch(self._motion(sequence, first, second))
+        K, T_0to1 = to_batch(self._camera(sequence).K), to_batch(self.motion(sequence, first, second))
         map0 = self._depth(sequence, first)
         chosen = is_smooth(map0, _EDGE)[0]
         points0, depth0 = pixel_grid(image_hw(map0)).double()[chosen][None], map0[0][chosen][None]
@@ -264,38 +240,44 @@ class KittiOdometry(PosedData):
     def files(self) -> Sequence[DataFile]:
         """Images, calibrations and poses."""
         found: list[DataFile] = []
-        for sequence in self._sequences:
+        for sequence in self.sequences:
             check = partial(_read_camera, sequence.calibration, sequence.cameras)
             found.append(DataFile(sequence.calibration, "calibration", check))
             found.append(DataFile(sequence.poses, "poses", partial(read_poses, sequence.poses)))
-            found += [DataFile(path, "image", partial(read_image, path)) for path in sequence.left.values()]
+            found += [DataFile.image(path) for path in sequence.left.values()]
             for number, path in sequence.right.items():
                 found.append(DataFile(path, "image", partial(_check_right, sequence.left[number], path)))
         return found
 
     def _camera(self, sequence: _Sequence) -> _Camera:
         path = sequence.calibration
-        return self._cameras.get(path, partial(_read_camera, path, sequence.cameras))
+        return self._cameras.get_or_make(path, partial(_read_camera, path, sequence.cameras))
 
     def _read_poses(self, path: Path) -> Array:
-        return self._poses.get(path, partial(read_poses, path))
+        return self._poses.get_or_make(path, partial(read_poses, path))
 
-    def _motion(self, sequence: _Sequence, first: int, second: int) -> Array:
-        """T_0to1 (4, 4) of the left camera in use."""
+    def motion(self, sequence: _Sequence, first: int, second: int) -> Array:
+        """T_0to1 (4, 4) of the left camera."""
         poses = self._read_poses(sequence.poses)
-        aside = rigid(np.eye(3), self._camera(sequence).offset)
-        T: Array = aside @ invert(poses[second]) @ poses[first] @ invert(aside)
+        offset = rigid(np.eye(3), self._camera(sequence).offset)
+        T: Array = offset @ invert(poses[second]) @ poses[first] @ invert(offset)
         return T
 
+    def camera_matrix(self, sequence: _Sequence) -> Array:
+        """K (3, 3) of the left camera."""
+        return self._camera(sequence).K
+
     def _depth(self, sequence: _Sequence, number: int) -> Tensor:
-        """The depth map (1, H, W) of the left image of a frame that has a right one."""
+        """The depth map (1, H, W) of the left image of a frame with a right image."""
         paths = sequence.left[number], sequence.right[number]
-        return self._depths.get(paths, partial(_read_depth, *paths, self._camera(sequence).focal_baseline))
+        return self._depths.get_or_make(
+            paths, partial(_read_depth, *paths, self._camera(sequence).focal_baseline)
+        )
 
 
 @dataclass(frozen=True)
 class _Camera:
-    """The left camera: matrix, place beside the left grey one, and depth × disparity of the rig."""
+    """The left camera: matrix, offset from the left grey camera, and depth × disparity of the rig."""
 
     K: Array
     offset: Array
@@ -334,9 +316,9 @@ def read_poses(path: Path) -> Array:
 
 
 def find_interpolated(poses: Array) -> set[int]:
-    """Frames whose poses (N, 4, 4) lie on a run of equal turns."""
+    """Frames whose poses (N, 4, 4) lie on a run of equal rotations."""
     steps = poses[:-1, :3, :3].transpose(0, 2, 1) @ poses[1:, :3, :3]
-    # For rotations so alike, the chord is the angle times sqrt(2).
+    # For small differences of rotation, the chord is the angle times sqrt(2).
     is_equal = np.linalg.norm(steps[1:] - steps[:-1], axis=(1, 2)) / np.sqrt(2) < _EQUAL_STEP
     is_equal &= np.linalg.norm(steps[:-1] - np.eye(3), axis=(1, 2)) / np.sqrt(2) > _MIN_STEP
     found: set[int] = set()
@@ -359,7 +341,7 @@ def _read_depth(left: Path, right: Path, focal_baseline: float) -> Tensor:
 def _check_right(left: Path, right: Path) -> None:
     image = read_image(right)
     left_hw = read_header_hw(left)
-    if left_hw is not None:  # else that is the left image's fault
+    if left_hw is not None:  # otherwise the check of the left image reports it
         _compare_sizes(right, image_hw(image), left, left_hw)
 
 
@@ -374,8 +356,3 @@ def _compare_sizes(right: Path, right_hw: tuple[int, int], left: Path, left_hw: 
 
 def _is_in_split(number: int, split: str) -> bool:
     return split == "all" or (number <= _LAST_PUBLIC and (number in _TEST) == (split == "test"))
-
-
-def _list_frames(folder: Path, frames: range) -> dict[int, Path]:
-    found = (_FRAME.fullmatch(name) for name in sorted(path.name for path in folder.iterdir()))
-    return {int(match[1]): folder / match[0] for match in found if match and int(match[1]) in frames}

@@ -1,13 +1,13 @@
-"""KITTI raw: drives with laser scans and a GPS/IMU unit; a scanned point is seen in two frames.
+"""KITTI raw: drives with laser scans and a GPS/IMU unit; scanned points are projected into two frames.
 
 Pixels are used as published: KITTI counts them from 0, with centres at integers, as here.
 
-Pairs are all frames t and t + g of a drive with g from min_gap to max_gap. The points of scan t are carried
-into both images by calibration and the unit's poses. Left out is what a nearer point hides in either image,
-what scan t + g shows to be gone, and what moves by itself: by labels where a drive has them
-(tracklet_labels.xml, or masks of the user's own), else by comparing neighbouring scans.
+Pairs are all frames t and t + g of a drive, with g from min_gap to max_gap. The points of scan t are
+projected into both images with the calibration and the unit's poses. Excluded are points that a nearer point
+occludes in either image, points that scan t + g shows to be gone, and moving objects: by labels where a drive
+has them (tracklet_labels.xml, or masks of your own), otherwise by comparing neighbouring scans.
 
-A drive without oxts has no poses. They are then found by aligning its scans, for frames at most
+A drive without oxts has no poses. They are then estimated by aligning its scans, for frames at most
 `MAX_ALIGNED_GAP` apart.
 """
 
@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.headers import read_header_hw
-from ucn.data.io import read_image, read_mask
-from ucn.data.pairs import DataFile, Fault, check_choice
+from ucn.data.io import image_hw, read_header_hw, read_image, read_mask
+from ucn.data.pairs import DataFile, Problem, check_choice
 from ucn.data.sets.kitti.drives import Drive, DriveMotion
 from ucn.data.sets.kitti.rig import (
     CAMERA_FILE,
@@ -38,13 +37,11 @@ from ucn.data.sets.kitti.rig import (
 )
 from ucn.data.sets.kitti.tracklets import read_tracklets
 from ucn.data.sets.kitti.velodyne import read_scan
-from ucn.data.sets.layout import find_root
-from ucn.data.sets.posed.views import (
+from ucn.data.sets.layout import find_root, list_numbered
+from ucn.data.sets.posed.posed_pairs import (
     Array,
-    FramePairs,
-    PosedData,
+    SequenceData,
     check_gaps,
-    image_hw,
     make_sample,
     move,
     to_batch,
@@ -58,12 +55,12 @@ INFO = DataInfo(
     name="kitti-raw",
     title="KITTI raw data (2013)",
     task="geometric",
-    truth="laser scans carried from frame to frame by GPS/IMU poses, hidden and moving points left out",
+    ground_truth="laser scans projected with GPS/IMU poses, without occluded and moving points",
     layout=(
         "DATE/calib_cam_to_cam.txt, calib_velo_to_cam.txt, calib_imu_to_velo.txt",
         "DATE/DATE_drive_NNNN_sync/image_02/data/NNNNNNNNNN.png",
         "… velodyne_points/data/NNNNNNNNNN.bin",
-        "… oxts/data/NNNNNNNNNN.txt (where missing, poses come from the scans)",
+        "… oxts/data/NNNNNNNNNN.txt (where missing, poses are estimated from the scans)",
         "… tracklet_labels.xml (optional)",
     ),
     splits=("train", "test", "all", "paper-train", "paper-test"),
@@ -74,7 +71,7 @@ INFO = DataInfo(
 )
 
 MAX_ALIGNED_GAP = 5
-"""Frames; alignments of scans farther apart are not trusted."""
+"""Frames; alignments of scans further apart are not reliable."""
 
 EXCLUDED_DRIVES = {
     17: "its scenes are mostly static",
@@ -82,10 +79,10 @@ EXCLUDED_DRIVES = {
     60: "its scenes are mostly static",
     93: "its GPS/IMU data are too noisy",
 }
-"""Drives of 2011_09_26 that the paper leaves out, with its reasons; split all has them, with a note."""
+"""Drives of 2011_09_26 that the paper excludes, with its reasons; split all has them, with a note."""
 
-_DAY = "2011_09_26"  # of all drives that the paper names
-# Table "KITTI Correspondence Dataset" of the paper: city, road, residential. 79 and 84 stand in both.
+_DAY = "2011_09_26"  # of all drives of the paper
+# Table "KITTI Correspondence Dataset" of the paper: city, road, residential. 79 and 84 are in both.
 _PAPER_TRAIN = frozenset(
     {
         *(1, 2, 5, 9, 11, 13, 14, 27, 28, 29, 48, 51, 56, 57, 59, 84),
@@ -100,8 +97,9 @@ _SPLITS = {
     "paper-train": _PAPER_TRAIN,
     "paper-test": _PAPER_TEST,
 }
+_FRAME = "([0-9]{{10}})\\.(?:{})"  # to be formatted with the suffixes
 _NAME = re.compile(r"([0-9]{4}_[0-9]{2}_[0-9]{2})_drive_(\w+)_sync")
-_TOLERANCE = 0.08  # relative difference of depth that tells surfaces apart
+_TOLERANCE = 0.08  # relative difference of depth that separates two surfaces
 
 
 def open_folder(
@@ -118,18 +116,18 @@ def open_folder(
     """Opens KITTI raw.
 
     Args:
-        folder: that holds the folders of the days.
-        split: train and test without a common drive (train has recordings without an official number, too);
-            all drives, those that the paper excludes among them (`EXCLUDED_DRIVES`); or paper-train and
+        folder: holds the folders of the days.
+        split: train and test without a common drive (train includes recordings without an official number);
+            all drives, including those that the paper excludes (`EXCLUDED_DRIVES`); or paper-train and
             paper-test as printed, which share drives 79 and 84.
         min_gap: the second frame of a pair comes at least this many frames after the first.
         max_gap: the second frame of a pair comes at most this many frames after the first.
         poses: oxts (GPS/IMU unit), icp (scans aligned), or auto: oxts where a drive has it, else icp.
-        moving: how moving things are found: labels, scans, auto (labels where there are, else scans), or keep
-            to leave them in.
-        mask_folder: a folder of your own masks, DRIVE/NNNNNNNNNN.png for each frame, not 0 where something
-            moves; relative to the data folder or absolute; it takes the place of labels.
-        camera: which camera's images are used, 0 to 3; 2 is the left colour camera.
+        moving: how moving objects are found: labels, scans, auto (labels where present, else scans), or keep
+            to include them.
+        mask_folder: a folder of your own masks, DRIVE/NNNNNNNNNN.png for each frame, non-zero where something
+            moves; relative to the data folder or absolute; replaces the labels.
+        camera: the camera whose images are used, 0 to 3; 2 is the left colour camera.
     """
     check_choice(split, INFO.splits, "split")
     check_gaps(min_gap, max_gap, INFO.name)
@@ -152,27 +150,27 @@ class _Settings:
     camera: int
 
 
-class KittiRaw(PosedData):
-    """Frames of the same drive, of which the first has a scan."""
+class KittiRaw(SequenceData[Drive]):
+    """Frames of one drive, of which the first has a scan."""
+
+    digits = 10
 
     def __init__(self, root: Path, split: str, settings: _Settings) -> None:
         super().__init__(root)
         self._settings = settings
-        self._drives: list[Drive] = []
-        self._pairs = FramePairs()
-        self._motion = DriveMotion(settings.camera)
+        self._poses = DriveMotion(settings.camera)
         for folder in sorted(root.glob("*/*_drive_*_sync")):
-            # Folders of masks have drives in them, too.
+            # Folders of masks contain drives, too.
             if folder.name.startswith(f"{folder.parent.name}_drive_") and _is_in_split(folder.name, split):
                 self._index(folder)
-        if not len(self._pairs) and not self.faults:
+        if not len(self) and not self.problems:
             raise DataError(
                 f"split '{split}' is empty: no drive of it in {root} has two frames {settings.gaps[0]} to "
-                f"{settings.gaps[1]} apart; look at split all, min_gap and max_gap"
+                f"{settings.gaps[1]} apart; try split all, or change min_gap and max_gap"
             )
 
     def _index(self, folder: Path) -> None:
-        """Adds a drive, or notes why not."""
+        """Adds a drive, or records why it is excluded."""
         settings = self._settings
         images = folder / f"image_{settings.camera:02d}" / "data"
         has_oxts = settings.poses == "oxts" or (settings.poses == "auto" and (folder / "oxts").is_dir())
@@ -180,10 +178,10 @@ class KittiRaw(PosedData):
         files += [folder.parent / UNIT_FILE, folder / "oxts" / "data"] if has_oxts else []
         for path in (*files, images, folder / "velodyne_points" / "data"):
             if not (path.is_file() if path.suffix else path.is_dir()):
-                message = f"missing, so drive {folder.name} is left out; unpack it beside the rest"
-                self.faults.append(Fault(path, message, is_left_out=True))
+                message = f"missing, so that drive {folder.name} is excluded; unpack it beside the others"
+                self.problems.append(Problem(path, message, is_excluded=True))
                 return
-        frames = {number: images / name for number, name in _list_numbers(images, "png|jpe?g").items()}
+        frames = list_numbered(images, _FRAME.format("png|jpe?g"))
         masks = None if settings.masks is None else settings.masks / folder.name
         labels = folder / "tracklet_labels.xml"
         use_labels = settings.moving in ("auto", "labels") and masks is None and labels.is_file()
@@ -191,34 +189,34 @@ class KittiRaw(PosedData):
             name=folder.name,
             folder=folder,
             images=self._keep_complete(frames, folder, has_oxts, masks),
-            scans=frozenset(_list_numbers(folder / "velodyne_points" / "data", "bin")),
+            scans=frozenset(list_numbered(folder / "velodyne_points" / "data", _FRAME.format("bin"))),
             has_oxts=has_oxts,
             labels=labels if use_labels else None,
             masks=masks if settings.moving != "keep" else None,
             use_scans=settings.moving == "scans" or (settings.moving == "auto" and masks is None),
         )
         if settings.moving == "labels" and masks is None and not use_labels:
-            message = f"missing, so {folder.name} is left out; unpack it there, or use moving=scans"
-            self.faults.append(Fault(labels, message, is_left_out=True))
+            message = f"missing, so that {folder.name} is excluded; unpack it there, or use moving=scans"
+            self.problems.append(Problem(labels, message, is_excluded=True))
             return
         self._add(drive)
 
     def _keep_complete(
         self, frames: dict[int, Path], folder: Path, has_oxts: bool, masks: Path | None
     ) -> dict[int, Path]:
-        """The frames that have a pose where poses are measured, and a mask where there are masks."""
+        """The frames with a pose, where poses are measured, and with a mask, where masks are used."""
         places = [(folder / "oxts" / "data", "txt", "GPS/IMU packet")] if has_oxts else []
         places += [(masks, "png", "mask")] if masks is not None else []
         for place, suffix, what in places:
-            present = _list_numbers(place, suffix) if place.is_dir() else {}
+            present = list_numbered(place, _FRAME.format(suffix))
             missing = sorted(frames.keys() - present.keys())
             if missing:
                 message = (
                     f"no {what}, as for {len(missing)} of {len(frames)} frames of {folder.name}; they are "
-                    "left out; unpack it again"
+                    "excluded; unpack it again"
                 )
                 path = place / f"{missing[0]:010d}.{suffix}"
-                self.faults.append(Fault(path, message, is_left_out=True))
+                self.problems.append(Problem(path, message, is_excluded=True))
             frames = {number: path for number, path in frames.items() if number in present}
         return frames
 
@@ -230,41 +228,28 @@ class KittiRaw(PosedData):
                 f"no scan, as for {len(missing)} of {len(drive.images)} frames of {drive.name}; they are not "
                 "used as the first of a pair; unpack it again (of drive 0009 four were never published)"
             )
-            self.faults.append(Fault(drive.scan(missing[0]), message, is_left_out=True))
+            self.problems.append(Problem(drive.scan(missing[0]), message, is_excluded=True))
         seconds = set(drive.images)
         if not drive.has_oxts:
             seconds &= drive.scans
             max_gap = min(max_gap, MAX_ALIGNED_GAP)
             self.notes.append(
-                f"{drive.name}: poses by aligning scans, for pairs at most {MAX_ALIGNED_GAP} frames apart"
+                f"{drive.name}: poses from aligned scans, for pairs at most {MAX_ALIGNED_GAP} frames apart"
                 + ("" if self._settings.poses == "icp" else ", since it has no oxts")
             )
         if (number := _official_number(drive.name)) in EXCLUDED_DRIVES:
             reason = EXCLUDED_DRIVES[number]
-            self.notes.append(f"{drive.name}: the paper leaves this drive out, since {reason}")
-        self._drives.append(drive)
-        self._pairs.add(drive.images.keys() & drive.scans, seconds, min_gap, max_gap)
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def _locate(self, index: int) -> tuple[Drive, int, int]:
-        place, first, second = self._pairs.locate(index)
-        return self._drives[place], first, second
-
-    def pair_name(self, index: int) -> str:
-        """Drive and frame numbers."""
-        drive, first, second = self._locate(index)
-        return f"{drive.name}/{first:010d}-{second:010d}"
+            self.notes.append(f"{drive.name}: the paper excludes this drive, since {reason}")
+        self.add_sequence(drive, drive.images.keys() & drive.scans, seconds, min_gap, max_gap)
 
     def image_paths(self, index: int) -> tuple[Path, Path]:
         """The two images."""
-        drive, first, second = self._locate(index)
+        drive, first, second = self.locate(index)
         return drive.images[first], drive.images[second]
 
     def pair_files(self, index: int) -> tuple[Path, ...]:
-        """Images, calibration, poses, labels or masks, and scans, the first frame's last."""
-        drive, first, second = self._locate(index)
+        """Images, calibration, poses, labels or masks, and scans, that of the first frame last."""
+        drive, first, second = self.locate(index)
         files = [*self.image_paths(index), drive.day / CAMERA_FILE, drive.day / SCANNER_FILE]
         if drive.has_oxts:
             files += [drive.day / UNIT_FILE, drive.oxts(first), drive.oxts(second)]
@@ -274,24 +259,22 @@ class KittiRaw(PosedData):
         scans |= set() if drive.has_oxts else set(drive.scans_between(first, second))
         return *files, *(drive.scan(number) for number in sorted(scans - {first})), drive.scan(first)
 
-    def relative_pose(self, index: int) -> tuple[Array, Array]:
-        """The motion of the rectified camera."""
-        T = self._motion.of_camera(*self._locate(index))
-        return T[:3, :3], T[:3, 3]
+    def motion(self, sequence: Drive, first: int, second: int) -> Array:
+        """T_0to1 (4, 4) of the rectified camera."""
+        return self._poses.of_camera(sequence, first, second)
 
-    def intrinsics(self, index: int) -> tuple[Array, Array]:
-        """Of the rectified camera, twice."""
-        K = self._motion.rig(self._locate(index)[0]).K
-        return K, K.copy()
+    def camera_matrix(self, sequence: Drive) -> Array:
+        """K (3, 3) of the rectified camera."""
+        return self._poses.rig(sequence).K
 
     def read(self, index: int) -> PairSample:
         """Reads a pair with a correspondence for each point of the first scan that both images show."""
-        drive, first, second = self._locate(index)
+        drive, first, second = self.locate(index)
         image0, image1 = (read_image(path) for path in self.image_paths(index))
-        rig = self._motion.rig(drive)
-        K, T_0to1 = to_batch(rig.K), to_batch(self._motion.of_camera(drive, first, second))
+        rig = self._poses.rig(drive)
+        K, T_0to1 = to_batch(rig.K), to_batch(self.motion(drive, first, second))
         space0 = to_batch(move(rig.T_scan_to_camera, read_scan(drive.scan(first))))
-        is_kept = ~torch.from_numpy(self._motion.moving(drive, first))
+        is_kept = ~torch.from_numpy(self._poses.moving(drive, first))
         points0, depth0 = project(space0, K)
         is_kept &= ~_is_hidden_among(points0, depth0, points0, depth0, image_hw(image0))
         points1, depth1 = project(space0, K, T_0to1)
@@ -317,7 +300,7 @@ class KittiRaw(PosedData):
         def add(path: Path, kind: str, check: Callable[[], object]) -> None:
             found.setdefault(path, DataFile(path, kind, check))
 
-        for drive in self._drives:
+        for drive in self.sequences:
             camera = partial(read_camera, drive.day, self._settings.camera)
             add(drive.day / CAMERA_FILE, "calibration", camera)
             add(drive.day / SCANNER_FILE, "calibration", partial(read_scanner, drive.day))
@@ -326,7 +309,7 @@ class KittiRaw(PosedData):
             if drive.labels is not None:
                 add(drive.labels, "labels", partial(read_tracklets, drive.labels))
             for number, image in drive.images.items():
-                add(image, "image", partial(read_image, image))
+                found.setdefault(image, DataFile.image(image))
                 if drive.has_oxts:
                     add(drive.oxts(number), "pose", partial(read_packet, drive.oxts(number)))
                 if (mask := drive.mask(number)) is not None:
@@ -339,13 +322,13 @@ class KittiRaw(PosedData):
 def _is_hidden_among(
     points: Tensor, depth: Tensor, others: Tensor, other_depth: Tensor, hw: tuple[int, int]
 ) -> Tensor:
-    """Bool (N,): which points others hide."""
+    """Bool (N,): which points are occluded by others."""
     nearest = nearest_depths(others, other_depth, hw)
     return is_hidden(points, depth, hw, nearest, tolerance=_TOLERANCE)[0]
 
 
 def _is_on_mask(points: Tensor, mask: Path, hw: tuple[int, int]) -> Tensor:
-    """Bool (N,): which points lie on a pixel of a mask that is not 0."""
+    """Bool (N,): which points lie on a non-zero pixel of a mask."""
     is_masked = read_mask(mask, hw)
     is_on_image = is_inside(points, hw)
     pixels = points.where(is_on_image[:, None], 0).round().long()
@@ -362,19 +345,12 @@ def _is_in_split(name: str, split: str) -> bool:
     match = _NAME.fullmatch(name)
     if match is None or split == "all":
         return match is not None
-    if not re.fullmatch("[0-9]+", match[2]):  # not one of KITTI's: somebody's own recording
+    if not re.fullmatch("[0-9]+", match[2]):  # not KITTI's: a recording of somebody else
         return split == "train"
     return _official_number(name) in _SPLITS[split]
 
 
 def _official_number(name: str) -> int:
-    """Of a drive of the day that the paper uses; -1 for others."""
+    """The number of a drive of the day that the paper uses; -1 for others."""
     match = re.fullmatch(rf"{_DAY}_drive_([0-9]+)_sync", name)
     return -1 if match is None else int(match[1])
-
-
-def _list_numbers(folder: Path, suffixes: str) -> dict[int, str]:
-    """File names by frame number."""
-    pattern = re.compile(rf"([0-9]{{10}})\.(?:{suffixes})")
-    found = (pattern.fullmatch(name) for name in sorted(path.name for path in folder.iterdir()))
-    return {int(match[1]): match[0] for match in found if match}

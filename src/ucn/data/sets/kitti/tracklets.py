@@ -1,4 +1,4 @@
-"""KITTI's tracklet_labels.xml: boxes round vehicles and people, frame by frame, in scanner coordinates."""
+"""KITTI's tracklet_labels.xml: boxes around vehicles and people in each frame, in scanner coordinates."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.sets.layout import parse_numbers, read_binary
-from ucn.data.sets.posed.views import Array
+from ucn.data.sets.posed.posed_pairs import Array
 from ucn.errors import DataError
+from ucn.files import parse_numbers, read_binary
 
 MAX_TRACKLET_BYTES = 32 * 2**20
-"""Larger files are refused; the longest drives have a few MB."""
+"""Larger files are refused; those of the longest drives have a few MB."""
 PEOPLE = ("Pedestrian", "Cyclist", "Person (sitting)")
-"""Kinds that move their limbs even where they stay."""
+"""Kinds that always count as moving."""
 
 _REMEDY = "unpack the drive's tracklets again, or remove the file"
-_MARGIN = 0.2  # metres; boxes are drawn by hand
-# Boost writes this line; a document type with declarations in it could define entities without end.
+_MARGIN = 0.2  # metres; boxes were drawn by hand
+# Boost writes this line; a document type with declarations could define unbounded entities.
 _HARMLESS = re.compile(rb"<!DOCTYPE\s+boost_serialization\s*>")
 
 
 @dataclass(frozen=True)
 class Tracklet:
-    """A box through time.
+    """A labelled box over time.
 
     Attributes:
         kind: Car, Van, Pedestrian, ...
-        length: along its own x, metres.
-        width: along its own y.
-        height: along z.
-        first_frame: the frame of its first place.
-        places: (N, 4) x, y, z of the middle of its bottom and its turn about z, a frame each.
+        length: extent along its own x, metres.
+        width: extent along its own y, metres.
+        height: extent along z, metres.
+        first_frame: the frame of its first position.
+        places: (N, 4) x, y, z of the centre of its bottom and its rotation about z, for each frame.
     """
 
     kind: str
@@ -46,25 +46,25 @@ class Tracklet:
     places: Array
 
     def contains(self, points: Array, frame: int) -> NDArray[np.bool_]:
-        """Which points (N, 3) of a frame's scan are in the box, with a margin; none where it is not there."""
+        """Which points (N, 3) of a frame's scan are in the box, with a margin; none in other frames."""
         row = frame - self.first_frame
         if not 0 <= row < len(self.places):
             return np.zeros(len(points), np.bool_)
         x, y, z, turn = self.places[row]
-        aside = points - [x, y, z]
-        along = aside[:, 0] * np.cos(turn) + aside[:, 1] * np.sin(turn)
-        across = aside[:, 1] * np.cos(turn) - aside[:, 0] * np.sin(turn)
+        offsets = points - [x, y, z]
+        along = offsets[:, 0] * np.cos(turn) + offsets[:, 1] * np.sin(turn)
+        across = offsets[:, 1] * np.cos(turn) - offsets[:, 0] * np.sin(turn)
         is_inside = (np.abs(along) <= self.length / 2 + _MARGIN) & (
             np.abs(across) <= self.width / 2 + _MARGIN
         )
-        return np.asarray(is_inside & (aside[:, 2] >= 0) & (aside[:, 2] <= self.height + _MARGIN))
+        return np.asarray(is_inside & (offsets[:, 2] >= 0) & (offsets[:, 2] <= self.height + _MARGIN))
 
 
 def read_tracklets(path: Path) -> list[Tracklet]:
     """Reads all boxes of a drive.
 
     Raises:
-        DataError: missing, too large, not XML, with declarations of its own, or without an expected element.
+        DataError: the file is missing, too large, not XML, has declarations, or lacks an element.
     """
     content = _HARMLESS.sub(b"", read_binary(path, "tracklets", MAX_TRACKLET_BYTES), count=1)
     if re.search(rb"<!(?:DOCTYPE|ENTITY)", content, re.IGNORECASE) or b"\0" in content:

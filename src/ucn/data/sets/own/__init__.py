@@ -1,1 +1,1 @@
-"""Pairs and points of the user's own."""
+"""Your own pairs and points, in documented CSV or JSON Lines files."""

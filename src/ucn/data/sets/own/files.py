@@ -1,12 +1,11 @@
-"""The CSV files of one's own data: pairs, points and parts.
+"""Reads the CSV files of your own data: pairs, points and parts.
 
-Spreadsheets write these files, so a byte-order mark, CRLF and empty rows are fine; blank lines and lines that
-begin with ``#`` are skipped. What is wrong is said with file, line and remedy.
+Spreadsheets write these files, so that a byte-order mark, CRLF and empty rows are allowed; blank lines and
+lines that begin with ``#`` are skipped. Errors name file, line and remedy.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,52 +15,52 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.pairs import Fault
+from ucn.data.pairs import Problem
 from ucn.data.points import check_points, split_cells
-from ucn.data.sets.layout import is_number, read_lines
 from ucn.errors import DataError, PointsError
+from ucn.files import is_number, read_lines, suggest
 from ucn.types import FloatArray
 
 SPLITS = ("train", "val", "test")
-"""What the column `split` may say; an empty cell leaves a pair to the split `all` alone."""
+"""Values of the column `split`; a pair with an empty cell belongs to the split `all` only."""
 POINT_COLUMNS = ("x0", "y0", "x1", "y1")
-"""The columns of a file of points, in the order they have where there is no header."""
+"""The columns of a file of points, in the order of files without a header."""
 
 _PAIR_COLUMNS = ("image0", "image1", "points", "pck_length", "class", "split")
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of an object, from ``parts.csv``.
+    """The named parts of an object, from ``parts.csv``.
 
     Attributes:
-        names: a name each; the place in this list is the part's number.
-        mirror: (P,) int64: the part that each is in a mirror.
+        names: the names; a part's index is its number.
+        mirror: (P,) int64, the part that each part becomes in a mirrored image.
     """
 
     names: tuple[str, ...]
     mirror: NDArray[np.int64]
 
     def find(self, part: str | int) -> int:
-        """The number of a part given by name or number; raises `DataError`, naming the closest."""
+        """The number of a part given by name or number; raises `DataError`."""
         if isinstance(part, str) and part in self.names:
             return self.names.index(part)
         text = str(part)
         if text.isdecimal() and len(text) < 10 and int(text) < len(self.names):
             return int(text)
-        raise DataError(f"parts.csv has no part {text[:40]!r}{closest(text, self.names)}")
+        raise DataError(f"parts.csv has no part {text[:40]!r}{suggest(text, self.names)}")
 
 
 @dataclass(frozen=True)
 class PairPoints:
-    """Corresponding points as a file has them, not yet compared with the images.
+    """Corresponding points of a file, not yet checked against the images.
 
     Attributes:
         points0: (N, 2) float64.
         points1: (N, 2) float64.
-        parts: (N,) int64, where the points have parts.
+        parts: (N,) int64, the part of each point; None where points have none.
         path: the file.
-        lines: of each point, for a file of points; of the whole pair, for JSON Lines.
+        lines: the line of each point in a file of points; the line of the pair in JSON Lines.
     """
 
     points0: NDArray[np.float64]
@@ -71,7 +70,7 @@ class PairPoints:
     lines: tuple[int, ...] | int
 
     def check_inside(self, view: int, image_hw: tuple[int, int], image: str) -> FloatArray:
-        """The points of a view as float32; raises `PointsError`, with line, where one is off the image."""
+        """The points of a view as float32; raises `PointsError`, with the line, where one is outside."""
         points = self.points1 if view else self.points0
         try:
             return check_points(points, image_hw)
@@ -87,17 +86,17 @@ class PairPoints:
 
 @dataclass(frozen=True, slots=True)
 class PairEntry:
-    """A pair as a list has it.
+    """A pair of a list.
 
     Attributes:
-        line: where it stands.
+        line: its line.
         image0: path relative to the folder.
-        image1: the same.
-        points: path of its points, relative to the folder; empty where the list does not say.
-        pck_length: the length that PCK@alpha multiplies, in pixels of image 1.
-        class_name: of the object; may be empty.
+        image1: path relative to the folder.
+        points: path of its points, relative to the folder; empty where the list does not name it.
+        pck_length: as `PairSample.pck_length`.
+        class_name: class of the object; may be empty.
         split: one of `SPLITS`, or empty.
-        truth: its points, where the list itself holds them.
+        inline_points: its points, where the list itself holds them.
     """
 
     line: int
@@ -107,7 +106,7 @@ class PairEntry:
     pck_length: float | None
     class_name: str
     split: str
-    truth: PairPoints | None = None
+    inline_points: PairPoints | None = None
 
 
 @dataclass(frozen=True)
@@ -115,42 +114,42 @@ class PairList:
     """A list of pairs.
 
     Attributes:
-        entries: those that are right.
-        faults: what is wrong with the others.
+        entries: the valid pairs.
+        problems: the faulty lines.
         notes: what is ignored.
-        has_splits: whether the list says to which split a pair belongs.
+        has_splits: whether the list assigns pairs to splits.
     """
 
     entries: list[PairEntry]
-    faults: list[Fault]
+    problems: list[Problem]
     notes: list[str]
     has_splits: bool
 
 
 def read_pair_csv(path: Path) -> PairList:
-    """Reads ``pairs.csv``; raises `DataError` where its header is wrong."""
+    """Reads ``pairs.csv``; raises `DataError` where its header is malformed."""
     rows = _read_rows(path, "list of pairs")
     header, columns = _read_header(next(rows, None), path, _PAIR_COLUMNS[:2], "image0,image1")
     notes = []
     for name in sorted(set(header) - set(_PAIR_COLUMNS)):
-        if close := difflib.get_close_matches(name, _PAIR_COLUMNS, n=1):
-            raise DataError(f"{path}: there is no column {name[:40]!r}; did you mean '{close[0]}'?")
+        if hint := suggest(name, _PAIR_COLUMNS):
+            raise DataError(f"{path}: there is no column {name[:40]!r}{hint}")
         notes.append(f"{path.name}: column {name[:40]!r} is ignored")
-    entries, faults = [], []
+    entries, problems = [], []
     for number, cells, line in rows:
         try:
             _check_count(cells, len(header), line)
             entries.append(make_entry(number, {name: cells[place] for name, place in columns.items()}))
         except DataError as error:
-            faults.append(Fault(path, str(error), number, is_left_out=True))
-    return PairList(entries, faults, notes, "split" in columns)
+            problems.append(Problem(path, str(error), number, is_excluded=True))
+    return PairList(entries, problems, notes, "split" in columns)
 
 
 def read_parts(path: Path) -> Parts:
-    """Reads ``parts.csv``: columns name and mirror, whose empty cells mean the part itself.
+    """Reads ``parts.csv``: columns name and mirror; an empty mirror means the part itself.
 
     Raises:
-        DataError: a line is wrong, a name stands twice, or a is the mirror of b but not b of a.
+        DataError: a line is malformed, a name is repeated, or a is the mirror of b but not b of a.
     """
     rows = _read_rows(path, "list of parts")
     header, columns = _read_header(next(rows, None), path, ("name",), "name,mirror")
@@ -168,25 +167,25 @@ def read_parts(path: Path) -> Parts:
     names = tuple(mirrors)
     for name, (mirror, where) in mirrors.items():
         if mirror not in mirrors:
-            raise DataError(f"{where}: no part {mirror[:40]!r}{closest(mirror, names)}")
+            raise DataError(f"{where}: no part {mirror[:40]!r}{suggest(mirror, names)}")
         if mirrors[mirror][0] != name:
             back = mirrors[mirror][0][:40]
             raise DataError(
                 f"{where}: {name[:40]!r} has the mirror {mirror[:40]!r}, whose own mirror is {back!r}; "
-                "mirrors go both ways"
+                "correct one of them"
             )
     numbers = {name: number for number, name in enumerate(names)}
     return Parts(names, np.array([numbers[mirror] for mirror, _ in mirrors.values()], np.int64))
 
 
 def read_pair_points(path: Path, parts: Parts | None) -> PairPoints:
-    """Reads a file of points: x0, y0, x1, y1 in any order under a header, or in this order without one.
+    """Reads a file of points: columns x0, y0, x1, y1 in any order with a header, or in this order without.
 
-    The column `part` counts where there is a ``parts.csv``; other columns are ignored. No points under a
-    header is a pair without correspondences.
+    The column `part` is used where there is a ``parts.csv``; other columns are ignored. A header without
+    points means a pair without correspondences.
 
     Raises:
-        DataError: the file cannot be read or is empty, or a line is wrong.
+        DataError: the file cannot be read or is empty, or a line is malformed.
         PointsError: a cell is not a number.
     """
     header: Sequence[str] = ()
@@ -217,7 +216,7 @@ def read_pair_points(path: Path, parts: Parts | None) -> PairPoints:
 
 
 def _read_rows(path: Path, what: str) -> Iterator[tuple[int, list[str], str]]:
-    """Line number, cells and text of each row that is not empty and no comment."""
+    """Yields line number, cells and text of each row that is neither empty nor a comment."""
     for number, line in read_lines(path, what):
         if line.startswith("#"):
             continue
@@ -232,7 +231,7 @@ def _read_rows(path: Path, what: str) -> Iterator[tuple[int, list[str], str]]:
 def _read_header(
     row: tuple[int, Sequence[str], str] | None, path: Path, required: Iterable[str], expected: str
 ) -> tuple[list[str], dict[str, int]]:
-    """Names of the columns, and where each is."""
+    """Names of the columns, and the index of each."""
     if row is None:
         raise DataError(f"{path} is empty; expected a header with {expected}")
     number, cells, line = row
@@ -244,7 +243,7 @@ def _read_header(
         )
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise DataError(f"{path}:{number}: column {twice[:40]!r} stands twice; remove one")
+        raise DataError(f"{path}:{number}: column {twice[:40]!r} is repeated; remove one")
     return header, {name: place for place, name in enumerate(header)}
 
 
@@ -264,20 +263,20 @@ def _separator_hint(line: str) -> str:
 
 
 def _to_number(cell: str, where: str) -> float:
-    """A number, not necessarily a finite one: the image's size belongs into that error."""
+    """A number, perhaps not finite: that error is raised later, with the size of the image."""
     if is_number(cell):
         return float(cell)
     hint = "; write decimals with a point" if is_number(cell.replace(",", ".")) else ""
     raise PointsError(f"{where}: expected a number, got {cell[:40]!r}{hint}")
 
 
-def make_entry(number: int, values: Mapping[str, Any], truth: PairPoints | None = None) -> PairEntry:
-    """A pair from the cells or keys of a line; raises `DataError` where one is wrong."""
+def make_entry(number: int, values: Mapping[str, Any], inline_points: PairPoints | None = None) -> PairEntry:
+    """Makes a pair from the cells or keys of a line; raises `DataError` where one is malformed."""
     texts = {}
     for name in ("image0", "image1", "points", "class", "split"):
         texts[name] = values.get(name, "")
         if not isinstance(texts[name], str):
-            raise DataError(f"{name} must be text, got {describe(texts[name])}")
+            raise DataError(f"{name} must be text, got {format_value(texts[name])}")
     for name in ("image0", "image1"):
         if not texts[name]:
             raise DataError(f"{name} is missing; give the path of an image, relative to the folder")
@@ -292,7 +291,7 @@ def make_entry(number: int, values: Mapping[str, Any], truth: PairPoints | None 
         _read_length(values.get("pck_length", "")),
         texts["class"],
         texts["split"],
-        truth,
+        inline_points,
     )
 
 
@@ -302,23 +301,17 @@ def _read_length(value: Any) -> float | None:
     is_legal = is_number(value) if isinstance(value, str) else is_json_number(value)
     length = float(value) if is_legal else math.nan
     if not 0 < length < math.inf:
-        raise DataError(f"pck_length must be a number of pixels above 0 or empty, got {describe(value)}")
+        raise DataError(f"pck_length must be a number of pixels above 0 or empty, got {format_value(value)}")
     return length
 
 
 def is_json_number(value: Any) -> bool:
-    """Whether a value of JSON can be a coordinate; its whole numbers have no limit of their own."""
+    """Whether a JSON value can be a coordinate; JSON integers have no limit."""
     return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
 
 
-def describe(value: Any) -> str:
-    """A value of JSON in few characters; what is nested is not looked into, since it may be deep."""
+def format_value(value: Any) -> str:
+    """Formats a JSON value briefly; nested values are not formatted, since they may be deep."""
     if isinstance(value, (list, dict)):
         return f"{'a list' if isinstance(value, list) else 'an object'} of length {len(value)}"
     return repr(value)[:40]
-
-
-def closest(name: str, legal: Sequence[str]) -> str:
-    """What to add to an error about a name that is not legal."""
-    close = difflib.get_close_matches(name, legal, n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""

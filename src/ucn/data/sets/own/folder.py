@@ -1,8 +1,7 @@
-"""One's own data: a folder with ``pairs.csv`` and a CSV of points for each pair, or with ``pairs.jsonl``."""
+"""Your own data: a folder with ``pairs.csv`` and one CSV of points per pair, or with ``pairs.jsonl``."""
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ from pathlib import Path, PurePosixPath
 import torch
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.io import read_image
-from ucn.data.pairs import DataFile, Fault, PairData, check_choice, check_index
-from ucn.data.sets.flow.dense import read_header_hw
+from ucn.data.io import image_hw, read_header_hw, read_image
+from ucn.data.pairs import DataFile, PairData, Problem, check_choice, check_index
 from ucn.data.sets.layout import find_root, resolve_inside
 from ucn.data.sets.own.files import (
     SPLITS,
@@ -27,18 +25,19 @@ from ucn.data.sets.own.files import (
 )
 from ucn.data.sets.own.json_lines import read_pair_json
 from ucn.errors import DataError
+from ucn.files import explain_failure, suggest
 from ucn.types import PairSample
 
 INFO = DataInfo(
     name="own",
     title="Your own pairs and points",
     task="any",
-    truth="what you say",
+    ground_truth="your points",
     layout=(
-        "pairs.csv: image0,image1 and, if wanted, points, pck_length, class, split",
-        "points/STEM0__STEM1.csv: x0,y0,x1,y1 and, if wanted, part",
+        "pairs.csv: image0,image1 and, optionally, points, pck_length, class, split",
+        "points/STEM0__STEM1.csv: x0,y0,x1,y1 and, optionally, part",
         "or pairs.jsonl instead of both: image0, image1, points0, points1, … in an object per line",
-        "parts.csv, if wanted: name,mirror",
+        "parts.csv (optional): name,mirror",
     ),
     splits=("all", *SPLITS),
     licence="yours",
@@ -48,11 +47,11 @@ INFO = DataInfo(
 
 
 def open_folder(folder: Path, split: str) -> OwnData:
-    """Opens one's own data.
+    """Opens your own data.
 
     Args:
-        folder: holds ``pairs.csv`` or ``pairs.jsonl``; every path in these is relative to it.
-        split: all, or what the list says in its column `split`: train, val, test.
+        folder: holds ``pairs.csv`` or ``pairs.jsonl``; paths in these are relative to it.
+        split: all, or train, val or test by the column `split` of the list.
     """
     check_choice(split, INFO.splits, "split")
     return OwnData(find_root(folder, INFO.markers, INFO.inside), split)
@@ -60,7 +59,7 @@ def open_folder(folder: Path, split: str) -> OwnData:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """An entry whose files exist."""
+    """A listed pair whose files exist."""
 
     entry: PairEntry
     image0: Path
@@ -69,10 +68,10 @@ class _Pair:
 
 
 class OwnData(PairData):
-    """Pairs as a list names them, with the points that the user gave.
+    """Listed pairs with their points.
 
     Attributes:
-        part_names: of the parts in ``parts.csv``; None without one.
+        part_names: names of the parts in ``parts.csv``; None without one.
     """
 
     def __init__(self, root: Path, split: str) -> None:
@@ -92,16 +91,16 @@ class OwnData(PairData):
             found = read_pair_csv(self._list)
         if split != "all" and not found.has_splits:
             raise DataError(
-                f"{self._list} does not say which pairs are of split '{split}'; add a column split or use all"
+                f"{self._list} does not assign pairs to split '{split}'; add a column split or use split all"
             )
-        self.faults += found.faults
+        self.problems += found.problems
         self.notes += found.notes
         chosen = [entry for entry in found.entries if split in ("all", entry.split)]
         self._pairs = self._find_files(chosen)
-        if not self._pairs and not self.faults:
+        if not self._pairs and not self.problems:
             counts = Counter(entry.split or "none" for entry in found.entries)
             have = ", ".join(f"{count} of split {name}" for name, count in counts.items()) or "no pairs"
-            raise DataError(f"split '{split}' is empty: {self._list} has {have}")
+            raise DataError(f"split '{split}' is empty: {self._list} has {have}; choose another split")
         names = Counter((pair.entry.image0, pair.entry.image1) for pair in self._pairs)
         self._repeated = {images for images, count in names.items() if count > 1}
 
@@ -109,17 +108,17 @@ class OwnData(PairData):
         return len(self._pairs)
 
     def pair_name(self, index: int) -> str:
-        """The two images as listed; with the line where a list has the same two more than once."""
+        """The two images as listed; with the line where the list repeats them."""
         entry = self._pair(index).entry
         name = f"{entry.image0}--{entry.image1}"
         return f"{name}#{entry.line}" if (entry.image0, entry.image1) in self._repeated else name
 
     def pair_class(self, index: int) -> str:
-        """What the column `class` says; empty where it says nothing."""
+        """The cell of the column `class`; may be empty."""
         return self._pair(index).entry.class_name
 
     def pair_split(self, index: int) -> str:
-        """What the column `split` says; empty where it says nothing."""
+        """The cell of the column `split`; may be empty."""
         return self._pair(index).entry.split
 
     def pair_part_names(self, index: int) -> Sequence[str]:
@@ -127,23 +126,23 @@ class OwnData(PairData):
         return self.part_names or ()
 
     def image_paths(self, index: int) -> tuple[Path, Path]:
-        """The files of the two images."""
+        """The two image files."""
         pair = self._pair(index)
         return pair.image0, pair.image1
 
     def pair_files(self, index: int) -> tuple[Path, ...]:
-        """The images and the file of points; in JSON Lines that is the list with the pair's line."""
+        """The images and the file of points; for JSON Lines, the list with the pair's line."""
         pair = self._pair(index)
         return pair.image0, pair.image1, pair.points
 
     def read(self, index: int) -> PairSample:
-        """Reads a pair with the points that the user gave."""
+        """Reads a pair with its points."""
         pair = self._pair(index)
         image0, image1 = read_image(pair.image0), read_image(pair.image1)
-        truth = self._read_truth(pair)
-        points0 = truth.check_inside(0, (image0.shape[1], image0.shape[2]), pair.entry.image0)
-        points1 = truth.check_inside(1, (image1.shape[1], image1.shape[2]), pair.entry.image1)
-        has_parts = truth.parts is not None and self._parts is not None
+        points = self._read_points(pair)
+        points0 = points.check_inside(0, image_hw(image0), pair.entry.image0)
+        points1 = points.check_inside(1, image_hw(image1), pair.entry.image1)
+        has_parts = points.parts is not None and self._parts is not None
         return PairSample(
             image0,
             image1,
@@ -151,17 +150,17 @@ class OwnData(PairData):
             torch.from_numpy(points1),
             self.pair_name(index),
             pair.entry.pck_length,
-            torch.from_numpy(truth.parts) if has_parts else None,
+            torch.from_numpy(points.parts) if has_parts else None,
             torch.from_numpy(self._parts.mirror) if has_parts and self._parts is not None else None,
         )
 
     def files(self) -> Sequence[DataFile]:
-        """Every image and file of points, once; in JSON Lines every line."""
+        """Every image and file of points, once; for JSON Lines, every line."""
         images: dict[Path, DataFile] = {}
         users: dict[Path, list[_Pair]] = {}
         for pair in self._pairs:
             for path in (pair.image0, pair.image1):
-                images.setdefault(path, DataFile(path, "image", partial(read_image, path)))
+                images.setdefault(path, DataFile.image(path))
             users.setdefault(pair.points, []).append(pair)
         points = [
             DataFile(path, "points", partial(self._check_points, pairs)) for path, pairs in users.items()
@@ -172,20 +171,20 @@ class OwnData(PairData):
         check_index(index, len(self._pairs))
         return self._pairs[index]
 
-    def _read_truth(self, pair: _Pair) -> PairPoints:
-        return pair.entry.truth or read_pair_points(pair.points, self._parts)
+    def _read_points(self, pair: _Pair) -> PairPoints:
+        return pair.entry.inline_points or read_pair_points(pair.points, self._parts)
 
     def _check_points(self, pairs: Sequence[_Pair]) -> None:
-        """Reads the points that some pairs share, and compares them with the images of each."""
-        truth = self._read_truth(pairs[0])
+        """Reads the points that some pairs share, and checks them against the images of each."""
+        points = self._read_points(pairs[0])
         for pair in pairs:
             for view, path in enumerate((pair.image0, pair.image1)):
-                image_hw = read_header_hw(path)
-                if image_hw is not None:  # what is wrong with an image, its own check says
-                    truth.check_inside(view, image_hw, (pair.entry.image0, pair.entry.image1)[view])
+                size_hw = read_header_hw(path)
+                if size_hw is not None:  # otherwise the check of the image reports it
+                    points.check_inside(view, size_hw, (pair.entry.image0, pair.entry.image1)[view])
 
     def _find_files(self, entries: Sequence[PairEntry]) -> list[_Pair]:
-        """The pairs whose files exist; the others become faults."""
+        """The pairs whose files exist; others become problems."""
         finder = _Finder(self.root)
         stems = Counter(_points_name(entry) for entry in entries if not entry.points)
         pairs = []
@@ -193,7 +192,7 @@ class OwnData(PairData):
             try:
                 image0 = finder.find(entry.image0, "image0")
                 image1 = finder.find(entry.image1, "image1")
-                if entry.truth is not None:
+                if entry.inline_points is not None:
                     points = self._list.with_name(f"{self._list.name}:{entry.line}")
                 elif not entry.points and stems[_points_name(entry)] > 1:
                     raise DataError(
@@ -203,37 +202,36 @@ class OwnData(PairData):
                 else:
                     points = finder.find(entry.points or _points_name(entry), "points")
             except DataError as error:
-                self.faults.append(Fault(self._list, str(error), entry.line, is_left_out=True))
+                self.problems.append(Problem(self._list, str(error), entry.line, is_excluded=True))
             else:
                 pairs.append(_Pair(entry, image0, image1, points))
         return pairs
 
 
 class _Finder:
-    """Finds the files that a list names, and what was meant by those that are not there."""
+    """Finds the files of a list, and suggests names for those that are missing."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._listings: dict[Path, set[str]] = {}
-        self._hints_left = 20  # looking for a similar name takes long in a large folder
+        self._hints_left = 20  # the search for a similar name is slow in a large folder
 
     def find(self, name: str, what: str) -> Path:
-        """The path of a file; raises `DataError` where it is not there."""
+        """The path of a file; raises `DataError` where it is missing."""
         path = resolve_inside(self._root, name)
         try:
             names = self._list(path.parent)
             if path.name in names and path.is_file():
                 return path
             if path.is_symlink() and not path.exists():
-                reason = "is a link to a file that is not there; copy it, or correct the link"
+                reason = "is a link to a missing file; copy it, or correct the link"
                 raise DataError(f"{what}: {name[:200]!r} {reason}")
         except OSError as error:
-            raise DataError(f"{what}: cannot look for {name[:200]!r}: {error.strerror}") from error
-        close: list[str] = []
-        if self._hints_left > 0:
-            self._hints_left -= 1
-            close = difflib.get_close_matches(path.name, names, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else "; check name and folder"
+            reason = f"{explain_failure(error)}; check the name"
+            raise DataError(f"{what}: cannot read {name[:200]!r}: {reason}") from error
+        hint = suggest(path.name, names) if self._hints_left > 0 else ""
+        self._hints_left -= 1
+        hint = hint or "; check name and folder"
         raise DataError(f"{what}: no file {name[:200]!r} in {self._root}{hint}")
 
     def _list(self, folder: Path) -> set[str]:
@@ -243,6 +241,6 @@ class _Finder:
 
 
 def _points_name(entry: PairEntry) -> str:
-    """Where the points of a pair are, unless its list says otherwise."""
+    """The default path of the points of a pair."""
     stems = (PurePosixPath(name.replace("\\", "/")).stem for name in (entry.image0, entry.image1))
     return f"points/{'__'.join(stems)}.csv"

@@ -1,4 +1,4 @@
-"""``pairs.jsonl``: pairs with their points, an object of JSON per line."""
+"""Reads ``pairs.jsonl``: pairs with their points, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -9,37 +9,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.pairs import Fault
-from ucn.data.sets.layout import read_lines
-from ucn.data.sets.own.files import PairList, PairPoints, Parts, closest, describe, is_json_number, make_entry
+from ucn.data.pairs import Problem
+from ucn.data.sets.own.files import PairList, PairPoints, Parts, format_value, is_json_number, make_entry
 from ucn.errors import DataError
+from ucn.files import read_lines, suggest
 
 _KEYS = ("image0", "image1", "points0", "points1", "parts", "pck_length", "class", "split")
 _MAX_LINE = 16 * 2**20  # characters; about half a million correspondences
 
 
 def read_pair_json(path: Path, parts: Parts | None) -> PairList:
-    """Reads ``pairs.jsonl``: an object per line, with its points."""
-    entries, faults, notes = [], [], []
+    """Reads ``pairs.jsonl``."""
+    entries, problems, notes = [], [], []
     has_splits = has_unused_parts = False
     for number, line in read_lines(path, "list of pairs"):
         try:
             values = _parse_object(line)
-            truth = _read_json_points(values, parts, path, number)
-            entries.append(make_entry(number, values, truth))
+            points = _read_json_points(values, parts, path, number)
+            entries.append(make_entry(number, values, points))
         except DataError as error:
-            faults.append(Fault(path, str(error), number, is_left_out=True))
+            problems.append(Problem(path, str(error), number, is_excluded=True))
             continue
         has_splits |= "split" in values
         has_unused_parts |= "parts" in values and parts is None
     if has_unused_parts:
-        notes.append(f"{path.name}: 'parts' are ignored, since there is no parts.csv that names them")
-    return PairList(entries, faults, notes, has_splits)
+        notes.append(f"{path.name}: 'parts' are ignored, since there is no parts.csv")
+    return PairList(entries, problems, notes, has_splits)
 
 
 def _parse_object(line: str) -> dict[str, Any]:
     if len(line) > _MAX_LINE:
-        raise DataError(f"it has {len(line):,} characters, the limit for a line is {_MAX_LINE:,}")
+        raise DataError(
+            f"it has {len(line):,} characters, the limit for a line is {_MAX_LINE:,}; split the points"
+        )
     try:
         values = json.loads(line, object_pairs_hook=_to_dict)
     except RecursionError:
@@ -57,7 +59,7 @@ def _parse_object(line: str) -> dict[str, Any]:
     for key in values:
         if key not in _KEYS:
             legal = ", ".join(_KEYS)
-            raise DataError(f"there is no key {key[:40]!r}{closest(key, _KEYS)} (there are {legal})")
+            raise DataError(f"there is no key {key[:40]!r}{suggest(key, _KEYS)} (there are {legal})")
     return values
 
 
@@ -65,7 +67,7 @@ def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
-            raise DataError(f"key {key[:40]!r} stands twice; remove one")
+            raise DataError(f"key {key[:40]!r} is repeated; remove one")
         values[key] = value
     return values
 
@@ -93,8 +95,8 @@ def _read_json_list(values: dict[str, Any], key: str) -> NDArray[np.float64]:
         raise DataError(f"key '{key}' is missing; expected {key}: [[x, y], …]")
     rows = values[key]
     if not isinstance(rows, list):
-        raise DataError(f"{key} must be a list [[x, y], …], got {describe(rows)}")
+        raise DataError(f"{key} must be a list [[x, y], …], got {format_value(rows)}")
     for place, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != 2 or not all(map(is_json_number, row)):
-            raise DataError(f"{key}[{place}] must be [x, y], two numbers, got {describe(row)}")
+            raise DataError(f"{key}[{place}] must be [x, y], two numbers, got {format_value(row)}")
     return np.array(rows, np.float64).reshape(-1, 2)

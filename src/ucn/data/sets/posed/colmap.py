@@ -1,4 +1,4 @@
-"""A sparse model of COLMAP: 3D points that two images have in common are their correspondences."""
+"""A sparse reconstruction of COLMAP: keypoints of common 3D points are the correspondences of a pair."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.headers import EXIF_ORIENTATION
-from ucn.data.io import READ_FORMATS, read_image
-from ucn.data.pairs import DataFile, PairData, check_choice, check_index
-from ucn.data.sets.fault_list import FaultList
+from ucn.data.io import EXIF_ORIENTATION, READ_FORMATS, image_hw, read_image
+from ucn.data.pairs import DataFile, PairData, ProblemList, check_choice, check_index
 from ucn.data.sets.layout import find_root, resolve_inside
 from ucn.data.sets.posed.colmap_model import ModelImage, read_model
 from ucn.errors import DataError
@@ -28,11 +26,11 @@ from ucn.types import PairSample
 
 INFO = DataInfo(
     name="colmap",
-    title="A sparse model of COLMAP, from your own photographs",
+    title="A sparse reconstruction of COLMAP, from your own images",
     task="geometric",
-    truth="triangulated: keypoints of one 3D point, as exact as the reconstruction",
+    ground_truth="triangulated: keypoints of one 3D point, as accurate as the reconstruction",
     layout=(
-        "images/: the photographs",
+        "images/: the images",
         "sparse/0/ (or the folder itself): cameras, images and points3D, all .bin or all .txt",
     ),
     splits=("all",),
@@ -42,22 +40,22 @@ INFO = DataInfo(
     inside=("sparse/0", "sparse"),
 )
 
-_MAX_WORK = 2e9  # products of the co-visibility matrix: some ten seconds
-_BLOCK_ENTRIES = 2e7  # of it that are held at once
+_MAX_WORK = 2e9  # products of the co-visibility matrix: about ten seconds
+_BLOCK_ENTRIES = 2e7  # entries of it that are held at once
 
 
 def open_folder(
     folder: Path, split: str, *, min_shared: int = 20, max_error: float = 2.0, image_folder: str = ""
 ) -> ColmapData:
-    """Opens a sparse model.
+    """Opens a sparse reconstruction.
 
     Args:
-        folder: of the model, or one with ``sparse/0`` in it.
+        folder: the folder of the reconstruction, or one that contains ``sparse/0``.
         split: all.
-        min_shared: a pair is two images with at least so many 3D points in common.
-        max_error: 3D points with a mean reprojection error above this, in pixels, are left out; 0 takes all.
-        image_folder: where the photographs are, relative to `folder`; by default ``images`` beside or above
-            the model. Smaller copies of the photographs will do.
+        min_shared: the least number of common 3D points of a pair.
+        max_error: 3D points with a mean reprojection error above this, in pixels, are excluded; 0 keeps all.
+        image_folder: the folder of the images, relative to `folder`; by default ``images`` beside or above
+            the reconstruction. Smaller copies of the images may be used.
     """
     check_choice(split, INFO.splits, "split")
     if min_shared < 1 or not max_error >= 0:
@@ -67,41 +65,41 @@ def open_folder(
     places = [place / "images" for place in (root, root.parent, root.parent.parent)]
     if image_folder:
         places = [folder / image_folder]
-    photographs = next((place for place in places if place.is_dir()), None)
-    if photographs is None:
+    images = next((place for place in places if place.is_dir()), None)
+    if images is None:
         looked = " or ".join(map(str, places))
-        raise DataError(f"no folder of photographs {looked}; say where it is: --option image_folder=PATH")
-    return ColmapData(root, photographs, min_shared, max_error)
+        raise DataError(f"no folder of images {looked}; set the option image_folder to its path")
+    return ColmapData(root, images, min_shared, max_error)
 
 
 class ColmapData(PairData):
-    """Pairs of images that see enough of the same 3D points."""
+    """Pairs of images that observe enough common 3D points."""
 
-    def __init__(self, root: Path, photographs: Path, min_shared: int, max_error: float) -> None:
+    def __init__(self, root: Path, image_folder: Path, min_shared: int, max_error: float) -> None:
         super().__init__(root)
         self._model = read_model(root)
-        self.faults += self._model.faults
+        self.problems += self._model.problems
         is_good = self._model.point_errors <= (max_error or math.inf)
         self._images: list[ModelImage] = []
         self._paths: list[Path] = []
-        seen: list[NDArray[np.int64]] = []
-        faults = FaultList("export the model again")
+        observed: list[NDArray[np.int64]] = []
+        problems = ProblemList("export the reconstruction again")
         for image in self._model.images:
-            path = self._find_photograph(photographs, image, faults)
+            path = self._find_image(image_folder, image, problems)
             if path is not None:
-                rows, points = self._find_points(image, faults)
+                rows, points = self._find_points(image, problems)
                 rows, points = rows[is_good[points]], points[is_good[points]]
                 kept = replace(image, points=image.points[rows], point_ids=image.point_ids[rows])
                 self._images.append(kept)
                 self._paths.append(path)
-                seen.append(points)
-        self.faults += faults.finish()
-        self._pairs = self._find_pairs(seen, min_shared)
+                observed.append(points)
+        self.problems += problems.finish()
+        self._pairs = self._find_pairs(observed, min_shared)
         self._note_other_models()
-        if len(self._pairs) == 0 and not self.faults:
+        if len(self._pairs) == 0 and not self.problems:
             raise DataError(
                 f"split 'all' is empty: no two of {len(self._images)} images in {root} have {min_shared} 3D "
-                "points in common; ask for fewer: --option min_shared=N"
+                "points in common; lower the option min_shared"
             )
         del self._model
 
@@ -109,19 +107,19 @@ class ColmapData(PairData):
         return len(self._pairs)
 
     def pair_name(self, index: int) -> str:
-        """The names of the two images in the model."""
+        """The names of the two images in the reconstruction."""
         first, second = self._pair(index)
         return f"{self._images[first].name}--{self._images[second].name}"
 
     def image_paths(self, index: int) -> tuple[Path, Path]:
-        """The two photographs."""
+        """The two image files."""
         first, second = self._pair(index)
         return self._paths[first], self._paths[second]
 
     def relative_pose(self, index: int) -> tuple[Tensor, Tensor]:
-        """How camera 1 of a pair stands to camera 0: x1 = R x0 + t, in the model's unit of length.
+        """The relative pose from camera 0 to camera 1: X1 = R X0 + t, in the reconstruction's unit of length.
 
-        Of the pixels as stored: where EXIF turns a photograph upright, the camera is not turned with it.
+        It holds for the pixels as stored: EXIF rotation of an image does not rotate its camera.
 
         Returns:
             R (3, 3) and t (3,), float64.
@@ -133,7 +131,7 @@ class ColmapData(PairData):
         return torch.from_numpy(rotation), torch.from_numpy(translation)
 
     def read(self, index: int) -> PairSample:
-        """Reads a pair with a correspondence for each 3D point that both images see."""
+        """Reads a pair with a correspondence for each 3D point that both images observe."""
         pair = self._pair(index)
         first, second = (self._images[image] for image in pair)
         _, rows0, rows1 = np.intersect1d(
@@ -142,12 +140,12 @@ class ColmapData(PairData):
         image0, points0 = _read_view(self._paths[pair[0]], first, rows0)
         image1, points1 = _read_view(self._paths[pair[1]], second, rows1)
         sample = PairSample(image0, image1, points0, points1, self.pair_name(index))
-        # Rounding may push a point on the very edge over it.
-        is_seen = is_inside(points0, (image0.shape[1], image0.shape[2]))
-        return sample.select(is_seen & is_inside(points1, (image1.shape[1], image1.shape[2])))
+        # Rounding may push a point on the border outside.
+        rows = is_inside(points0, image_hw(image0)) & is_inside(points1, image_hw(image1))
+        return sample.select(rows)
 
     def files(self) -> Sequence[DataFile]:
-        """Every photograph of a pair, once. The model itself was read when the folder was opened."""
+        """Every image of a pair, once. The reconstruction itself was read when the folder was opened."""
         used = np.unique(self._pairs).tolist()
         nothing = np.zeros(0, np.int64)
         return [
@@ -164,41 +162,42 @@ class ColmapData(PairData):
         first, second = self._pairs[index].tolist()
         return first, second
 
-    def _find_photograph(self, photographs: Path, image: ModelImage, faults: FaultList) -> Path | None:
+    def _find_image(self, image_folder: Path, image: ModelImage, problems: ProblemList) -> Path | None:
         try:
-            path = resolve_inside(photographs, image.name)
+            path = resolve_inside(image_folder, image.name)
             if not path.is_file():
-                raise DataError(f"no photograph {image.name[:200]!r} in {photographs}; copy it there")
+                raise DataError(f"no image {image.name[:200]!r} in {image_folder}; copy it there")
             return path
         except (DataError, OSError) as error:  # OSError: a name that is too long
-            faults.add(self._model.list_path, str(error), image.line)
+            problems.add(self._model.list_path, str(error), image.line)
             return None
 
     def _find_points(
-        self, image: ModelImage, faults: FaultList
+        self, image: ModelImage, problems: ProblemList
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows of an image's observations that are of points of the model, and which points those are."""
+        """The rows of an image's observations whose 3D point exists, and the indices of these points."""
         known = self._model.point_ids
         places = np.searchsorted(known, image.point_ids)
         rows = np.flatnonzero(places < len(known))
         rows = rows[known[places[rows]] == image.point_ids[rows]]
         lost = len(places) - len(rows)
         if lost:
-            message = f"{lost} observations of {image.name[:80]!r} are of 3D points that points3D lacks"
-            faults.add(self._model.list_path, f"{message}; export the model again", image.line)
+            message = (
+                f"{lost} observations of {image.name[:80]!r} are of 3D points that points3D does not have"
+            )
+            problems.add(self._model.list_path, f"{message}; export the reconstruction again", image.line)
         return rows, places[rows]
 
-    def _find_pairs(self, seen: Sequence[NDArray[np.int64]], min_shared: int) -> NDArray[np.int32]:
-        pairs, share = find_covisible(seen, len(self._model.point_ids), min_shared)
+    def _find_pairs(self, observed: Sequence[NDArray[np.int64]], min_shared: int) -> NDArray[np.int32]:
+        pairs, share = find_covisible(observed, len(self._model.point_ids), min_shared)
         if share < 1:
             self.notes.append(
-                f"the tracks are so many and long that only {share:.2g} of the points were counted to find "
-                "which images have enough in common"
+                f"for speed, only {share:.2g} of the points were counted to find co-visible images"
             )
         return pairs
 
     def _note_other_models(self) -> None:
-        """COLMAP writes what it could not connect as further models, 1, 2, … beside 0."""
+        """COLMAP writes unconnected reconstructions as further folders 1, 2, … beside 0."""
         beside = self.root.parent
         if beside.name == "sparse":
             others = [
@@ -208,37 +207,38 @@ class ColmapData(PairData):
             ]
             if others:
                 self.notes.append(
-                    f"{beside} has other models, too ({', '.join(others[:20])}); give their folder to use one"
+                    f"{beside} has other reconstructions, too: {', '.join(others[:20])}; give the folder of "
+                    "one to use it"
                 )
 
 
 def find_covisible(
-    seen: Sequence[NDArray[np.int64]], point_count: int, min_shared: int
+    observed: Sequence[NDArray[np.int64]], point_count: int, min_shared: int
 ) -> tuple[NDArray[np.int32], float]:
-    """Which images see enough of the same points.
+    """Finds pairs of images that observe enough common points.
 
     Args:
-        seen: for each image the points it sees, as numbers below `point_count`, none twice.
-        point_count: how many points there are.
-        min_shared: at least so many points in common make a pair.
+        observed: for each image the indices, below `point_count`, of the points it observes, without repeats.
+        point_count: the number of points.
+        min_shared: the least number of common points of a pair.
 
     Returns:
-        (K, 2) pairs of images i < j, sorted; and the share of the points that was counted. It is 1 unless the
-        squares of all tracks' lengths add up to hours of work: then every so many-th point is counted.
+        (K, 2) pairs of images i < j, sorted; and the fraction of the points that was counted. It is 1 unless
+        the squared track lengths add up to hours of work: then every n-th point is counted.
     """
-    points = np.concatenate([*seen, np.zeros(0, np.int64)])
-    images = np.repeat(np.arange(len(seen)), [len(points) for points in seen])
+    points = np.concatenate([*observed, np.zeros(0, np.int64)])
+    images = np.repeat(np.arange(len(observed)), [len(points) for points in observed])
     work = float((np.bincount(points).astype(np.float64) ** 2).sum())
     step = max(1, math.ceil(work / _MAX_WORK))
     is_counted = points % step == 0
-    shape = (len(seen), point_count)
+    shape = (len(observed), point_count)
     ones = np.ones(int(is_counted.sum()), np.int32)
-    sees = scipy.sparse.csr_matrix((ones, (images[is_counted], points[is_counted])), shape)
-    seen_by = sees.T.tocsr()
-    block = max(1, int(_BLOCK_ENTRIES / max(1, len(seen))))
+    observes = scipy.sparse.csr_matrix((ones, (images[is_counted], points[is_counted])), shape)
+    observed_by = observes.T.tocsr()
+    block = max(1, int(_BLOCK_ENTRIES / max(1, len(observed))))
     found = [np.zeros((0, 2), np.int32)]
-    for start in range(0, len(seen), block):
-        shared = (sees[start : start + block] @ seen_by).tocoo()
+    for start in range(0, len(observed), block):
+        shared = (observes[start : start + block] @ observed_by).tocoo()
         is_pair = (shared.data * step >= min_shared) & (shared.col > shared.row + start)
         pairs = np.stack([shared.row[is_pair] + start, shared.col[is_pair]], axis=-1).astype(np.int32)
         found.append(pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))])
@@ -246,49 +246,49 @@ def find_covisible(
 
 
 def _read_view(path: Path, image: ModelImage, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """A photograph and some of its observations, in its pixels.
+    """Reads an image and some of its observations, in its pixels.
 
-    COLMAP puts (0.5, 0.5) at the centre of the top-left pixel, and looks at the pixels as they are stored, so
-    that photographs of one camera have one shape; `read_image` turns them upright as EXIF says, and so the
-    points turn, too. A model whose camera has the shape of the upright photograph was made of turned ones.
+    COLMAP has (0.5, 0.5) at the centre of the top-left pixel, and uses the pixels as stored. `read_image`
+    applies the EXIF rotation, so that the points are rotated, too. A camera with the shape of the rotated
+    image shows that the reconstruction used rotated images.
     """
-    picture = read_image(path)
-    upright_hw = (picture.shape[1], picture.shape[2])
+    pixels = read_image(path)
+    upright_hw = image_hw(pixels)
     orientation = _read_orientation(path)
     stored_hw = upright_hw[::-1] if orientation >= 5 else upright_hw
     points = torch.from_numpy(image.points[rows])
     if _is_scaled(image.camera_hw, stored_hw):
         points = _scale_corner_points(points, image.camera_hw, stored_hw)
-        return picture, turn_upright(from_corner_origin(points), stored_hw, orientation)
+        return pixels, apply_orientation(from_corner_origin(points), stored_hw, orientation)
     if _is_scaled(image.camera_hw, upright_hw):
-        return picture, from_corner_origin(_scale_corner_points(points, image.camera_hw, upright_hw))
+        return pixels, from_corner_origin(_scale_corner_points(points, image.camera_hw, upright_hw))
     width, height = image.camera_hw[::-1]
     raise DataError(
-        f"{path} has {upright_hw[1]} × {upright_hw[0]} pixels, and the model was made of {width} × {height}; "
-        "give the photographs that it was made of, or smaller copies: --option image_folder=PATH"
+        f"{path} has {upright_hw[1]} × {upright_hw[0]} pixels, its camera {width} × {height}; set the option "
+        "image_folder to the images of the reconstruction, or to smaller copies"
     )
 
 
 def _is_scaled(camera_hw: tuple[int, int], image_hw: tuple[int, int]) -> bool:
-    """Whether an image is a smaller or larger copy of what a camera saw, up to a pixel of rounding."""
+    """Whether an image is a rescaled copy of a camera's image, up to a pixel of rounding."""
     scale = math.sqrt(image_hw[0] * image_hw[1] / (camera_hw[0] * camera_hw[1]))
     return all(abs(scale * side - got) <= 1 for side, got in zip(camera_hw, image_hw, strict=True))
 
 
 def _scale_corner_points(points: Tensor, from_hw: tuple[int, int], to_hw: tuple[int, int]) -> Tensor:
-    """With the origin at the corner of the image, not at the centre of a pixel, resizing only multiplies."""
+    """Scales points whose origin is the corner of the image, not the centre of a pixel."""
     return points * points.new_tensor([to_hw[1] / from_hw[1], to_hw[0] / from_hw[0]])
 
 
 def _read_orientation(path: Path) -> int:
-    """EXIF's orientation, 1 … 8, of an image that has been read before."""
+    """The EXIF orientation, 1 … 8, of an image file."""
     with PIL.Image.open(path, formats=READ_FORMATS) as image:
         orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     return orientation if orientation in range(1, 9) else 1
 
 
-def turn_upright(points: Tensor, stored_hw: tuple[int, int], orientation: int) -> Tensor:
-    """Moves points (..., 2) with an image that is turned upright as EXIF says.
+def apply_orientation(points: Tensor, stored_hw: tuple[int, int], orientation: int) -> Tensor:
+    """Maps points (..., 2) from the stored image to the image after EXIF rotation.
 
     Args:
         points: in pixels as stored.
@@ -297,15 +297,15 @@ def turn_upright(points: Tensor, stored_hw: tuple[int, int], orientation: int) -
             (5, 8) or on the right (6, 7) of the upright one.
     """
     height, width = stored_hw
-    if orientation in (2, 3, 7, 8):  # column 0 is on the right, or at the bottom
+    if orientation in (2, 3, 7, 8):  # column 0 is at the right, or at the bottom
         points = flip_points(points, width)
-    if orientation in (3, 4, 6, 7):  # row 0 is at the bottom, or on the right
+    if orientation in (3, 4, 6, 7):  # row 0 is at the bottom, or at the right
         points = flip_points(points.flip(-1), height).flip(-1)
     return points.flip(-1) if orientation >= 5 else points
 
 
 def _rotation(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rotation matrix of a unit quaternion (w, x, y, z), in Hamilton's convention."""
+    """The rotation matrix of a unit quaternion (w, x, y, z), Hamilton convention."""
     w, x, y, z = quaternion
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     matrix: NDArray[np.float64] = np.eye(3) + 2 * w * cross + 2 * cross @ cross

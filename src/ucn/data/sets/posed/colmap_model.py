@@ -1,7 +1,7 @@
-"""COLMAP's sparse models, text and binary, as its documentation ("Output Format") and source define them.
+"""Reads COLMAP's sparse reconstructions, text and binary ("Output Format" of its documentation).
 
-Binary files are little-endian. They say how much of everything follows, and that is compared with the size of
-the file before anything is made of it.
+Binary files are little-endian. Their counts are compared with the size of the file before anything is
+allocated.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.pairs import Fault
-from ucn.data.sets.fault_list import FaultList
+from ucn.data.pairs import Problem, ProblemList
 from ucn.errors import DataError
+from ucn.files import explain_failure
 
 MAX_MODEL_BYTES = 16 * 2**30
-"""Larger files are refused unread; 40,000 images with 10,000 keypoints each fit. None is held in memory."""
+"""Larger files are refused; 40,000 images with 10,000 keypoints each fit. Files are not held in memory."""
 
-# Number of parameters of each camera model, by its number (colmap/sensor/models.h).
+# Number of parameters of each camera model, by model id (colmap/sensor/models.h).
 _PARAMETER_COUNTS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16, 4, 5, 3, 4, 6, 2)
-_REMEDY = "export the model again"
+_REMEDY = "export the reconstruction again"
 _MAX_LINE = 64 * 2**20  # bytes of a line of text
 _MAX_SIDE = 10**7  # pixels
 _MAX_NAME = 4096  # bytes of an image's name
@@ -41,13 +41,13 @@ class ModelImage:
 
     Attributes:
         name: path relative to the folder of images.
-        camera_hw: (H, W) that COLMAP saw.
-        quaternion: (w, x, y, z), of length 1, of the rotation from world to camera.
-        translation: from world to camera.
-        points: (M, 2) float32: its observations of 3D points, as in the file: the centre of the top-left
+        camera_hw: (H, W) of its camera.
+        quaternion: (w, x, y, z), unit quaternion of the rotation from world to camera.
+        translation: (3,) from world to camera.
+        points: (M, 2) float32, its observations of 3D points, as in the file: the centre of the top-left
             pixel is (0.5, 0.5).
-        point_ids: (M,) int64, sorted, none twice: which 3D points these are.
-        line: of the image in a text file.
+        point_ids: (M,) int64, sorted, without repeats: the 3D points of the observations.
+        line: line of the image in a text file.
     """
 
     name: str
@@ -61,62 +61,66 @@ class ModelImage:
 
 @dataclass(frozen=True)
 class Model:
-    """What pairs are made of.
+    """A sparse reconstruction.
 
     Attributes:
         images: sorted by name.
-        point_ids: (P,) int64, sorted: the 3D points.
-        point_errors: (P,) float64: mean reprojection error of each, in pixels; -1 where COLMAP has not
+        point_ids: (P,) int64, sorted ids of the 3D points.
+        point_errors: (P,) float64, mean reprojection error of each in pixels; -1 where COLMAP has not
             computed it.
         list_path: the file of images.
-        faults: entries that are wrong, and left out.
+        problems: faulty entries, which are excluded.
     """
 
     images: list[ModelImage]
     point_ids: NDArray[np.int64]
     point_errors: NDArray[np.float64]
     list_path: Path
-    faults: list[Fault]
+    problems: list[Problem]
 
 
 def read_model(folder: Path) -> Model:
-    """Reads a sparse model; where a folder has both forms the binary one, as COLMAP does.
+    """Reads a sparse reconstruction; where a folder has both formats, the binary one, as COLMAP does.
 
     Raises:
-        DataError: a file is missing, truncated, too large or not of that format.
+        DataError: a file is missing, truncated, too large, or malformed.
     """
     suffix = "bin" if (folder / "images.bin").is_file() else "txt"
     paths = tuple(folder / f"{name}.{suffix}" for name in ("cameras", "images", "points3D"))
     for path in paths:
         if not path.is_file():
-            raise DataError(f"no file {path}; a model has cameras, images and points3D, all .bin or all .txt")
+            raise DataError(
+                f"no file {path}; a reconstruction has cameras, images and points3D, all .bin or all .txt"
+            )
         if path.stat().st_size > MAX_MODEL_BYTES:
             size = path.stat().st_size
-            raise DataError(f"{path} has {size:,} bytes, the limit for a model is {MAX_MODEL_BYTES:,}")
-    faults = FaultList(_REMEDY)
+            raise DataError(
+                f"{path} has {size:,} bytes, the limit for a reconstruction is {MAX_MODEL_BYTES:,}"
+            )
+    problems = ProblemList(_REMEDY)
     if suffix == "bin":
-        images = _ImageList(paths[1], _read_cameras_bin(paths[0]), faults)
+        images = _ImageList(paths[1], _read_cameras_bin(paths[0]), problems)
         _read_images_bin(paths[1], images)
         ids, errors = _read_points_bin(paths[2])
     else:
-        images = _ImageList(paths[1], _read_cameras_txt(paths[0]), faults)
+        images = _ImageList(paths[1], _read_cameras_txt(paths[0]), problems)
         _read_images_txt(paths[1], images)
-        ids, errors = _read_points_txt(paths[2], faults)
+        ids, errors = _read_points_txt(paths[2], problems)
     ids, first = np.unique(ids, return_index=True)
     by_name = sorted(images.images.values(), key=attrgetter("name"))
-    return Model(by_name, ids, errors[first], paths[1], faults.finish())
+    return Model(by_name, ids, errors[first], paths[1], problems.finish())
 
 
 class _ImageList:
-    """Collects images; what is wrong with one becomes a fault."""
+    """Collects images; faulty ones become problems."""
 
-    def __init__(self, path: Path, cameras: dict[int, tuple[int, int]], faults: FaultList) -> None:
+    def __init__(self, path: Path, cameras: dict[int, tuple[int, int]], problems: ProblemList) -> None:
         self.images: dict[int, ModelImage] = {}
-        self._path, self._cameras, self._faults = path, cameras, faults
+        self._path, self._cameras, self._problems = path, cameras, problems
 
-    def add_fault(self, message: str, line: int | None) -> None:
-        """Notes that something was left out."""
-        self._faults.add(self._path, f"{message}; {_REMEDY}", line)
+    def add_problem(self, message: str, line: int | None) -> None:
+        """Records a faulty entry."""
+        self._problems.add(self._path, f"{message}; {_REMEDY}", line)
 
     def add(
         self,
@@ -128,29 +132,29 @@ class _ImageList:
         point_ids: NDArray[np.int64],
         line: int | None = None,
     ) -> None:
-        """Adds an image with its observations, those left out that cannot be."""
+        """Adds an image with its valid observations."""
         camera_hw = self._cameras.get(camera_id)
         vector = np.array(pose, np.float64)
         if image_id in self.images:
-            return self.add_fault(f"image {name[:80]!r} has the id {image_id} of another", line)
+            return self.add_problem(f"image {name[:80]!r} has the id {image_id} of another", line)
         if camera_hw is None:
-            return self.add_fault(f"image {name[:80]!r} has the unknown camera {camera_id}", line)
+            return self.add_problem(f"image {name[:80]!r} has the unknown camera {camera_id}", line)
         if not np.isfinite(vector).all() or not vector[:4].any():
-            return self.add_fault(f"image {name[:80]!r} has a pose that is none: {pose}", line)
-        is_seen = ((points >= 0) & (points <= camera_hw[::-1])).all(axis=1)
-        if not is_seen.all():
-            outside = len(points) - int(is_seen.sum())
+            return self.add_problem(f"image {name[:80]!r} has an invalid pose: {pose}", line)
+        is_visible = ((points >= 0) & (points <= camera_hw[::-1])).all(axis=1)
+        if not is_visible.all():
+            outside = len(points) - int(is_visible.sum())
             size = f"{camera_hw[1]} × {camera_hw[0]}"
-            self.add_fault(f"{outside} observations of {name[:80]!r} lie outside its {size} pixels", line)
-        # An image that has one 3D point at two places says of neither which is right.
-        kept, first, counts = np.unique(point_ids[is_seen], return_index=True, return_counts=True)
+            self.add_problem(f"{outside} observations of {name[:80]!r} lie outside its {size} pixels", line)
+        # Of an image with two observations of one 3D point, neither is used.
+        kept, first, counts = np.unique(point_ids[is_visible], return_index=True, return_counts=True)
         rows = first[counts == 1]
         self.images[image_id] = ModelImage(
             name,
             camera_hw,
             vector[:4] / np.linalg.norm(vector[:4]),
             vector[4:],
-            points[is_seen][rows].astype(np.float32),
+            points[is_visible][rows].astype(np.float32),
             kept[counts == 1],
             line,
         )
@@ -158,13 +162,13 @@ class _ImageList:
 
 
 class _Cursor:
-    """Reads a binary file from front to end; raises `DataError` where it ends too early."""
+    """Reads a binary file sequentially; raises `DataError` where it is truncated."""
 
     def __init__(self, path: Path, content: mmap.mmap) -> None:
         self._path, self._content, self._place = path, content, 0
 
     def unpack(self, layout: str, what: str) -> tuple[Any, ...]:
-        """The next values, in the notation of `struct`."""
+        """The next values, in the format of `struct`."""
         size = struct.calcsize(layout)
         self.require(size, what)
         values = struct.unpack_from(layout, self._content, self._place)
@@ -172,18 +176,18 @@ class _Cursor:
         return values
 
     def read_count(self, smallest: int, what: str) -> int:
-        """A number of records, of which each takes at least so many bytes."""
+        """The number of records, each of which takes at least `smallest` bytes."""
         count = int(self.unpack("<Q", f"the number of {what}")[0])
         self.require(count * smallest, f"{count:,} {what}")
         return count
 
     def read_name(self) -> str:
-        """Text that ends in a zero byte."""
+        """A zero-terminated string."""
         end = self._content.find(b"\0", self._place, self._place + _MAX_NAME)
         if end < 0:
             got = f"one without an end; {_REMEDY}"
             raise DataError(f"{self._path}: expected a name at byte {self._place:,}, got {got}")
-        if end == self._place:  # or a file of zeros would pass for millions of images
+        if end == self._place:  # otherwise a file of zeros would pass for millions of images
             got = f"an empty one; {_REMEDY}"
             raise DataError(f"{self._path}: expected a name at byte {self._place:,}, got {got}")
         try:
@@ -196,7 +200,7 @@ class _Cursor:
         return name
 
     def read_observations(self, count: int) -> NDArray[Any]:
-        """A copy of the next `count` keypoints that observe a 3D point."""
+        """The observations of 3D points among the next `count` keypoints, as a copy."""
         if count == 0:
             return np.zeros(0, _OBSERVATION)
         found: NDArray[Any] = np.frombuffer(self._content, _OBSERVATION, count, self._place)
@@ -205,24 +209,24 @@ class _Cursor:
         return observed
 
     def skip(self, size: int, what: str) -> None:
-        """Leaves bytes unread."""
+        """Skips bytes."""
         self.require(size, what)
         self._place += size
 
     def require(self, size: int, what: str) -> None:
-        """Raises `DataError` where fewer bytes are left."""
+        """Raises `DataError` where fewer bytes remain."""
         left = len(self._content) - self._place
         if size > left:
             raise DataError(
                 f"{self._path} ends too early: expected {what}, {size:,} bytes from byte {self._place:,} on, "
-                f"got {left:,}; export the model again"
+                f"got {left:,}; {_REMEDY}"
             )
 
     def finish(self) -> None:
-        """Raises `DataError` where something follows."""
+        """Raises `DataError` where bytes remain."""
         left = len(self._content) - self._place
         if left:
-            raise DataError(f"{self._path}: {left:,} bytes follow what its counts announce; export it again")
+            raise DataError(f"{self._path}: {left:,} bytes follow what its counts announce; {_REMEDY}")
 
 
 @contextmanager
@@ -230,17 +234,17 @@ def _open_binary(path: Path) -> Iterator[_Cursor]:
     try:
         with path.open("rb") as file:
             if path.stat().st_size < 8:
-                raise DataError(f"{path} ends too early: expected a count of 8 bytes; export the model again")
+                raise DataError(f"{path} ends too early: expected a count of 8 bytes; {_REMEDY}")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 cursor = _Cursor(path, content)
                 yield cursor
                 cursor.finish()
     except OSError as error:
-        raise DataError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        raise DataError(f"cannot read {path}: {explain_failure(error)}") from error
 
 
 def _read_cameras_bin(path: Path) -> dict[int, tuple[int, int]]:
-    """(H, W) by camera.
+    """Reads (H, W) by camera.
 
     uint64 count; each: uint32 id, int32 model, uint64 width, height, a double per parameter.
     """
@@ -250,7 +254,7 @@ def _read_cameras_bin(path: Path) -> dict[int, tuple[int, int]]:
             camera_id, model, width, height = cursor.unpack("<IiQQ", "a camera")
             if not 0 <= model < len(_PARAMETER_COUNTS):
                 raise DataError(
-                    f"{path}: camera {camera_id} has the unknown model {model}; export the model as text"
+                    f"{path}: camera {camera_id} has the unknown model {model}; export as text instead"
                 )
             cursor.skip(8 * _PARAMETER_COUNTS[model], "the parameters of a camera")
             cameras[camera_id] = _check_size(width, height, f"{path}: camera {camera_id}")
@@ -265,7 +269,7 @@ def _check_size(width: int, height: int, where: str) -> tuple[int, int]:
 
 
 def _read_images_bin(path: Path, images: _ImageList) -> None:
-    """The images.
+    """Reads the images.
 
     uint64 count; each: uint32 id, 7 doubles (quaternion wxyz, translation), uint32 camera, name ending in 0,
     uint64 count of keypoints, each: double x, y, int64 3D point, -1 for none.
@@ -281,13 +285,13 @@ def _read_images_bin(path: Path, images: _ImageList) -> None:
 
 
 def _read_points_bin(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ids and errors.
+    """Reads ids and errors of the 3D points.
 
     uint64 count; each: uint64 id, 3 doubles, 3 bytes of colour, double error, uint64 length of the track,
     each: uint32 image, uint32 keypoint.
     """
     with _open_binary(path) as cursor:
-        count = cursor.read_count(51, "3D points")  # no more than the file has room for
+        count = cursor.read_count(51, "3D points")  # bounded by the size of the file
         ids, errors = np.empty(count, np.int64), np.empty(count, np.float64)
         for row in range(count):
             values = cursor.unpack("<q3d3BdQ", "a 3D point")
@@ -297,19 +301,21 @@ def _read_points_bin(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]
 
 
 def _read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """All lines with their numbers, blank ones too, without holding the file in memory."""
+    """Yields all lines with their numbers, also blank ones, without holding the file in memory."""
     try:
         with path.open("rb") as file:
             number = 0
             while line := file.readline(_MAX_LINE + 1):
                 number += 1
                 if len(line) > _MAX_LINE:
-                    raise DataError(f"{path}:{number}: the line has more than {_MAX_LINE:,} bytes")
+                    raise DataError(f"{path}:{number}: the line has more than {_MAX_LINE:,} bytes; {_REMEDY}")
                 yield number, line.decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}:{number}: it is not UTF-8 text; expected a text model of COLMAP") from error
+        raise DataError(
+            f"{path}:{number}: it is not UTF-8 text; expected COLMAP's text format; {_REMEDY}"
+        ) from error
     except OSError as error:
-        raise DataError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        raise DataError(f"cannot read {path}: {explain_failure(error)}") from error
 
 
 def _is_content(line: str) -> bool:
@@ -317,7 +323,7 @@ def _is_content(line: str) -> bool:
 
 
 def _read_cameras_txt(path: Path) -> dict[int, tuple[int, int]]:
-    """(H, W) by camera. A line each: CAMERA_ID, MODEL, WIDTH, HEIGHT, PARAMS[]."""
+    """Reads (H, W) by camera. One line each: CAMERA_ID, MODEL, WIDTH, HEIGHT, PARAMS[]."""
     cameras = {}
     for number, line in _read_text_lines(path):
         if _is_content(line):
@@ -334,7 +340,7 @@ def _read_cameras_txt(path: Path) -> dict[int, tuple[int, int]]:
 
 
 def _read_images_txt(path: Path, images: _ImageList) -> None:
-    """The images: two lines each, of which the second is blank where an image has no keypoints.
+    """Reads the images: two lines each; the second is blank where an image has no keypoints.
 
     IMAGE_ID, QW, QX, QY, QZ, TX, TY, TZ, CAMERA_ID, NAME; then X, Y, POINT3D_ID for each keypoint.
     """
@@ -349,20 +355,20 @@ def _read_images_txt(path: Path, images: _ImageList) -> None:
             pose = [float(cell) for cell in cells[1:8]]
         except (ValueError, IndexError):
             expected = "IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME"
-            images.add_fault(f"expected {expected}, got {line[:60]!r}", number)
+            images.add_problem(f"expected {expected}, got {line[:60]!r}", number)
             continue
         try:
             points, ids = _parse_keypoints(points_line)
         except ValueError:
             expected = "X Y POINT3D_ID"
             message = f"expected {expected} for each keypoint of {name[:80]!r}, got {points_line[:60]!r}"
-            images.add_fault(message, points_number)
+            images.add_problem(message, points_number)
             continue
         images.add(image_id, pose, camera_id, name, points, ids, number)
 
 
 def _parse_keypoints(line: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Those keypoints that observe a 3D point."""
+    """The keypoints that observe a 3D point."""
     values = np.array(line.split(), np.float64).reshape(-1, 3)
     values = values[values[:, 2] != -1]
     ids = values[:, 2]
@@ -371,9 +377,9 @@ def _parse_keypoints(line: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]
     return values[:, :2], ids.astype(np.int64)
 
 
-def _read_points_txt(path: Path, faults: FaultList) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ids and errors. A line each: POINT3D_ID, X, Y, Z, R, G, B, ERROR, TRACK[]."""
-    ids, errors = array("q"), array("d")  # a tenth of what a list takes
+def _read_points_txt(path: Path, problems: ProblemList) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Reads ids and errors. One line each: POINT3D_ID, X, Y, Z, R, G, B, ERROR, TRACK[]."""
+    ids, errors = array("q"), array("d")  # a tenth of the memory of a list
     for number, line in _read_text_lines(path):
         if not _is_content(line):
             continue
@@ -384,7 +390,7 @@ def _read_points_txt(path: Path, faults: FaultList) -> tuple[NDArray[np.int64], 
                 raise ValueError
         except (ValueError, IndexError):
             expected = "POINT3D_ID X Y Z R G B ERROR TRACK"
-            faults.add(path, f"expected {expected}, got {line[:60]!r}; {_REMEDY}", number)
+            problems.add(path, f"expected {expected}, got {line[:60]!r}; {_REMEDY}", number)
             continue
         ids.append(point_id)
         errors.append(error)

@@ -1,1 +1,1 @@
-"""Data sets of object parts: the same keypoint on another instance."""
+"""Data sets with annotated object keypoints: the same part on another instance."""

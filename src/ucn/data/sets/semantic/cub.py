@@ -1,6 +1,6 @@
-"""Caltech-UCSD Birds-200-2011: 200 kinds of birds, 15 parts on each photograph.
+"""Caltech-UCSD Birds-200-2011: 200 species of birds, 15 parts on each image.
 
-Its notes state no origin of the coordinates; they are taken as they are, as all who publish on it do. PCK's
+The origin of the coordinates is not documented; they are used as they are, as in all publications. PCK's
 length is the diagonal of image 1 (Choy et al. 2016, figure of CUB).
 """
 
@@ -15,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.pairs import Fault, check_choice
-from ucn.data.sets.layout import find_root, parse_numbers, read_lines, resolve_inside
+from ucn.data.pairs import Problem, check_choice, limit_problems
+from ucn.data.sets.layout import find_root, resolve_inside
 from ucn.data.sets.semantic.image_lists import OUTSIDE_SPLIT, read_image_list
-from ucn.data.sets.semantic.keypoint_pairs import PAIRINGS, KeypointData, shorten
+from ucn.data.sets.semantic.keypoint_pairs import PAIRINGS, KeypointData
 from ucn.data.sets.semantic.parts import Example, Keypoints, mirror_by_names, object_window
 from ucn.errors import DataError
+from ucn.files import parse_numbers, read_lines
 
 INFO = DataInfo(
     name="cub",
     title="Caltech-UCSD Birds-200-2011",
     task="semantic",
-    truth="15 parts of birds, marked by people; any two images of a class are a pair",
+    ground_truth="15 annotated parts of birds; any two images of a class are a pair",
     layout=(
         "CUB_200_2011/images.txt: ID CLASS/NAME.jpg",
         "CUB_200_2011/image_class_labels.txt: ID CLASS_ID",
@@ -37,7 +38,7 @@ INFO = DataInfo(
         "CUB_200_2011/images/CLASS/NAME.jpg",
     ),
     splits=("train", "test", "all"),
-    licence="non-commercial research and education only; the photographs belong to their owners on Flickr",
+    licence="non-commercial research and education only; the images belong to their owners on Flickr",
     source="https://data.caltech.edu/records/65de6-vp158",
     markers=("parts/part_locs.txt",),
     inside=("CUB_200_2011",),
@@ -49,37 +50,39 @@ _REMEDY = "correct the line, or get the file again"
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of one of the text files: its number, and its cells without the first, which is an id."""
+    """A line of a text file: its number, and its cells without the first, which is an id."""
 
     number: int
     cells: list[str]
 
 
 class _Tables:
-    """The text files of the folder; lines that are wrong go to `faults`."""
+    """The text files of the folder; faulty lines go to `problems`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.faults: list[Fault] = []
+        self.problems: list[Problem] = []
         self.images = self.read(_IMAGES, 2)
         self.rows = {image_id: row for row, image_id in enumerate(self.images)}
 
     def read(self, name: str, count: int, of_images: bool = False) -> dict[str, _Line]:
-        """Lines by the id they begin with; they have `count` cells, of which the last may hold blanks."""
-        path, lines, faults = self.root / name, dict[str, _Line](), list[Fault]()
+        """Lines by their first cell, an id; a line has `count` cells, of which the last may have blanks."""
+        path, lines, problems = self.root / name, dict[str, _Line](), list[Problem]()
         for number, text in read_lines(path, "list"):
             first, *cells = text.split(maxsplit=count - 1)
             if len(cells) != count - 1:
-                faults.append(Fault(path, f"expected {count} cells, got {text[:60]!r}; {_REMEDY}", number))
+                problems.append(
+                    Problem(path, f"expected {count} cells, got {text[:60]!r}; {_REMEDY}", number)
+                )
             elif first in lines:
-                message = f"id {first[:20]} stands twice, first on line {lines[first].number}; remove one"
-                faults.append(Fault(path, f"{message} of them", number))
+                message = f"id {first[:20]} is repeated, first on line {lines[first].number}; remove one"
+                problems.append(Problem(path, f"{message} of them", number))
             elif of_images and first not in self.rows:
                 message = f"unknown image {first[:20]!r}: {_IMAGES} does not have it; {_REMEDY}"
-                faults.append(Fault(path, message, number))
+                problems.append(Problem(path, message, number))
             else:
                 lines[first] = _Line(number, cells)
-        self.faults += shorten(faults)
+        self.problems += limit_problems(problems)
         return lines
 
 
@@ -100,13 +103,12 @@ class CubData(KeypointData):
         if list_file:
             chosen = read_image_list(root, list_file, _name_images(tables, examples))
             examples, pairs, notes = chosen.choose(examples), chosen.pairs, chosen.notes
-            tables.faults += chosen.faults
-        super().__init__(root, examples, pairing, pairs, lists=(root / _IMAGES, root / _LOCATIONS))
-        self.faults += tables.faults
-        self.notes += notes
+            tables.problems += chosen.problems
+        lists = (root / _IMAGES, root / _LOCATIONS)
+        super().__init__(root, examples, pairing, pairs, lists, tables.problems, notes)
 
     def keypoints(self, example: Example) -> Keypoints:
-        """Parts of an image; in the table NaN marks those that are not visible."""
+        """The parts of an image; in the table, NaN marks those that are not visible."""
         points = self._points[example.key]
         box = None if self._boxes is None else self._boxes[example.key]
         lines = self._lines[example.key].tolist()
@@ -117,15 +119,15 @@ class CubData(KeypointData):
         return math.hypot(*size_hw)
 
     def mirror_table(self, category: str) -> NDArray[np.int64]:
-        """Left and right eye, leg and wing change places."""
+        """Left and right eye, leg and wing are exchanged."""
         return self._mirror
 
     def part_names_of(self, category: str) -> Sequence[str]:
-        """Those of parts.txt; the parts of all birds are the same."""
+        """The names of parts.txt, the same for all classes."""
         return self._part_names
 
     def window(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, int, int, int] | None:
-        """The bird, where cropping was asked for."""
+        """The bird, where `crop` is set."""
         return None if self._boxes is None else object_window(keypoints, size_hw)
 
 
@@ -136,11 +138,11 @@ def open_folder(
 
     Args:
         folder: CUB_200_2011, or the folder that holds it.
-        split: train, test (as train_test_split.txt says) or all.
-        pairing: "class" pairs images of one kind of bird, "any" all images.
-        list_file: a text file of the images to use, one a line by id or name, or of the pairs to use, two
-            names a line, such as the cleaned test images of WarpNet; its path, or where it is in the folder.
-        crop: use the bird's bounding box, widened to hold all its visible parts, not the whole photograph.
+        split: train, test (by train_test_split.txt) or all.
+        pairing: "class" pairs images of one species, "any" all images.
+        list_file: a text file of the images to use, one id or name per line, or of the pairs to use, two
+            names per line, such as the cleaned test images of WarpNet; its path, absolute or in the folder.
+        crop: crop to the bird's bounding box, enlarged to contain all its visible parts.
     """
     root = find_root(folder, INFO.markers, INFO.inside)
     check_choice(split, INFO.splits, "split")
@@ -150,8 +152,8 @@ def open_folder(
 
 
 def _read_locations(tables: _Tables, parts: dict[str, int]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Positions (I, P, 2), NaN where a part is not visible, and their lines (I, P), 0 where it has none."""
-    path, faults = tables.root / _LOCATIONS, list[Fault]()
+    """Positions (I, P, 2), NaN where a part is not visible, and lines (I, P), 0 where there is none."""
+    path, problems = tables.root / _LOCATIONS, list[Problem]()
     points = np.full((len(tables.images), len(parts), 2), np.nan)
     lines = np.zeros((len(tables.images), len(parts)), np.int32)
     for number, text in read_lines(path, "part locations"):
@@ -169,17 +171,17 @@ def _read_locations(tables: _Tables, parts: dict[str, int]) -> tuple[NDArray[np.
                 raise DataError(f"image {cells[0]} has part {cells[1]} {place}; remove one of them")
             point = parse_numbers(f"{cells[2]} {cells[3]}", 2, "position")
         except DataError as error:
-            faults.append(Fault(path, str(error), number))
+            problems.append(Problem(path, str(error), number))
             continue
         lines[row, part] = number
         if cells[4] == "1":
             points[row, part] = point
-    tables.faults += shorten(faults)
+    tables.problems += limit_problems(problems)
     return points, lines
 
 
 def _read_boxes(tables: _Tables) -> list[tuple[float, float, float, float] | None]:
-    """Left, top, right and bottom by row of image; None where the file has no box."""
+    """Bounding boxes by image row; None where the file has none."""
     name = "bounding_boxes.txt"
     boxes: list[tuple[float, float, float, float] | None] = [None] * len(tables.images)
     for image_id, line in tables.read(name, 5, of_images=True).items():
@@ -187,8 +189,8 @@ def _read_boxes(tables: _Tables) -> list[tuple[float, float, float, float] | Non
         try:
             x, y, width, height = parse_numbers(" ".join(line.cells), 4, where)
         except DataError as error:
-            tables.faults.append(
-                Fault(tables.root / name, str(error).removeprefix(f"{where}: "), line.number)
+            tables.problems.append(
+                Problem(tables.root / name, str(error).removeprefix(f"{where}: "), line.number)
             )
         else:
             boxes[tables.rows[image_id]] = (x, y, x + width - 1, y + height - 1)
@@ -196,18 +198,18 @@ def _read_boxes(tables: _Tables) -> list[tuple[float, float, float, float] | Non
 
 
 def _choose_images(tables: _Tables, split: str, lines: NDArray[np.int32]) -> list[Example]:
-    """The images of a split that have a class, a file, and lines in the list of part positions."""
+    """The images of a split that have a class, an image file and part positions."""
     labels = tables.read("image_class_labels.txt", 2, of_images=True)
     is_train = tables.read("train_test_split.txt", 2, of_images=True)
-    wanted = {"train": ("1",), "test": ("0",), "all": ("0", "1")}[split]
-    examples, faults = [], list[Fault]()
+    flags = {"train": ("1",), "test": ("0",), "all": ("0", "1")}[split]
+    examples, problems = [], list[Problem]()
     for row, (image_id, line) in enumerate(tables.images.items()):
         name = line.cells[0]
         try:
             if image_id not in labels or image_id not in is_train:
                 which = "image_class_labels.txt" if image_id not in labels else "train_test_split.txt"
                 raise DataError(f"image {image_id[:20]} has no line in {which}; {_REMEDY}")
-            if is_train[image_id].cells[0] not in wanted:
+            if is_train[image_id].cells[0] not in flags:
                 continue
             path = resolve_inside(tables.root / "images", name)
             if not path.is_file():
@@ -215,17 +217,17 @@ def _choose_images(tables: _Tables, split: str, lines: NDArray[np.int32]) -> lis
             if not lines[row].any():
                 raise DataError(f"image {image_id[:20]} has no line in {_LOCATIONS}; {_REMEDY}")
         except DataError as error:
-            faults.append(Fault(tables.root / _IMAGES, str(error), line.number))
+            problems.append(Problem(tables.root / _IMAGES, str(error), line.number))
             continue
         short = name.rsplit(".", 1)[0]
         category = labels[image_id].cells[0]
         examples.append(Example(short, category, path, tables.root / _LOCATIONS, is_shared=True, key=row))
-    tables.faults += shorten(faults)
+    tables.problems += limit_problems(problems)
     return examples
 
 
 def _name_images(tables: _Tables, examples: Sequence[Example]) -> dict[str, int]:
-    """Every name that an image may have in a list: id, path, file name, with suffix or without."""
+    """All names of an image in a list: id, path, file name, with and without suffix."""
     positions = {example.key: position for position, example in enumerate(examples)}
     names: dict[str, int] = {}
     for row, (image_id, line) in enumerate(tables.images.items()):

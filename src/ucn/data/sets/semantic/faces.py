@@ -1,8 +1,7 @@
-"""Faces with 68 points in the scheme of ibug's 300-W: Helen, LFPW, AFW, 300-W and the like.
+"""Faces with 68 landmarks in the scheme of ibug's 300-W: Helen, LFPW, AFW, 300-W and others.
 
-A .pts file as ibug publishes it counts pixels from 1, as MATLAB does (its own loader, menpo, subtracts 1 for
-this reason: menpo's issue 160), so 1 is subtracted here. A file of bare lines ``x y`` has no such tradition;
-its numbers count from 0.
+A .pts file of ibug counts pixels from 1, as MATLAB does (its own loader, menpo, subtracts 1 for this reason:
+menpo issue 160), so that 1 is subtracted here. A file of bare lines ``x y`` counts from 0.
 """
 
 from __future__ import annotations
@@ -15,34 +14,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.pairs import Fault, check_choice
-from ucn.data.sets.layout import IMAGE_SUFFIXES, find_root, parse_numbers, read_lines
-from ucn.data.sets.semantic.keypoint_pairs import KeypointData, first_share, shorten
+from ucn.data.io import IMAGE_SUFFIXES
+from ucn.data.pairs import Problem, check_choice, limit_problems
+from ucn.data.sets.layout import find_root
+from ucn.data.sets.semantic.keypoint_pairs import KeypointData, training_count
 from ucn.data.sets.semantic.parts import Example, Keypoints
 from ucn.errors import DataError
+from ucn.files import parse_numbers, read_lines
 
 INFO = DataInfo(
     name="faces",
     title="Faces with 68 points (300-W scheme): Helen, LFPW, AFW, 300-W",
     task="semantic",
-    truth="68 points of faces, marked half automatically; any two images are a pair",
+    ground_truth="68 facial landmarks, annotated semi-automatically; any two images are a pair",
     layout=(
         "NAME.jpg or NAME.png, here or up to two folders deeper",
         "NAME.pts beside it: 'version: 1', 'n_points: 68', '{', 68 lines 'x y', '}'; or the 68 lines alone",
     ),
     splits=("all", "train", "test"),
-    licence="research only, not commercial (300-W, Helen); the photographs belong to their owners on Flickr",
+    licence="research only, not commercial (300-W, Helen); the images belong to their owners on Flickr",
     source="https://ibug.doc.ic.ac.uk/resources/facial-point-annotations/",
     markers=("*.pts", "*/*.pts", "*/*/*.pts"),
 )
 
 LENGTHS = ("eyes", "image")
-"""What PCK's length may be: between the outer corners of the eyes, or the longest side of the image."""
+"""PCK's length: the distance of the outer eye corners, or the longer side of the image."""
 
 _POINT_COUNT = 68
-_DEPTH = 2  # of folders, as the markers say
+_DEPTH = 2  # of sub-folders, as in the markers
 _OUTER_EYE_CORNERS = (36, 45)
-# In each run of points from first to last, p is `total - p` in a mirror; a point of no run is its own.
+# In each run of points from first to last, the mirror part of p is `total - p`; others are their own.
 _MIRRORED_RUNS = (
     (0, 16, 16),  # jaw
     (17, 26, 43),  # eyebrows
@@ -59,7 +60,7 @@ _MIRRORED_RUNS = (
 
 
 def mirror_points() -> NDArray[np.int64]:
-    """(68,) what each point of the scheme is in a mirror."""
+    """(68,) the mirror part of each landmark."""
     table = np.arange(_POINT_COUNT)
     for first, last, total in _MIRRORED_RUNS:
         run = np.arange(first, last + 1)
@@ -71,28 +72,26 @@ class FaceData(KeypointData):
     """Pairs of faces."""
 
     def __init__(self, root: Path, split: str, length: str) -> None:
-        examples, faults, notes = _find_faces(root)
-        count = first_share(len(examples))
+        examples, problems, notes = _find_faces(root)
+        count = training_count(len(examples))
         parts = {"all": examples, "train": examples[:count], "test": examples[count:]}
-        super().__init__(root, parts[split])
-        self.faults += faults
-        self.notes += notes
+        super().__init__(root, parts[split], problems=problems, notes=notes)
         self._length = length
         self._mirror = mirror_points()
 
     def keypoints(self, example: Example) -> Keypoints:
-        """The 68 points of a face; all count as visible."""
+        """The 68 landmarks of a face; all count as visible."""
         return read_pts(example.annotation)
 
     def pck_length(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> float:
-        """Between the outer corners of the eyes, by which 300-W divides its errors, or the longest side."""
+        """The distance of the outer eye corners, by which 300-W normalises errors, or the longer side."""
         if self._length == "image":
             return float(max(size_hw))
         corner0, corner1 = keypoints.points[list(_OUTER_EYE_CORNERS)]
         return math.dist(corner0, corner1)
 
     def mirror_table(self, category: str) -> NDArray[np.int64]:
-        """Left and right change places, by the order of the scheme."""
+        """Left and right are exchanged."""
         return self._mirror
 
 
@@ -100,9 +99,9 @@ def open_folder(folder: Path, split: str, *, length: str = "eyes") -> FaceData:
     """Opens the data set.
 
     Args:
-        folder: with images and their .pts files.
+        folder: holds images and their .pts files.
         split: all; train, the first 80 % by name; or test, the rest.
-        length: PCK's length: "eyes" between the outer corners of the eyes, "image" the longest side.
+        length: PCK's length: "eyes" the distance of the outer eye corners, "image" the longer side.
     """
     root = find_root(folder, INFO.markers)
     check_choice(split, INFO.splits, "split")
@@ -111,7 +110,7 @@ def open_folder(folder: Path, split: str, *, length: str = "eyes") -> FaceData:
 
 
 def read_pts(path: Path) -> Keypoints:
-    """Reads 68 points from a .pts file in ibug's form or of bare lines; raises `DataError` with its line."""
+    """Reads 68 landmarks from a .pts file in ibug's format or of bare lines; raises `DataError`."""
     lines = list(read_lines(path, "points"))
     origin = 0.0
     if lines and lines[0][1].lower().startswith("version"):
@@ -127,7 +126,7 @@ def read_pts(path: Path) -> Keypoints:
 
 
 def _strip_frame(path: Path, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The lines between the braces of ibug's form."""
+    """The lines between the braces of ibug's format."""
     texts = [text for _, text in lines]
     if "{" not in texts[:10] or texts[-1] != "}":
         raise DataError(
@@ -145,9 +144,9 @@ def _strip_frame(path: Path, lines: list[tuple[int, str]]) -> list[tuple[int, st
     return lines[opening + 1 : -1]
 
 
-def _find_faces(root: Path) -> tuple[list[Example], list[Fault], list[str]]:
-    """Images with a .pts file of the same name, sorted by name; .pts files without an image are faults."""
-    examples, faults, bare = [], list[Fault](), 0
+def _find_faces(root: Path) -> tuple[list[Example], list[Problem], list[str]]:
+    """Images with a .pts file of the same name, sorted; .pts files without an image are problems."""
+    examples, problems, bare = [], list[Problem](), 0
     for folder, folders, files in os.walk(root):
         place = Path(folder)
         if len(place.relative_to(root).parts) >= _DEPTH:
@@ -160,12 +159,12 @@ def _find_faces(root: Path) -> tuple[list[Example], list[Fault], list[str]]:
             found = next((stem + suffix for suffix in IMAGE_SUFFIXES if stem + suffix in images), None)
             annotation = place / f"{stem}.pts"
             if found is None:
-                wanted = " or ".join(f"{stem}{suffix}" for suffix in (".jpg", ".png"))
-                message = f"no image {wanted} beside it; copy it there, or remove this file"
-                faults.append(Fault(annotation, message))
+                names_tried = " or ".join(f"{stem}{suffix}" for suffix in (".jpg", ".png"))
+                message = f"no image {names_tried} beside it; copy it there, or remove this file"
+                problems.append(Problem(annotation, message))
                 continue
             name = (place / stem).relative_to(root).as_posix()
             examples.append(Example(name, "face", place / found, annotation))
-    notes = [f"{bare:,} images have no .pts file; left out"] if bare else []
+    notes = [f"{bare:,} images have no .pts file; excluded"] if bare else []
     examples.sort(key=lambda example: example.name)
-    return examples, shorten(sorted(faults, key=lambda fault: fault.path)), notes
+    return examples, limit_problems(sorted(problems, key=lambda problem: problem.path)), notes

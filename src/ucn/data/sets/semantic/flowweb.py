@@ -1,13 +1,14 @@
-"""FlowWeb's sets (Zhou et al. 2015): 12 rigid classes of PASCAL, cut out and scaled to 150 pixels.
+"""FlowWeb's sets (Zhou et al. 2015): 12 rigid classes of PASCAL, cropped and scaled to 150 pixels.
 
-Its points are those of PASCAL3D+, moved with the cut. Where they count from, no text says; but a part that
-was not marked lies at minus the scale of the cut, which is what 0 becomes if 1 is subtracted before scaling.
-So the numbers count from 0, and are taken as they are. A part may lie outside the cut; FlowWeb's evaluation
-leaves such parts out, and so does this reader. PCK's length is the longest side of the image.
+Its points are those of PASCAL3D+, moved with the crop. Their origin is not documented; but an unmarked part
+lies at minus the scale of the crop, which is where 0 lands if 1 is subtracted before scaling. So the numbers
+count from 0 and are used as they are. A part may lie outside the crop; FlowWeb's evaluation ignores such
+parts, and so does this reader. PCK's length is the longer side of the image.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -17,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.pairs import Fault, check_choice
-from ucn.data.sets.layout import find_image, find_root
-from ucn.data.sets.semantic.keypoint_pairs import KeypointData, first_share, shorten
+from ucn.data.pairs import check_choice
+from ucn.data.sets.layout import find_root
+from ucn.data.sets.semantic.image_lists import find_examples
+from ucn.data.sets.semantic.keypoint_pairs import KeypointData, training_count
 from ucn.data.sets.semantic.matlab import REMEDY, read_mat
 from ucn.data.sets.semantic.parts import Example, Keypoints, mirror_by_names
 from ucn.errors import DataError
@@ -28,20 +30,20 @@ INFO = DataInfo(
     name="flowweb",
     title="FlowWeb's 12 rigid PASCAL classes (2015)",
     task="semantic",
-    truth="parts of PASCAL3D+, marked by people; any two images of a set are a pair",
+    ground_truth="annotated parts of PASCAL3D+; any two images of a set are a pair",
     layout=(
         "data/CLASS_set_N/NNN.jpg",
         "data/CLASS_set_N/NNN.mat: keypts, 2 × K, and keypts_status, 1 × K (1: visible)",
     ),
     splits=("all", "train", "test"),
-    licence="none stated; for research, of photographs of PASCAL VOC, from Flickr under their owners' terms",
+    licence="none stated; for research, with images of PASCAL VOC, from Flickr under their owners' terms",
     source="https://github.com/tinghuiz/flowweb",
     markers=("*_set_*/*.mat",),
     inside=("data", "pascal/data"),
 )
 
-# Names in PASCAL3D+'s order. That the files keep it was seen on cars; a class with another number of parts
-# than here is read without names.
+# Names in PASCAL3D+'s order, which the files keep (verified on cars); a class with another number of parts
+# is read without names.
 PART_NAMES = {
     "aeroplane": "left_elevator left_wing noselanding right_elevator right_wing rudder_lower rudder_upper "
     "tail",
@@ -73,12 +75,12 @@ PART_NAMES = {
 
 
 class FlowWebData(KeypointData):
-    """Pairs of objects cut out of PASCAL's photographs."""
+    """Pairs of objects cropped from PASCAL's images."""
 
     outside_share = math.inf
 
     def keypoints(self, example: Example) -> Keypoints:
-        """Parts of an object; a file may have none."""
+        """The parts of an object; a file may have none."""
         path = example.annotation
         found = read_mat(path, ["keypts", "keypts_status"])
         points, status = found["keypts"], found["keypts_status"].ravel()
@@ -95,16 +97,16 @@ class FlowWebData(KeypointData):
         return Keypoints(points.T, is_visible, path)
 
     def pck_length(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> float:
-        """The longest side of the image."""
+        """The longer side of the image."""
         return float(max(size_hw))
 
     def mirror_table(self, category: str) -> NDArray[np.int64] | None:
-        """Left and right change places, for the classes of PASCAL3D+."""
+        """Left and right are exchanged, by the names of PASCAL3D+."""
         names = self.part_names_of(category)
         return mirror_by_names(names) if names else None
 
     def part_names_of(self, category: str) -> Sequence[str]:
-        """As PASCAL3D+ calls them; none for a class that it does not have."""
+        """The names of PASCAL3D+; none for other classes."""
         return PART_NAMES.get(re.sub(r"_set_.*", "", category), "").split()
 
 
@@ -117,21 +119,11 @@ def open_folder(folder: Path, split: str) -> FlowWebData:
     """
     root = find_root(folder, INFO.markers, INFO.inside)
     check_choice(split, INFO.splits, "split")
-    sets: dict[str, list[Example]] = {}
-    faults: list[Fault] = []
-    for path in sorted(root.glob("*_set_*/*.mat")):
-        image = find_image(path.with_suffix(""))
-        if image is None:
-            faults.append(
-                Fault(path, f"no image {path.stem}.jpg beside it; copy it there, or remove this file")
-            )
-        else:
-            category = path.parent.name
-            sets.setdefault(category, []).append(Example(f"{category}/{path.stem}", category, image, path))
-    chosen = []
-    for examples in sets.values():
-        count = first_share(len(examples))
-        chosen += {"all": examples, "train": examples[:count], "test": examples[count:]}[split]
-    data = FlowWebData(root, chosen)
-    data.faults += shorten(faults)
+    found, problems = find_examples(root, INFO.markers[0])
+    examples: list[Example] = []
+    for _, group in itertools.groupby(found, lambda example: example.category):
+        members = list(group)
+        count = training_count(len(members))
+        examples += {"all": members, "train": members[:count], "test": members[count:]}[split]
+    data = FlowWebData(root, examples, problems=problems)
     return data.require_pairs(split, "two images with .mat files in a folder such as car_set_1")

@@ -1,52 +1,80 @@
-"""Text files by which a user chooses images of a set, or pairs of them."""
+"""Finds annotated images, and reads lists of images and tables of pairs."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ucn.data.pairs import Fault
-from ucn.data.sets.layout import IMAGE_SUFFIXES, read_lines, resolve_inside
-from ucn.data.sets.semantic.keypoint_pairs import shorten
+from ucn.data.io import IMAGE_SUFFIXES
+from ucn.data.pairs import Problem, limit_problems
+from ucn.data.sets.layout import find_image, resolve_inside
 from ucn.data.sets.semantic.parts import Example
 from ucn.errors import DataError
+from ucn.files import read_lines
 
 OUTSIDE_SPLIT = -1
-"""Row of an image that the set has, but not the split."""
+"""Row of an image that belongs to the set, but not to the split."""
 
 
 @dataclass
 class ImageList:
-    """What a list chooses.
+    """The content of a list.
 
     Attributes:
-        rows: of single images; empty where the list names pairs.
+        rows: rows of single images; empty where the list names pairs.
         pairs: rows of pairs; None where it names single images.
-        faults: lines that are wrong.
-        notes: what was left out since it is not of the split.
+        problems: faulty lines.
+        notes: lines excluded since they are not of the split.
     """
 
     rows: list[int] = field(default_factory=list)
     pairs: list[tuple[int, int]] | None = None
-    faults: list[Fault] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def choose(self, examples: list[Example]) -> list[Example]:
-        """The images, in their own order; all of them where the list names pairs."""
+        """The listed images, in their order in the set; all images where the list names pairs."""
         return examples if self.pairs is not None else [examples[row] for row in sorted(self.rows)]
 
 
-def read_image_list(root: Path, name: str, rows: Mapping[str, int]) -> ImageList:
-    """Reads a list of images, one name a line, or of pairs, two names a line.
-
-    Two names of the same image on a line, such as its id and its file, are that image.
+def find_examples(
+    root: Path, pattern: str, image_name: str = "{folder}/{stem}"
+) -> tuple[list[Example], list[Problem]]:
+    """Finds annotation files ``CLASS/NAME`` and the image of each.
 
     Args:
         root: the folder of the set.
-        name: the list's path, or where it lies in the folder.
-        rows: of every name that an image goes by; `OUTSIDE_SPLIT` where it is not to be had.
+        pattern: glob pattern of the annotation files; their folder is the class.
+        image_name: path of the image relative to `root`, without suffix, from ``folder`` and ``stem`` of the
+            annotation file.
+
+    Returns:
+        The annotated images, sorted; and a problem for each annotation without an image.
+    """
+    examples, problems = [], []
+    for path in sorted(root.glob(pattern)):
+        category = path.parent.name
+        name = image_name.format(folder=path.parent.relative_to(root).as_posix(), stem=path.stem)
+        image = find_image(root / name)
+        if image is None:
+            message = f"no image {name}.jpg or .png; copy it there, or remove this file"
+            problems.append(Problem(path, message))
+        else:
+            examples.append(Example(f"{category}/{path.stem}", category, image, path))
+    return examples, limit_problems(problems)
+
+
+def read_image_list(root: Path, name: str, rows: Mapping[str, int]) -> ImageList:
+    """Reads a list of images, one name per line, or of pairs, two names per line.
+
+    Two names of one image on a line, such as its id and its file, count as that image.
+
+    Args:
+        root: the folder of the set.
+        name: path of the list, or relative to `root`.
+        rows: the row of each name of an image; `OUTSIDE_SPLIT` for images of other splits.
 
     Raises:
         DataError: there is no such file, or it is not text.
@@ -62,7 +90,9 @@ def read_image_list(root: Path, name: str, rows: Mapping[str, int]) -> ImageList
         unknown = [cell for cell in cells if cell not in rows]
         if unknown or not 1 <= len(cells) <= 2:
             wrong = f"the set has no image {unknown[0][:60]!r}" if unknown else f"got {len(cells)} names"
-            chosen.faults.append(Fault(path, f"expected an image or two of them: {wrong}", line))
+            chosen.problems.append(
+                Problem(path, f"expected one or two images: {wrong}; correct the line", line)
+            )
             continue
         found = list(dict.fromkeys(rows[cell] for cell in cells))
         if OUTSIDE_SPLIT in found:
@@ -72,32 +102,34 @@ def read_image_list(root: Path, name: str, rows: Mapping[str, int]) -> ImageList
         else:
             pairs.setdefault((found[0], found[1]), line)
     if pairs:
-        wrong = "expected two images, as on other lines of this list, got one"
-        chosen.faults += [Fault(path, wrong, line) for line in lines_of_one.values()]
+        wrong = "expected two images, as on other lines of this list, got one; correct the line"
+        chosen.problems += [Problem(path, wrong, line) for line in lines_of_one.values()]
     if left_out:
-        chosen.notes.append(f"{path}: {left_out:,} lines name images that are not of the split; left out")
-    if not lines_of_one and not pairs and not chosen.faults:
+        chosen.notes.append(f"{path}: {left_out:,} lines name images that are not of the split; excluded")
+    if not lines_of_one and not pairs and not chosen.problems:
         raise DataError(f"{path} names no image of the split; choose another split or list")
-    chosen.faults = shorten(chosen.faults)
+    chosen.problems = limit_problems(chosen.problems)
     chosen.rows, chosen.pairs = ([], list(pairs)) if pairs else (list(lines_of_one), None)
     return chosen
 
 
 def find_table(root: Path, names: Sequence[str], what: str) -> Path:
-    """A table of pairs, which lies in the folder of a set, beside that folder, or in its ``image_pairs``.
+    """Finds a table of pairs in the folder of a set, beside it, or in ``image_pairs``.
 
     Raises:
-        DataError: none of the names is there.
+        DataError: there is none of these names.
     """
     for folder in (root, root / "image_pairs", root.parent, root.parent / "image_pairs"):
         for name in names:
             if (folder / name).is_file():
                 return folder / name
-    raise DataError(f"no {what} in {root}: expected {' or '.join(names)} there, beside it or in image_pairs/")
+    raise DataError(
+        f"no {what}: expected {' or '.join(names)} in {root}, beside it or in image_pairs/; copy it"
+    )
 
 
 def read_table(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a CSV table of pairs with their lines; a first line that names no image is its header.
+    """Yields the rows of a CSV table of pairs with their lines, without a header.
 
     Raises:
         DataError: the file is missing or not text.
@@ -107,7 +139,32 @@ def read_table(path: Path) -> Iterator[tuple[int, list[str]]]:
         try:
             cells = [cell.strip() for row in csv.reader([text]) for cell in row]
         except csv.Error as error:
-            raise DataError(f"{path}:{number}: expected cells separated by commas ({error})") from error
+            raise DataError(
+                f"{path}:{number}: expected cells separated by commas ({error}); correct it"
+            ) from error
         if not is_first or cells[0].lower().endswith(IMAGE_SUFFIXES):
             yield number, cells
         is_first = False
+
+
+def read_listed_pairs(
+    path: Path, find: Callable[[list[str]], tuple[int, int] | str]
+) -> tuple[list[tuple[int, int]], list[Problem], int]:
+    """Reads the pairs of a table.
+
+    Args:
+        path: the table.
+        find: the rows of the two images of a line's cells, or what is wrong with the line.
+
+    Returns:
+        The pairs, each once; the faulty lines; and how many lines repeat a pair.
+    """
+    pairs, problems = list[tuple[int, int]](), list[Problem]()
+    for line, cells in read_table(path):
+        found = find(cells)
+        if isinstance(found, str):
+            problems.append(Problem(path, found, line))
+        else:
+            pairs.append(found)
+    unique = list(dict.fromkeys(pairs))
+    return unique, limit_problems(problems), len(pairs) - len(unique)

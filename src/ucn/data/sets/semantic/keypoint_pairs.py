@@ -1,60 +1,103 @@
-"""The base of the semantic data sets: any two images of a class are a pair.
+"""Base class of semantic data sets: any two images of a class are a pair.
 
-The parts visible in both images are its correspondences. Sets have millions of such pairs; none is stored:
-pair k is computed from k by counting. `parts` says what happens to points outside their image.
+The parts visible in both images are its correspondences. Sets have millions of such pairs, so that none is
+stored: pair k is computed from k. `parts` defines how points outside their image are treated.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, pairwise
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.data.io import read_image
-from ucn.data.pairs import DataFile, Fault, PairData, check_choice, check_index, split_groups
-from ucn.data.sets.layout import read_lines
-from ucn.data.sets.semantic.pair_counting import GroupPairs, ListedPairs, PairIndex
-from ucn.data.sets.semantic.parts import OUTSIDE_SHARE, Example, Keypoints, put_on_image
-from ucn.errors import DataError, ImageReadError
+from ucn.data.io import image_hw, read_header_hw, read_image
+from ucn.data.pairs import (
+    DataFile,
+    PairData,
+    Problem,
+    check_choice,
+    check_index,
+    split_groups,
+)
+from ucn.data.sets.semantic.parts import OUTSIDE_SHARE, Example, Keypoints, clamp_to_image
+from ucn.errors import DataError
+from ucn.files import read_lines
 from ucn.types import PairSample
 
 PAIRINGS = ("class", "any")
-"""Which images make a pair: two of one class, or any two."""
-
-_MAX_FAULTS = 50  # of one file; a list that belongs to another set is wrong in each of its lines
+"""Which images form a pair: two of one class, or any two."""
 
 
-def shorten(faults: Sequence[Fault]) -> list[Fault]:
-    """The first faults of a file, and how many more there are."""
-    if len(faults) <= _MAX_FAULTS:
-        return list(faults)
-    rest = f"{len(faults) - _MAX_FAULTS:,} more faults of this kind; the first are named above"
-    return [*faults[:_MAX_FAULTS], replace(faults[0], message=rest, line=None)]
-
-
-def first_share(count: int) -> int:
-    """How many of `count` sorted entries are for training where a set has no split of its own: 80 %."""
+def training_count(count: int) -> int:
+    """The number of sorted entries for training where a set has no official split: the first 80 %."""
     return count * 4 // 5
+
+
+class PairIndex(Protocol):
+    """The two examples of pair k."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> tuple[int, int]: ...
+
+
+class GroupPairs:
+    """All pairs within groups of consecutive examples, in the order of `itertools.combinations`."""
+
+    def __init__(self, sizes: Iterable[int]) -> None:
+        self._sizes = list(sizes)
+        self._first_example = [0, *itertools.accumulate(self._sizes)]
+        self._first_pair = [0, *itertools.accumulate(math.comb(size, 2) for size in self._sizes)]
+
+    def __len__(self) -> int:
+        return self._first_pair[-1]
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        group = bisect_right(self._first_pair, index) - 1
+        i, j = unrank_pair(index - self._first_pair[group], self._sizes[group])
+        return self._first_example[group] + i, self._first_example[group] + j
+
+
+class ListedPairs:
+    """Listed pairs."""
+
+    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self._rows = np.asarray(pairs, np.int32).reshape(-1, 2)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return int(self._rows[index, 0]), int(self._rows[index, 1])
+
+
+def unrank_pair(rank: int, count: int) -> tuple[int, int]:
+    """Pair number `rank` of ``itertools.combinations(range(count), 2)``, in integer arithmetic."""
+    # Counted from the last pair, row i = count - 2 - k has the k + 1 ranks from k (k + 1) / 2 on.
+    reverse = math.comb(count, 2) - 1 - rank
+    k = (math.isqrt(8 * reverse + 1) - 1) // 2
+    return count - 2 - k, count - 1 - (reverse - k * (k + 1) // 2)
 
 
 @dataclass(frozen=True)
 class PartView:
-    """An image and where its parts are.
+    """An image and its parts.
 
     Attributes:
         image: (3, H, W) float RGB in [0, 1].
-        keypoints: its parts, those outside the image not visible.
+        keypoints: its parts; those outside the image are not visible.
     """
 
     image: Tensor
@@ -63,11 +106,15 @@ class PartView:
     @property
     def size_hw(self) -> tuple[int, int]:
         """(H, W) of the image."""
-        return self.image.shape[-2], self.image.shape[-1]
+        return image_hw(self.image)
 
 
 class KeypointData(PairData):
-    """Pairs of images whose parts are known; a reader says where the parts of an image are."""
+    """Pairs of images with annotated parts.
+
+    A reader implements `keypoints` and `pck_length`, and where the set defines them `mirror_table` and
+    `part_names_of`.
+    """
 
     outside_share: float = OUTSIDE_SHARE
 
@@ -78,22 +125,26 @@ class KeypointData(PairData):
         pairing: str = "class",
         pairs: Sequence[tuple[int, int]] | None = None,
         lists: Sequence[Path] = (),
+        problems: Sequence[Problem] = (),
+        notes: Sequence[str] = (),
     ) -> None:
-        """Takes what a reader has found.
+        """Forms the pairs.
 
         Args:
             root: the folder.
-            examples: the images; their order is that of the pairs.
+            examples: the images, in the order of the pairs.
             pairing: one of `PAIRINGS`.
-            pairs: rows of `examples` that are pairs, in place of all that `pairing` allows.
-            lists: text files that all examples come from.
+            pairs: rows of `examples` that form pairs, in place of all that `pairing` allows.
+            lists: text files that list all examples.
+            problems: problems that the reader found.
+            notes: notes of the reader.
         """
         super().__init__(root)
+        self.problems += problems
+        self.notes += notes
         check_choice(pairing, PAIRINGS, "pairing")
         self._pairing = pairing
         self._lists = tuple(lists)
-        self._sizes: dict[Path, tuple[int, int]] = {}
-        self._noted: set[str] = set()
         self._examples = list(examples)
         self._pairs: PairIndex
         if pairs is not None:
@@ -102,7 +153,7 @@ class KeypointData(PairData):
             self._use_all_pairs(self._examples)
 
     def _use_pairs(self, examples: Sequence[Example], pairs: Sequence[tuple[int, int]]) -> None:
-        """Takes listed pairs, and of the examples those that are in one."""
+        """Uses listed pairs, and the examples that they contain."""
         used = sorted({row for pair in pairs for row in pair})
         position = {row: place for place, row in enumerate(used)}
         self._examples = [examples[row] for row in used]
@@ -121,22 +172,22 @@ class KeypointData(PairData):
 
     @abstractmethod
     def keypoints(self, example: Example) -> Keypoints:
-        """Where the parts of an image are, in this package's coordinates; raises `DataError`."""
+        """The parts of an image, in this package's coordinates; raises `DataError`."""
 
     @abstractmethod
     def pck_length(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> float:
-        """The length L of PCK, from image 1 of a pair: the one in which points are searched."""
+        """The length L of PCK in pixels, of image 1 of a pair."""
 
     def mirror_table(self, category: str) -> NDArray[np.int64] | None:
-        """(P,) what each part of a class is in a mirror; None where the set does not say."""
+        """(P,) the part that each part of a class becomes in a mirrored image; None where undefined."""
         return None
 
     def part_names_of(self, category: str) -> Sequence[str]:
-        """The names of a class's parts, in their order; empty where the set does not say."""
+        """The names of the parts of a class, in order; empty where the set has none."""
         return ()
 
     def window(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, int, int, int] | None:
-        """The part (x0, y0, x1, y1) of the image that is used, ends excluded; by default all of it."""
+        """The crop (x0, y0, x1, y1) of the image, ends excluded; None uses the whole image."""
         return None
 
     def __len__(self) -> int:
@@ -148,24 +199,24 @@ class KeypointData(PairData):
         return self._examples[row0], self._examples[row1]
 
     def pair_name(self, index: int) -> str:
-        """Both images' names."""
+        """The names of both images."""
         return "--".join(example.name for example in self._pair(index))
 
     def pair_class(self, index: int) -> str:
-        """The class of image 0, which is that of both unless any two images are pairs."""
+        """The class of image 0, which is that of both unless `pairing` is any."""
         return self._pair(index)[0].category
 
     def pair_part_names(self, index: int) -> Sequence[str]:
-        """The names of the parts of that class."""
+        """The names of the parts of the pair's class."""
         return self.part_names_of(self.pair_class(index))
 
     def image_paths(self, index: int) -> tuple[Path, Path]:
-        """The files of the two images of a pair."""
+        """The two image files of a pair."""
         example0, example1 = self._pair(index)
         return example0.image, example1.image
 
     def pair_files(self, index: int) -> tuple[Path, ...]:
-        """Images and their own annotations; a list of the whole set is no pair's file."""
+        """The images and their own annotation files; lists of the whole set do not belong to a pair."""
         pair = self._pair(index)
         annotations = (example.annotation for example in pair if not example.is_shared)
         return *(example.image for example in pair), *annotations
@@ -190,34 +241,28 @@ class KeypointData(PairData):
 
     @property
     def examples(self) -> Sequence[Example]:
-        """The images that the pairs are made of, those of a class together unless pairs are listed."""
+        """The images of all pairs, grouped by class unless pairs are listed."""
         return self._examples
 
     def read_view(self, example: Example) -> PartView:
-        """Reads one image with its parts; raises `UcnError` where a file is wrong."""
+        """Reads one image with its parts; raises `UcnError` where a file is faulty."""
         image = read_image(example.image)
-        size_hw = (image.shape[-2], image.shape[-1])
-        keypoints = self._put_on_image(self.keypoints(example), size_hw)
-        window = self.window(keypoints, size_hw)
+        keypoints = self._place(self.keypoints(example), image_hw(image))
+        window = self.window(keypoints, image_hw(image))
         if window is None:
             return PartView(image, keypoints)
         x0, y0, x1, y1 = window
         moved = replace(keypoints, points=keypoints.points - (x0, y0), box=None)
         return PartView(image[:, y0:y1, x0:x1].contiguous(), moved)
 
-    def _put_on_image(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> Keypoints:
-        placed, note = put_on_image(keypoints, size_hw, self.outside_share)
+    def _place(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> Keypoints:
+        placed, note = clamp_to_image(keypoints, size_hw, self.outside_share)
         if note:
-            self._note(note)
+            self.add_note(note)
         return placed
 
-    def _note(self, text: str) -> None:
-        if text not in self._noted:  # an image is read many times
-            self._noted.add(text)
-            self.notes.append(text)
-
     def files(self) -> Sequence[DataFile]:
-        """Lists, images and annotations; where the points lie is checked with the file they are told from."""
+        """Lists, images and annotations; the check of an annotation includes the positions of its points."""
         images: dict[Path, list[Example]] = {}
         for example in self._examples:
             images.setdefault(example.image, []).append(example)
@@ -231,27 +276,22 @@ class KeypointData(PairData):
 
     def _check_image(self, path: Path, examples: Sequence[Example]) -> None:
         image = read_image(path)
-        self._sizes[path] = (image.shape[-2], image.shape[-1])
         for example in examples:
             if example.is_shared:
-                self._put_on_image(self.keypoints(example), self._sizes[path])
+                self._place(self.keypoints(example), image_hw(image))
 
     def _check_annotation(self, example: Example) -> None:
-        keypoints = self.keypoints(example)
-        try:
-            if example.image not in self._sizes:
-                self._check_image(example.image, ())
-        except ImageReadError:
-            return  # that is the image's fault, not this file's
-        self._put_on_image(keypoints, self._sizes[example.image])
+        keypoints, size_hw = self.keypoints(example), read_header_hw(example.image)
+        if size_hw is not None:  # otherwise the check of the image reports it
+            self._place(keypoints, size_hw)
 
     def without(self, files: Set[Path]) -> PairData:
-        """The pairs that none of these files is part of, found without going through all of them."""
+        """The pairs that use none of these files, found without visiting all pairs."""
         own = ((e.image,) if e.is_shared else (e.image, e.annotation) for e in self._examples)
         return self._select([row for row, paths in enumerate(own) if files.isdisjoint(paths)])
 
     def without_pairs(self, indices: Set[int]) -> PairData:
-        """Listed pairs but these; where all images of a class are pairs, these lose their second image."""
+        """All listed pairs except these; of pairs that are not listed, the second image is removed."""
         if isinstance(self._pairs, ListedPairs):
             part = self._select([])
             kept = [self._pairs[index] for index in range(len(self)) if index not in indices]
@@ -261,11 +301,11 @@ class KeypointData(PairData):
         return self._select([row for row in range(len(self._examples)) if row not in left_out])
 
     def split_off(self, share: float) -> tuple[PairData, PairData]:
-        """Two parts without a common image: of each class's images, by name, the last `share` is held out.
+        """Splits the set into training and validation pairs that share no image.
 
-        Where that gives no pair for validation, two of each class are held out, and where that does not
-        either, whole classes, or groups of images that listed pairs connect. Where there is only one, both
-        parts are the whole set.
+        Of the images of each class, sorted by name, the last `share` is held out. Where that gives no
+        validation pair, two images of each class are held out; where that does not either, whole classes, or
+        connected components of listed pairs. Where there is only one, both parts are the whole set.
         """
         for held_out in self._choose_held_out(share):
             training = self._select([row for row, e in enumerate(self._examples) if e.image not in held_out])
@@ -275,31 +315,33 @@ class KeypointData(PairData):
         return self, self
 
     def _choose_held_out(self, share: float) -> Iterator[set[Path]]:
-        """Images that may be held out, the best choice first."""
+        """Yields sets of images to hold out, in order of preference."""
         categories: dict[str, set[Path]] = {}
         for example in self._examples:
             categories.setdefault(example.category, set()).add(example.image)
         classes = [sorted(images) for images in categories.values()]
-        yield set(chain(*(images[-max(1, math.ceil(share * len(images))) :] for images in classes)))
-        yield set(chain(*(images[-2:] for images in classes if len(images) >= 4)))  # two are left to train on
+        yield set(itertools.chain(*(images[-max(1, math.ceil(share * len(images))) :] for images in classes)))
+        yield set(
+            itertools.chain(*(images[-2:] for images in classes if len(images) >= 4))
+        )  # two remain for training
         connections = self._connections()
         _, groups = split_groups(connections, share)
-        yield set(chain(*(connections[row] for row in groups)))
+        yield set(itertools.chain(*(connections[row] for row in groups)))
 
     def _connections(self) -> list[tuple[Path, Path]]:
-        """Pairs of images enough to say which of them any pairs connect."""
+        """Edges that connect the same images as all pairs together do."""
         if isinstance(self._pairs, ListedPairs):
             return [self.image_paths(index) for index in range(len(self))]
         return [
             (before.image, after.image)
-            for before, after in pairwise(self._examples)
+            for before, after in itertools.pairwise(self._examples)
             if self._pairing == "any" or before.category == after.category
         ]
 
     def _select(self, rows: Sequence[int]) -> Self:
-        """The set with these examples alone, and the pairs that both images of are among them."""
+        """The subset with these examples only, and the pairs of two of them."""
         part = copy.copy(self)
-        part.faults, part.notes, part._noted = [], [], set()
+        part.problems, part.notes = [], []
         if isinstance(self._pairs, ListedPairs):
             pairs = (self._pairs[index] for index in range(len(self._pairs)))
             kept = set(rows)
@@ -309,8 +351,8 @@ class KeypointData(PairData):
         return part
 
     def require_pairs(self, split: str, looked_for: str) -> Self:
-        """The set itself; raises `DataError` where the split has neither pairs nor faults that explain it."""
-        if not len(self) and not self.faults:
+        """Returns the set; raises `DataError` where the split has neither pairs nor problems."""
+        if not len(self) and not self.problems:
             raise DataError(f"split '{split}' of {self.root} has no pairs; looked for {looked_for}")
         return self
 

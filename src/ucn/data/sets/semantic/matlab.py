@@ -1,7 +1,7 @@
-"""MATLAB's .mat files of strangers: arrays of numbers by name, and nothing else.
+"""Reads arrays of numbers from MATLAB's .mat files.
 
-The format's version 5 is read ("MAT-File Format", The MathWorks), which MATLAB's ``save`` writes unless told
-otherwise (-v6, -v7). It is read here, not by SciPy, whose reader crashes the process on some damaged files.
+Version 5 of the format is supported ("MAT-File Format", The MathWorks), which MATLAB's ``save`` writes by
+default (-v6, -v7). SciPy is not used: its reader crashes the process on some damaged files.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.sets.layout import read_binary
 from ucn.errors import DataError
+from ucn.files import read_binary
 
 MAX_MAT_BYTES = 64 * 2**20
-"""Larger .mat files are refused unread."""
+"""Larger .mat files are refused."""
 MAX_UNPACKED_BYTES = 256 * 2**20
 """Compressed files that unpack to more are refused."""
 REMEDY = "get the file again, or remove it"
-"""What can be done about a wrong file."""
+"""What to do about a faulty file."""
 
 _HEADER_BYTES = 128
-# Types of elements, table 1-1 of the format.
+# Element types, table 1-1 of the format.
 _INT8, _UINT8, _INT32, _UINT32, _MATRIX, _COMPRESSED, _UTF8 = 1, 2, 5, 6, 14, 15, 16
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-# Classes of arrays, table 1-3; those from 6 on are numbers.
+# Array classes, table 1-3; from 6 on they are numeric.
 _CLASSES = {1: "cells", 2: "a structure", 3: "an object", 4: "text", 5: "a sparse array"}
 _LAST_CLASS = 15
 _COMPLEX = 0x0800
@@ -40,10 +40,10 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]
 
     Args:
         path: the file.
-        names: the variables that it must have.
+        names: the required variables.
 
     Returns:
-        Each variable as float64, with the two or more axes that MATLAB gives it.
+        Each variable as float64, with its two or more axes.
 
     Raises:
         DataError: the file is missing, too large, not of version 5, damaged, or a variable is missing or not
@@ -65,7 +65,7 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]
 
 
 def _check_header(content: bytes, path: Path) -> str:
-    """The byte order; raises where the file is of another kind or version."""
+    """The byte order; raises `DataError` for other files and versions."""
     order = {b"IM": "<", b"MI": ">"}.get(content[126:_HEADER_BYTES])
     if order is None:
         raise DataError(f"{path} is not a MATLAB file of version 5: no byte-order mark at byte 126; {REMEDY}")
@@ -81,22 +81,22 @@ def _check_header(content: bytes, path: Path) -> str:
 
 
 class _Elements:
-    """The elements that follow each other in a piece of a file, each a type and its data."""
+    """Consecutive elements of a file, each with a type and data."""
 
     def __init__(self, content: bytes, order: str, path: Path) -> None:
         self._content, self._order, self._path = content, order, path
         self._place = 0
 
     def is_at_end(self) -> bool:
-        """Whether no further element begins; a few bytes may be left over as padding."""
+        """Whether no further element follows; a few bytes of padding may remain."""
         return self._place + 8 > len(self._content)
 
     def read(self, is_padded: bool = True) -> tuple[int, bytes]:
-        """The next element; all but the outermost are padded to eight bytes."""
+        """The next element; all but top-level ones are padded to eight bytes."""
         if self.is_at_end():
-            raise _damaged(self._path, "it is cut off")
+            raise _damaged(self._path, "it is truncated")
         word, size = struct.unpack_from(f"{self._order}II", self._content, self._place)
-        if word >> 16:  # a small element: size, type and at most four bytes of data in these eight
+        if word >> 16:  # a small element: size, type and up to four bytes of data in eight bytes
             kind, size = word & 0xFFFF, word >> 16
             data = self._content[self._place + 4 : self._place + 4 + min(size, 4)]
             self._place += 8
@@ -105,12 +105,12 @@ class _Elements:
             data = self._content[first : first + size]
             self._place = first + size + (-size % 8 if is_padded else 0)
         if len(data) != size:
-            raise _damaged(self._path, "it is cut off")
+            raise _damaged(self._path, "it is truncated")
         return kind, data
 
 
 def _unpack(content: bytes, order: str, path: Path) -> Iterator[bytes]:
-    """The data of the arrays of a file, unpacked within the limit."""
+    """Yields the data of the arrays of a file, decompressed within the limit."""
     elements, left = _Elements(content[_HEADER_BYTES:], order, path), MAX_UNPACKED_BYTES
     while not elements.is_at_end():
         kind, data = elements.read(is_padded=False)
@@ -138,7 +138,7 @@ def _inflate(packed: bytes, limit: int, path: Path) -> bytes:
 
 
 def _parse_array(data: bytes, order: str, path: Path) -> tuple[str, NDArray[np.float64] | str]:
-    """Name and numbers of an array, or, where it is of something else, what that is."""
+    """Name and values of an array; for other classes, a description of the class."""
     elements = _Elements(data, order, path)
     (flags_kind, flags), (shape_kind, shape_data) = elements.read(), elements.read()
     name_kind, name_data = elements.read()

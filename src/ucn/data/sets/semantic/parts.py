@@ -1,9 +1,9 @@
-"""Named parts: where they are in an image, which of them are left and right, and how far out one may lie.
+"""Annotated parts of an image: positions, mirror parts, and points outside the image.
 
-Published points do not always lie on their image, for reasons of rounding, of an origin at (1, 1), or of a
-click beside the picture. A point at most `BORDER_PIXELS` beyond the border is moved onto it. One farther out,
-but by no more than `OUTSIDE_SHARE` of the longest side, counts as not visible, and is told in a note. Farther
-still it is a fault: then points and image do not belong together.
+Published points do not always lie inside their image, because of rounding, of an origin at (1, 1), or of a
+careless click. A point at most `BORDER_PIXELS` outside is moved onto the border. A point further out, by at
+most `OUTSIDE_SHARE` of the longer side, counts as not visible, which is recorded in a note. Further out it is
+a problem: then points and image do not belong together.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from numpy.typing import NDArray
 from ucn.errors import DataError
 
 BORDER_PIXELS = 1.0
-"""A point so far beyond the border is moved onto it."""
+"""Largest distance in pixels at which a point outside is moved onto the border."""
 OUTSIDE_SHARE = 0.05
-"""A point so far outside, as a share of the longest side, counts as not visible; farther out is a fault."""
+"""Largest distance, as a fraction of the longer side, at which a point outside counts as not visible."""
 
 _SIDES = {"left": "right", "right": "left", "l": "r", "r": "l"}
 
 Box = tuple[float, float, float, float]
-"""(x of the left, y of the top, x of the right, y of the bottom) edge, in pixels."""
+"""(left, top, right, bottom) in pixels."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """An image with parts.
+    """An annotated image.
 
     Attributes:
         name: unique in the set.
         category: its class.
-        image: the file.
-        annotation: the file that holds its parts.
-        is_shared: that file holds the parts of other images too.
-        key: whatever the reader finds them by.
+        image: the image file.
+        annotation: the file with its parts.
+        is_shared: that file has the parts of other images, too.
+        key: the reader's index of the image in that file.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Example:
 
 @dataclass(frozen=True)
 class Keypoints:
-    """Where the parts of one image are.
+    """The parts of one image.
 
     Attributes:
-        points: (P, 2) x, y in pixels; what stands where a part is not visible means nothing.
+        points: (P, 2) x, y in pixels; undefined where a part is not visible.
         is_visible: (P,) bool.
-        path: the file they come from, for errors.
-        lines: of that file, one a part; empty where it has no lines.
-        box: round the object, where the set gives one.
+        path: the annotation file, for errors.
+        lines: line of each part in that file; empty where it has no lines.
+        box: bounding box of the object, where the set has one.
     """
 
     points: NDArray[np.float64]
@@ -75,10 +75,10 @@ class Keypoints:
 
 
 def mirror_by_names(names: Sequence[str]) -> NDArray[np.int64]:
-    """What each part is in a mirror, by the words left and right, or L and R, in names such as ``L_Eye``.
+    """Finds mirror parts by the words left and right, or L and R, in names such as ``L_Eye``.
 
     Returns:
-        (P,) index of the part whose name has the other side; its own where there is none.
+        (P,) index of the part with the opposite side in its name; its own where there is none.
     """
     index = {name.lower(): i for i, name in enumerate(names)}
     swapped = (
@@ -89,7 +89,7 @@ def mirror_by_names(names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def object_window(keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Pixels (x0, y0, x1, y1), ends excluded, that hold the object's box and all its visible parts."""
+    """The crop (x0, y0, x1, y1), ends excluded, that contains the object's box and its visible parts."""
     height, width = size_hw
     corners = [keypoints.points[keypoints.is_visible]]
     if keypoints.box is not None:
@@ -102,21 +102,22 @@ def object_window(keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, 
     return x0, y0, x1 + 1, y1 + 1
 
 
-def put_on_image(
+def clamp_to_image(
     keypoints: Keypoints, size_hw: tuple[int, int], outside_share: float = OUTSIDE_SHARE
 ) -> tuple[Keypoints, str]:
-    """Points on the image by the rule at the head of this module.
+    """Applies the rule for points outside the image, as in the docstring of this module.
 
     Args:
         keypoints: as published.
         size_hw: (H, W) of the image.
-        outside_share: where farther out is a fault; infinity hides all points outside without a word.
+        outside_share: largest distance outside, as a fraction of the longer side; infinity hides all points
+            outside without a note.
 
     Returns:
         The points, and a note on those that were hidden; empty where there are none.
 
     Raises:
-        DataError: a visible point lies far outside.
+        DataError: a visible point is too far outside.
     """
     height, width = size_hw
     last = np.array([width - 0.5, height - 0.5])

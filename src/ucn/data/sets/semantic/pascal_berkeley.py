@@ -1,9 +1,9 @@
-"""PASCAL VOC 2011 with the keypoints that Bourdev and others marked at Berkeley: 20 classes.
+"""PASCAL VOC 2011 with the keypoints that Bourdev and others annotated at Berkeley: 20 classes.
 
-One XML file an object. Where its coordinates count from is written nowhere; they are fractions from a tool
-for marking, and those who publish on them take them as they are, as does this reader (if they counted from 1,
-that would be an error of one pixel in 500). PCK's length is the longest side of the image that is given: of
-the cut round the object, or of the whole photograph.
+One XML file per object. The origin of its coordinates is not documented; they are fractions from an
+annotation tool, and all publications use them as they are, as does this reader (if they counted from 1, that
+would be an error of one pixel in 500). PCK's length is the longer side of the image that is returned: of the
+crop around the object, or of the whole image.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.pairs import Fault, check_choice
-from ucn.data.sets.layout import find_root, read_binary
+from ucn.data.pairs import Problem, check_choice, limit_problems
+from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.image_lists import OUTSIDE_SPLIT, read_image_list
-from ucn.data.sets.semantic.keypoint_pairs import KeypointData, shorten
+from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 from ucn.data.sets.semantic.parts import Box, Example, Keypoints, mirror_by_names, object_window
 from ucn.errors import DataError
+from ucn.files import read_binary
 
 INFO = DataInfo(
     name="pascal-berkeley",
     title="PASCAL VOC 2011 with Berkeley's keypoints",
     task="semantic",
-    truth="named points of objects, marked by people; any two objects of a class are a pair",
+    ground_truth="annotated, named points of objects; any two objects of a class are a pair",
     layout=(
         "annotations/CLASS/IMAGE_N.xml: Berkeley's voc2011_keypoints_Feb2012.tgz, a file for each object",
         "JPEGImages/IMAGE.jpg, also in VOC2011/ or TrainVal/VOCdevkit/VOC2011/: PASCAL VOC 2011",
     ),
     splits=("train", "test", "all"),
-    licence="none stated for the keypoints; the photographs are from Flickr, under the terms of their owners",
+    licence="none stated for the keypoints; the images are from Flickr, under the terms of their owners",
     source="https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/shape/poselets/",
     markers=("annotations/*/*.xml", "Annotations/*/*.xml"),
     inside=("VOC2011", "PascalVOC"),
@@ -98,7 +99,7 @@ class BerkeleyData(KeypointData):
     crop: bool = True
 
     def keypoints(self, example: Example) -> Keypoints:
-        """Parts of an object, and its box; names that its class does not have are left out with a note."""
+        """The parts of an object, and its box; unknown part names are ignored with a note."""
         path = example.annotation
         root = _read_xml(path)
         image = (root.findtext("image") or "").strip()
@@ -112,26 +113,26 @@ class BerkeleyData(KeypointData):
         for element in root.iterfind("keypoints/keypoint"):
             name = element.get("name", "")
             if name not in index:
-                self._note(f"{path}: a {example.category} has no part {name[:40]!r}; left out")
+                self.add_note(f"{path}: a {example.category} has no part {name[:40]!r}; ignored")
             elif element.get("visible") == "1":
                 points[index[name]] = [_read_number(element, key, path) for key in ("x", "y")]
                 is_visible[index[name]] = True
         return Keypoints(points, is_visible, path, box=_read_bounds(root, path))
 
     def pck_length(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> float:
-        """The longest side of the image."""
+        """The longer side of the image."""
         return float(max(size_hw))
 
     def mirror_table(self, category: str) -> NDArray[np.int64]:
-        """Left and right change places, by the parts' names."""
+        """Left and right are exchanged, by the names of the parts."""
         return mirror_by_names(self.part_names_of(category))
 
     def part_names_of(self, category: str) -> Sequence[str]:
-        """As Berkeley's files call them."""
+        """The names in the annotation files."""
         return PART_NAMES[category].split()
 
     def window(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, int, int, int] | None:
-        """The object, unless the whole photograph was asked for."""
+        """The object, unless `crop` is off."""
         return object_window(keypoints, size_hw) if self.crop else None
 
 
@@ -141,23 +142,23 @@ def open_folder(
     """Opens the data set.
 
     Args:
-        folder: with annotations and JPEGImages.
-        split: train, test or all. Which 80 % its authors trained on was never published as text; here a fifth
-            of the images, spread evenly by a checksum of their names, is the test part.
-        crop: give the object's bounds, widened to hold all its visible parts; else the whole photograph, in
-            which other objects of the class may stand, or the other object of the pair.
-        uncleaned: take people of photographs after 2008 too, whose marks were not yet cleaned at the release.
-        list_file: a text file of the objects to use, one a line such as aeroplane/2008_000021_1, or of the
-            pairs to use, two a line; its path, or where it lies in the folder.
+        folder: holds annotations and JPEGImages.
+        split: train, test or all. The 80 % that its authors trained on were not published; here a fifth of
+            the images, chosen by a checksum of their names, is the test split.
+        crop: crop to the object's bounds, enlarged to contain all its visible parts; otherwise the whole
+            image is used, which may show other objects of the class, or the other object of the pair.
+        uncleaned: include people in images after 2008, whose annotations had not been cleaned at the release.
+        list_file: a text file of the objects to use, one per line such as aeroplane/2008_000021_1, or of the
+            pairs to use, two per line; its path, absolute or in the folder.
     """
     root = find_root(folder, INFO.markers, INFO.inside)
     check_choice(split, INFO.splits, "split")
-    found, faults = _find_objects(root)
+    found, problems = _find_objects(root)
     notes: list[str] = []
     if not uncleaned:
         clean = [example for example in found if not _is_uncleaned(example)]
         if len(clean) < len(found):
-            words = f"people of photographs after {_LAST_CLEAN_YEAR}, which are not cleaned, left out"
+            words = f"people in images after {_LAST_CLEAN_YEAR}, which are not cleaned, excluded"
             notes.append(f"{len(found) - len(clean):,} {words}")
         found = clean
     examples = [example for example in found if split == "all" or _is_test(example) == (split == "test")]
@@ -167,12 +168,10 @@ def open_folder(
         rows |= {name: row for row, example in enumerate(examples) for name in _names(example)}
         chosen = read_image_list(root, list_file, rows)
         examples, pairs = chosen.choose(examples), chosen.pairs
-        faults += chosen.faults
+        problems += chosen.problems
         notes += chosen.notes
-    data = BerkeleyData(root, examples, pairs=pairs)
+    data = BerkeleyData(root, examples, pairs=pairs, problems=problems, notes=notes)
     data.crop = crop
-    data.faults += faults
-    data.notes += notes
     return data.require_pairs(split, "two objects of a class in annotations/CLASS/*.xml with their images")
 
 
@@ -181,40 +180,40 @@ def _names(example: Example) -> tuple[str, str]:
 
 
 def _is_test(example: Example) -> bool:
-    # By name, so that an image is in the same part for all classes, and whichever files are there.
+    # By name, so that an image is in the same split for all classes, whichever files exist.
     return zlib.crc32(example.image.stem.encode()) % 5 == 0
 
 
 def _is_uncleaned(example: Example) -> bool:
-    """The release's notes warn of people in later years; names of photographs begin with the year."""
+    """The release notes warn of people in later years; image names begin with the year."""
     year = example.image.stem[:4]
     return example.category == "person" and year.isdigit() and int(year) > _LAST_CLEAN_YEAR
 
 
-def _find_objects(root: Path) -> tuple[list[Example], list[Fault]]:
-    """Objects whose class is known and whose image is there, sorted by class and name; the others' faults."""
+def _find_objects(root: Path) -> tuple[list[Example], list[Problem]]:
+    """Objects of known classes with an image, sorted by class and name; problems of the others."""
     images = next((root / name for name in _IMAGE_FOLDERS if (root / name).is_dir()), None)
     if images is None:
         raise DataError(f"{root} has no images: expected PASCAL VOC 2011 in {' or '.join(_IMAGE_FOLDERS)}")
     present = {path.name for path in images.iterdir()}
-    examples, faults = [], []
-    # One pattern alone: where the case of names does not count, both find the same files.
+    examples, problems = [], []
+    # One pattern only: on case-insensitive file systems both find the same files.
     pattern = next(marker for marker in INFO.markers if next(root.glob(marker), None) is not None)
     for path in sorted(root.glob(pattern)):
         category, stem = path.parent.name, path.stem.rpartition("_")[0]
         if category not in PART_NAMES:
             message = f"'{category[:40]}' is none of the 20 classes of PASCAL VOC; remove the file"
-            faults.append(Fault(path, message))
+            problems.append(Problem(path, message))
         elif f"{stem}.jpg" not in present:
             place = images.relative_to(root).as_posix()
-            faults.append(Fault(path, f"no image {place}/{stem[:60]}.jpg; get it, or remove this file"))
+            problems.append(Problem(path, f"no image {place}/{stem[:60]}.jpg; get it, or remove this file"))
         else:
             examples.append(Example(f"{category}/{path.stem}", category, images / f"{stem}.jpg", path))
-    return examples, shorten(faults)
+    return examples, limit_problems(problems)
 
 
 def _read_xml(path: Path) -> ElementTree.Element:
-    """An <annotation>; document types are refused, since entities in them can grow without end."""
+    """Reads an <annotation>; document types are refused, since their entities can grow without bound."""
     content = read_binary(path, "annotation", _MAX_XML_BYTES)
     if b"<!DOCTYPE" in content.upper() or b"<!ENTITY" in content.upper() or b"\0" in content:
         raise DataError(f"{path}: expected plain XML without a document type or entities; {_REMEDY}")

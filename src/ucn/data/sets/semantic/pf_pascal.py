@@ -1,21 +1,23 @@
 """PF-PASCAL, the larger data set of Proposal Flow (Ham et al. 2017): 20 classes of PASCAL VOC.
 
-Points and boxes stem from MATLAB and may count from 1; everyone who publishes on the set takes the numbers as
-they are, and so does this reader. PCK's length is the longest side of image 1 (since SCNet, 2017) or the
-longer side of the object's box (Ham et al.). What the points are called, the set does not say.
+Points and boxes come from MATLAB and may count from 1; all publications use the numbers as they are, and so
+does this reader. PCK's length is the longer side of image 1 (since SCNet, 2017) or of the object's box (Ham
+et al.). The set does not name the points.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.pairs import Fault, check_choice
-from ucn.data.sets.layout import find_image, find_root
-from ucn.data.sets.semantic.image_lists import find_table, read_table
-from ucn.data.sets.semantic.keypoint_pairs import KeypointData, shorten
+from ucn.data.pairs import check_choice
+from ucn.data.sets.layout import find_root
+from ucn.data.sets.semantic.image_lists import find_examples, find_table, read_listed_pairs
+from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 from ucn.data.sets.semantic.matlab import REMEDY, read_mat
 from ucn.data.sets.semantic.parts import Box, Example, Keypoints
 from ucn.errors import DataError
@@ -24,14 +26,14 @@ INFO = DataInfo(
     name="pf-pascal",
     title="PF-PASCAL (Proposal Flow, 2017)",
     task="semantic",
-    truth="points of PASCAL objects, marked by people; pairs as listed, or any two images of a class",
+    ground_truth="annotated points of PASCAL objects; listed pairs, or any two images of a class",
     layout=(
         "PF-dataset-PASCAL/JPEGImages/NAME.jpg",
         "PF-dataset-PASCAL/Annotations/CLASS/NAME.mat: kps, N × 2 (NaN: not visible), and bbox, 1 × 4",
-        "trn_pairs.csv, val_pairs.csv, test_pairs.csv, for those splits: image 0, image 1, class",
+        "trn_pairs.csv, val_pairs.csv, test_pairs.csv, for these splits: image 0, image 1, class",
     ),
     splits=("all", "train", "val", "test"),
-    licence="none stated; the photographs are PASCAL VOC's, from Flickr, under the terms of their owners",
+    licence="none stated; the images are PASCAL VOC's, from Flickr, under the terms of their owners",
     source="https://www.di.ens.fr/willow/research/proposalflow/",
     markers=("Annotations/*/*.mat",),
     inside=("PF-dataset-PASCAL",),
@@ -41,9 +43,9 @@ CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable"),
     *("dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 )
-"""PASCAL VOC's; the tables of pairs count them from 1."""
+"""The classes of PASCAL VOC; the tables of pairs count them from 1."""
 LENGTHS = ("image", "box")
-"""What PCK's length may be: the longest side of the image, or of the object's box."""
+"""PCK's length: the longer side of the image, or of the object's box."""
 
 _TABLES = {
     "train": ("trn_pairs.csv", "train_pairs.csv", "train_pairs_pf_pascal.csv"),
@@ -53,12 +55,16 @@ _TABLES = {
 
 
 class PfPascalData(KeypointData):
-    """Pairs of objects of one class."""
+    """Pairs of objects of one class.
+
+    Attributes:
+        length: one of `LENGTHS`.
+    """
 
     length: str = "image"
 
     def keypoints(self, example: Example) -> Keypoints:
-        """Points of an object, NaN where not visible, and its box."""
+        """The points of an object, NaN where not visible, and its box."""
         found = read_mat(example.annotation, ["kps", "bbox"])
         points, box = found["kps"], found["bbox"].ravel()
         if points.ndim != 2 or points.shape[1] != 2 or np.isinf(points).any():
@@ -73,7 +79,7 @@ class PfPascalData(KeypointData):
         return Keypoints(points, np.isfinite(points[:, 0] + points[:, 1]), example.annotation, box=corners)
 
     def pck_length(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> float:
-        """The longest side of the image, or of the object's box."""
+        """The longer side of the image, or of the object's box."""
         if self.length == "image" or keypoints.box is None:
             return float(max(size_hw))
         left, top, right, bottom = keypoints.box
@@ -85,60 +91,37 @@ def open_folder(folder: Path, split: str, *, length: str = "image") -> PfPascalD
 
     Args:
         folder: PF-dataset-PASCAL, or the folder that holds it.
-        split: train, val or test as the tables of pairs say; or all pairs within each class.
-        length: PCK's length: "image" the longest side of image 1, "box" the longer side of the object's box
-            in it.
+        split: train, val or test by the tables of pairs; or all pairs within each class.
+        length: PCK's length: the longer side of image 1 ("image") or of the object's box in it ("box").
     """
     root = find_root(folder, INFO.markers, INFO.inside)
     check_choice(split, INFO.splits, "split")
     check_choice(length, LENGTHS, "length")
-    examples, faults = _find_images(root)
+    examples, problems = find_examples(root, "Annotations/*/*.mat", "JPEGImages/{stem}")
     pairs, notes = None, list[str]()
     if split != "all":
         table = find_table(root, _TABLES[split], f"table of pairs for split '{split}'")
-        pairs, wrong, notes = _read_pairs(table, examples)
-        faults += wrong
-    data = PfPascalData(root, examples, pairs=pairs)
+        rows = {example.name: row for row, example in enumerate(examples)}
+        # Training pairs are listed twice, once to be mirrored: one is used.
+        pairs, wrong, repeated = read_listed_pairs(table, partial(_find_pair, rows))
+        problems += wrong
+        if repeated:
+            notes.append(f"{table}: {repeated:,} lines repeat a pair (to be mirrored); excluded")
+    data = PfPascalData(root, examples, pairs=pairs, problems=problems, notes=notes)
     data.length = length
-    data.faults += faults
-    data.notes += notes
     return data.require_pairs(split, "two annotated images of a class in Annotations/ and JPEGImages/")
 
 
-def _find_images(root: Path) -> tuple[list[Example], list[Fault]]:
-    examples, faults = [], []
-    for path in sorted(root.glob("Annotations/*/*.mat")):
-        image = find_image(root / "JPEGImages" / path.stem, (".jpg", ".png", ".jpeg"))
-        if image is None:
-            faults.append(Fault(path, f"no image JPEGImages/{path.stem}.jpg; get it, or remove this file"))
-        else:
-            category = path.parent.name
-            examples.append(Example(f"{category}/{path.stem}", category, image, path))
-    return examples, shorten(faults)
-
-
-def _read_pairs(path: Path, examples: list[Example]) -> tuple[list[tuple[int, int]], list[Fault], list[str]]:
-    """Rows of the table's pairs. Its training pairs stand twice, once to be mirrored: one is kept."""
-    rows = {example.name: row for row, example in enumerate(examples)}
-    pairs, faults = [], []
-    for line, cells in read_table(path):
-        category = cells[2] if len(cells) > 2 else ""
-        if category.isascii() and category.isdigit() and 1 <= int(category) <= len(CLASSES):
-            category = CLASSES[int(category) - 1]
-        if category not in CLASSES:
-            faults.append(
-                Fault(path, f"expected image 0, image 1 and a class, got {cells[:3]}; correct the line", line)
-            )
-            continue
-        stems = [PurePosixPath(cell.replace("\\", "/")).stem for cell in cells[:2]]
-        found = [rows.get(f"{category}/{stem}", -1) for stem in stems]
-        if min(found) < 0:
-            missing = stems[found.index(-1)][:60]
-            message = f"the set has no annotated image {missing!r} of {category}; remove the line"
-            faults.append(Fault(path, message, line))
-        else:
-            pairs.append((found[0], found[1]))
-    unique = list(dict.fromkeys(pairs))
-    repeated = len(pairs) - len(unique)
-    notes = [f"{path}: {repeated:,} lines repeat a pair (to be mirrored); left out"] if repeated else []
-    return unique, shorten(faults), notes
+def _find_pair(rows: Mapping[str, int], cells: list[str]) -> tuple[int, int] | str:
+    """Rows of a line's images, which the table names by path and class."""
+    category = cells[2] if len(cells) > 2 else ""
+    if category.isascii() and category.isdigit() and 1 <= int(category) <= len(CLASSES):
+        category = CLASSES[int(category) - 1]
+    if category not in CLASSES:
+        return f"expected image 0, image 1 and a class, got {cells[:3]}; correct the line"
+    stems = [PurePosixPath(cell.replace("\\", "/")).stem for cell in cells[:2]]
+    found = [rows.get(f"{category}/{stem}", -1) for stem in stems]
+    if min(found) < 0:
+        missing = stems[found.index(-1)][:60]
+        return f"the set has no annotated image {missing!r} of {category}; remove the line"
+    return found[0], found[1]

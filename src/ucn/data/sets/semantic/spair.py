@@ -1,7 +1,7 @@
 """SPair-71k (Min et al. 2019): 70,958 pairs of 1,800 images of 18 classes.
 
-Points and boxes are whole pixels; everyone who publishes on the set takes the numbers as they are, and so
-does this reader. PCK's length is the longer side of the object's box in image 1, or of the image.
+Points and boxes are whole pixels; all publications use the numbers as they are, and so does this reader.
+PCK's length is the longer side of the object's box in image 1, or of the image.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.io import read_image
-from ucn.data.pairs import DataFile, Fault, PairData, check_choice, check_index
-from ucn.data.sets.layout import find_root, read_binary, read_lines
-from ucn.data.sets.semantic.keypoint_pairs import shorten
-from ucn.data.sets.semantic.parts import Keypoints, put_on_image
-from ucn.errors import DataError, ImageReadError
+from ucn.data.io import image_hw, read_header_hw, read_image
+from ucn.data.pairs import DataFile, PairData, Problem, check_choice, check_index, limit_problems
+from ucn.data.sets.layout import find_root
+from ucn.data.sets.semantic.parts import Keypoints, clamp_to_image
+from ucn.errors import DataError
+from ucn.files import read_binary, read_lines
 from ucn.types import PairSample
 
 INFO = DataInfo(
     name="spair",
     title="SPair-71k (2019)",
     task="semantic",
-    truth="points of PASCAL objects, marked by people; pairs as listed",
+    ground_truth="annotated points of PASCAL objects; listed pairs",
     layout=(
         "SPair-71k/JPEGImages/CLASS/NAME.jpg",
         "SPair-71k/Layout/large/trn.txt, val.txt, test.txt: names of pairs, NUMBER-NAME0-NAME1:CLASS",
         "SPair-71k/PairAnnotation/trn/PAIR.json, and val/, test/: src_kps, trg_kps, kps_ids, trg_bndbox, …",
     ),
     splits=("train", "val", "test"),
-    licence="none stated; for research, of photographs of PASCAL VOC and PASCAL3D+ under their owners' terms",
+    licence="none stated; for research, with images of PASCAL VOC and PASCAL3D+ under their owners' terms",
     source="http://cvlab.postech.ac.kr/research/SPair-71k/",
     markers=("PairAnnotation",),
     inside=("SPair-71k",),
 )
 
 LENGTHS = ("box", "image")
-"""What PCK's length may be: the longer side of the object's box, or of the image."""
+"""PCK's length: the longer side of the object's box, or of the image."""
 LAYOUTS = ("large", "small")
 """The two sets of lists that come with the data."""
 
@@ -53,10 +53,10 @@ _FOLDERS = {"train": "trn", "val": "val", "test": "test"}
 _PAIR_NAME = re.compile(r"[0-9]+-([^-:/\\]+)-([^-:/\\]+):([a-z]+)")
 _MAX_JSON_BYTES = 2**20
 _REMEDY = "unpack the data set again"
-_PART_COUNT = 30  # the most that a class has
+_PART_COUNT = 30  # of the class with most parts
 
-# Which ids are left and right of the same thing; the set does not say, Zhang et al., "Telling Left from
-# Right" (CVPR 2024), found out. Listed is the first of two neighbours, or both ids.
+# Pairs of left and right parts, which the set does not document, from Zhang et al., "Telling Left from Right"
+# (CVPR 2024). An entry is the first of two neighbouring ids, or both ids.
 _ANIMAL: tuple[int, ...] = (0, 2, 4, 6, 9, 11)
 _VEHICLE: tuple[int | tuple[int, int], ...] = (
     0,
@@ -90,7 +90,7 @@ _SWAPS: dict[str, Sequence[int | tuple[int, int]]] = {
 
 
 def mirror_table(category: str) -> NDArray[np.int64] | None:
-    """(30,) what each part of a class is in a mirror; None for a class that is not of the set."""
+    """(30,) the mirror part of each part of a class; None for an unknown class."""
     if category not in _SWAPS:
         return None
     table = np.arange(_PART_COUNT)
@@ -108,37 +108,35 @@ class SpairData(PairData):
         self._length = length
         self._folder = root / "PairAnnotation" / _FOLDERS[split]
         present = {file.name for file in self._folder.iterdir()} if self._folder.is_dir() else set()
-        # A colon cannot stand in a file name on Windows, where unpackers write an underscore.
+        # Windows does not allow a colon in file names; unpackers write an underscore.
         self._separator = ":" if any(":" in name for name in present) else "_"
         self._names = self._read_names(root / "Layout" / layout / f"{_FOLDERS[split]}.txt", present)
-        self._sizes: dict[Path, tuple[int, int]] = {}
-        self._noted: set[str] = set()
 
     def _read_names(self, path: Path, present: set[str]) -> list[str]:
-        """The pairs whose files exist."""
+        """The listed pairs whose files exist."""
         images = {file.relative_to(self.root).as_posix() for file in self.root.glob("JPEGImages/*/*.jpg")}
         names: dict[str, int] = {}
-        faults: list[Fault] = []
+        problems: list[Problem] = []
         for line, text in read_lines(path, "list of pairs"):
             found = _PAIR_NAME.fullmatch(text)
             if found is None:
-                faults.append(
-                    Fault(path, f"expected NUMBER-NAME0-NAME1:CLASS, got {text[:60]!r}; {_REMEDY}", line)
+                problems.append(
+                    Problem(path, f"expected NUMBER-NAME0-NAME1:CLASS, got {text[:60]!r}; {_REMEDY}", line)
                 )
                 continue
-            wanted = [f"JPEGImages/{found[3]}/{found[view]}.jpg" for view in (1, 2)]
-            missing = [name for name in wanted if name not in images]
+            needed = [f"JPEGImages/{found[3]}/{found[view]}.jpg" for view in (1, 2)]
+            missing = [name for name in needed if name not in images]
             if self._json_path(text).name not in present:
                 missing.append(f"PairAnnotation/{self._folder.name}/{text}.json")
             if missing:
-                faults.append(Fault(path, f"there is no {missing[0][:120]}; {_REMEDY}", line))
+                problems.append(Problem(path, f"there is no {missing[0][:120]}; {_REMEDY}", line))
             elif text in names:
-                faults.append(
-                    Fault(path, f"the pair of line {names[text]} again; remove one of the two", line)
+                problems.append(
+                    Problem(path, f"repeats the pair of line {names[text]}; remove one of the two", line)
                 )
             else:
                 names[text] = line
-        self.faults += shorten(faults)
+        self.problems += limit_problems(problems)
         return list(names)
 
     def _json_path(self, name: str) -> Path:
@@ -148,12 +146,12 @@ class SpairData(PairData):
         return len(self._names)
 
     def pair_name(self, index: int) -> str:
-        """The set's own name of the pair."""
+        """The official name of the pair."""
         check_index(index, len(self))
         return self._names[index]
 
     def image_paths(self, index: int) -> tuple[Path, Path]:
-        """The files of the two images of a pair."""
+        """The two image files of a pair."""
         name0, name1, category = _split_name(self.pair_name(index))
         folder = self.root / "JPEGImages" / category
         return folder / f"{name0}.jpg", folder / f"{name1}.jpg"
@@ -163,12 +161,12 @@ class SpairData(PairData):
         return *self.image_paths(index), self._json_path(self.pair_name(index))
 
     def read(self, index: int) -> PairSample:
-        """Reads a pair with the points that its annotation lists."""
+        """Reads a pair with the points of its annotation."""
         name, paths = self.pair_name(index), self.image_paths(index)
         values = _read_json(self._json_path(name), name)
         images = [read_image(path) for path in paths]
         views = [
-            self._put_on_image(points, (image.shape[-2], image.shape[-1]))
+            self._place(points, image_hw(image))
             for points, image in zip(_keypoints(values, self._json_path(name)), images, strict=True)
         ]
         rows = np.flatnonzero(views[0].is_visible & views[1].is_visible)
@@ -191,35 +189,27 @@ class SpairData(PairData):
     def _pck_length(self, box: Sequence[float], size_hw: Sequence[int]) -> float:
         return float(max(size_hw) if self._length == "image" else max(box[2] - box[0], box[3] - box[1]))
 
-    def _put_on_image(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> Keypoints:
-        placed, note = put_on_image(keypoints, size_hw)
-        if note and note not in self._noted:
-            self._noted.add(note)
-            self.notes.append(note)
+    def _place(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> Keypoints:
+        placed, note = clamp_to_image(keypoints, size_hw)
+        if note:
+            self.add_note(note)
         return placed
 
     def files(self) -> Sequence[DataFile]:
-        """Images, and annotations with the check that their points lie on them."""
+        """Images and annotations; the check of an annotation includes the positions of its points."""
         paths = {path: None for index in range(len(self)) for path in self.image_paths(index)}
-        found = [DataFile(path, "image", partial(self._check_image, path)) for path in paths]
+        found = [DataFile.image(path) for path in paths]
         for index, name in enumerate(self._names):
             found.append(DataFile(self._json_path(name), "points", partial(self._check_json, index)))
         return found
-
-    def _check_image(self, path: Path) -> None:
-        image = read_image(path)
-        self._sizes[path] = (image.shape[-2], image.shape[-1])
 
     def _check_json(self, index: int) -> None:
         path = self._json_path(self._names[index])
         views = _keypoints(_read_json(path, self._names[index]), path)
         for image, points in zip(self.image_paths(index), views, strict=True):
-            try:
-                if image not in self._sizes:
-                    self._check_image(image)
-            except ImageReadError:
-                continue  # that is the image's fault, not this file's
-            self._put_on_image(points, self._sizes[image])
+            size_hw = read_header_hw(image)
+            if size_hw is not None:  # otherwise the check of the image reports it
+                self._place(points, size_hw)
 
 
 def open_folder(folder: Path, split: str, *, layout: str = "large", length: str = "box") -> SpairData:
@@ -228,16 +218,18 @@ def open_folder(folder: Path, split: str, *, layout: str = "large", length: str 
     Args:
         folder: SPair-71k, or the folder that holds it.
         split: train, val or test.
-        layout: which of the set's lists: "large" or "small".
-        length: PCK's length: "box" the longer side of the object's box in image 1, "image" of image 1 itself.
+        layout: the lists to use: "large" or "small".
+        length: PCK's length: the longer side of the object's box in image 1 ("box") or of image 1 ("image").
     """
     root = find_root(folder, INFO.markers, INFO.inside)
     check_choice(split, INFO.splits, "split")
     check_choice(layout, LAYOUTS, "layout")
     check_choice(length, LENGTHS, "length")
     data = SpairData(root, split, layout, length)
-    if not len(data) and not data.faults:
-        raise DataError(f"split '{split}' of {root} has no pairs: its list in Layout/{layout} is empty")
+    if not len(data) and not data.problems:
+        raise DataError(
+            f"split '{split}' of {root} has no pairs: its list in Layout/{layout} is empty; unpack it again"
+        )
     return data
 
 
@@ -245,12 +237,12 @@ def _split_name(name: str) -> tuple[str, str, str]:
     """Image 0, image 1 and class from the name of a pair."""
     found = _PAIR_NAME.fullmatch(name)
     if found is None:
-        raise DataError(f"expected a pair's name, got {name[:60]!r}")
+        raise DataError(f"expected the name of a pair, got {name[:60]!r}; {_REMEDY}")
     return found[1], found[2], found[3]
 
 
 def _read_json(path: Path, name: str) -> dict[str, Any]:
-    """The annotation of a pair, each value that is used checked; raises `DataError`."""
+    """Reads the annotation of a pair and checks the values that are used; raises `DataError`."""
     try:
         values = json.loads(read_binary(path, "annotation", _MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
@@ -268,7 +260,7 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
                 f"{path}: expected {key} {expected!r}, got {str(values.get(key))[:60]!r}; {_REMEDY}"
             )
     if values.get("mirror", 0) not in (0, False):
-        raise DataError(f"{path}: expected a pair as it was taken, got a mirrored one; {_REMEDY}")
+        raise DataError(f"{path}: expected an unmirrored pair, got a mirrored one; {_REMEDY}")
     values["kps_ids"] = _part_ids(values.get("kps_ids"), path)
     count = len(values["kps_ids"])
     values["src_kps"] = _numbers(values.get("src_kps"), (count, 2), f"{path}: src_kps")
@@ -278,7 +270,7 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
 
 
 def _part_ids(ids: object, path: Path) -> list[int]:
-    """The published ids are text."""
+    """Part ids, which the annotations hold as text."""
     if isinstance(ids, list) and all(re.fullmatch("[0-9]{1,2}", str(part)) for part in ids):
         numbers = [int(part) for part in ids]
         if len(set(numbers)) == len(numbers) and max(numbers, default=0) < _PART_COUNT:

@@ -1,1 +1,1 @@
-"""Pairs of frames of video clips."""
+"""Pairs of frames of your own videos, with tracked correspondences."""

@@ -1,8 +1,8 @@
-"""Frames of a clip or a folder, by number.
+"""Frames of a video or a folder, by number.
 
-To ask a decoder for frame n is not enough: with some codecs and containers another one comes. So a clip is
-decoded once from front to end when it is opened, and the time of each frame noted; after a jump, the time of
-what came says which frame it is.
+Seeking is not enough: with some codecs and containers, a decoder returns another frame than requested. So a
+video is decoded once from start to end when it is opened, and the time of each frame recorded; after a seek,
+the time of the decoded frame identifies it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,28 +22,33 @@ from torch import Tensor
 
 from ucn.data.io import MAX_PIXELS, read_image, to_pixels, to_tensor
 from ucn.errors import DataError
+from ucn.files import RecentItems, explain_failure
 
 VIDEO_SUFFIXES = (
     *(".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg"),
     *(".wmv", ".ogv", ".mts", ".m2ts", ".3gp", ".flv"),
 )
-"""Suffixes of the clips that are looked for in a folder."""
+"""Suffixes of video files."""
 MIN_SIDE = 32
-"""Frames with a shorter side are refused: nothing can be tracked in them."""
+"""Frames with a shorter side are refused: they are too small for tracking."""
 
 Pixels = NDArray[np.uint8]
 
-_FORWARD = 100  # frames that are decoded rather than jumped over
-_JUMPS = (0, 16, 64, 256)  # how far before the wanted frame to try to land
+_FORWARD = 100  # frames that are decoded rather than skipped by a seek
+_SEEK_BACK = (0, 16, 64, 256)  # frames before the requested one to seek to, in turn
 _CACHE_BYTES = 2**28
 _abandoned: list[cv2.VideoCapture] = []
+
+
+def _count_bytes(pixels: Pixels) -> int:
+    return pixels.nbytes
 
 
 class Frames(ABC):
     """Consecutive frames of one size.
 
     Attributes:
-        path: the clip or the folder.
+        path: the video or the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,23 +56,23 @@ class Frames(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many frames there are."""
+        """The number of frames."""
 
     @abstractmethod
     def frame_path(self, number: int) -> Path:
-        """The file of a frame; frames of a clip have paths beneath the clip's own."""
+        """The file of a frame; a video's frames have paths below the video's path."""
 
     @abstractmethod
     def read(self, number: int) -> Tensor:
-        """A frame as (3, H, W) float32 RGB in [0, 1]; raises a `UcnError` where it cannot be read."""
+        """Reads a frame as (3, H, W) float32 RGB in [0, 1]; raises `UcnError`."""
 
     @abstractmethod
     def read_grey(self, number: int) -> Pixels:
-        """A frame as (H, W), for tracking."""
+        """Reads a frame as grey (H, W) uint8, for tracking."""
 
 
 class FrameFolder(Frames):
-    """Frames that are image files, in the order of their names, numbers in these by value."""
+    """Frames as image files, sorted by name; numbers in names are sorted by value."""
 
     def __init__(self, path: Path, frames: Sequence[Path]) -> None:
         super().__init__(path)
@@ -92,49 +96,49 @@ class FrameFolder(Frames):
         return to_grey(to_pixels(self.read(number)))
 
 
-class Clip(Frames):
+class Video(Frames):
     """A video file.
 
     Attributes:
-        stated_count: how many frames its header announces; 0 where it does not say.
-        is_cut: whether it has more than `max_frames`.
+        announced_count: the number of frames in its header; 0 where the header has none.
+        is_truncated: whether it has more than `max_frames` frames.
     """
 
     def __init__(self, path: Path, max_frames: int) -> None:
         super().__init__(path)
         self._decoder: _Decoder | None = None
         self._lock = threading.Lock()
-        self._cache: OrderedDict[int, Pixels] = OrderedDict()
+        self._cache: RecentItems[int, Pixels] = RecentItems(64, _CACHE_BYTES, _count_bytes, min_items=4)
         decoder = _Decoder(path)
-        self.stated_count = decoder.stated_count
+        self.announced_count = decoder.announced_count
         self._times = decoder.read_times(max_frames + 1)
-        self.is_cut = len(self._times) > max_frames
+        self.is_truncated = len(self._times) > max_frames
         self._times = self._times[:max_frames]
         decoder.close()
         if len(self._times) == 0:
             raise DataError(
-                f"{path}: no frame can be decoded; it is damaged, or of a codec that is not known"
+                f"{path}: no frame can be decoded; it is damaged, or its codec is not supported: convert it"
             )
 
     def __len__(self) -> int:
         return len(self._times)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to one process."""
-        return self.__dict__ | {"_decoder": None, "_lock": None, "_cache": OrderedDict()}
+        """Without the state of this process."""
+        return self.__dict__ | {"_decoder": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
 
     @property
     def frames_per_second(self) -> float:
-        """How fast it is shown, by the times of its frames; 25 where they do not tell."""
+        """Frame rate from the median time step; 25 where times are unknown."""
         steps = np.diff(self._times)
         steps = steps[steps > 0]
         return float(1000 / np.median(steps)) if len(steps) else 25.0
 
     def frame_path(self, number: int) -> Path:
-        """A path beneath the clip's own, at which there is no file."""
+        """A path below the video's path, at which there is no file."""
         return self.path / f"{number:06d}"
 
     def read(self, number: int) -> Tensor:
@@ -146,7 +150,7 @@ class Clip(Frames):
         return to_grey(self._read_pixels(number))
 
     def check(self) -> None:
-        """Decodes every frame; raises `DataError` where one cannot be, or another comes."""
+        """Decodes every frame; raises `DataError` where one cannot be decoded, or another one is."""
         decoder = _Decoder(self.path)
         for number in range(len(self)):
             decoder.read(number, self._times)
@@ -154,17 +158,10 @@ class Clip(Frames):
 
     def _read_pixels(self, number: int) -> Pixels:
         with self._lock:
-            if number in self._cache:
-                self._cache.move_to_end(number)
-                return self._cache[number]
-            frame = self._open().read(number, self._times)
-            self._cache[number] = frame
-            while len(self._cache) > max(4, min(64, _CACHE_BYTES // frame.nbytes)):
-                self._cache.popitem(last=False)
-            return frame
+            return self._cache.get_or_make(number, lambda: self._open().read(number, self._times))
 
     def _open(self) -> _Decoder:
-        """The decoder of this process. One that was opened before a fork shares its place in the file."""
+        """The decoder of this process. One opened before a fork shares the position in the file."""
         if self._decoder is not None and self._decoder.process != os.getpid():
             self._decoder.abandon()
             self._decoder = None
@@ -174,21 +171,21 @@ class Clip(Frames):
 
 
 class _Decoder:
-    """An open clip, and which of its frames has been decoded last."""
+    """An open video, and the number of the frame that was decoded last."""
 
     def __init__(self, path: Path) -> None:
         self.process = os.getpid()
         self._path = path
         self._open()
-        self.stated_count = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
+        self.announced_count = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
 
     def _open(self) -> None:
         _check_not_text(self._path)
-        # FFmpeg by name: others would take a name with a % sign as a pattern of many files.
+        # FFmpeg explicitly: other backends interpret % in a path as a pattern of files.
         self._capture = cv2.VideoCapture(str(self._path), cv2.CAP_FFMPEG)
-        self._place = -1  # of the frame that was decoded last
+        self._position = -1  # of the frame that was decoded last
         if not self._capture.isOpened():
-            raise DataError(f"{self._path} cannot be opened as a clip; is it damaged, or no video?")
+            raise DataError(f"{self._path} cannot be opened as a video; check that it is one and not damaged")
         width = int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH))
         height = int(self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
         _check_size(width, height, self._path)
@@ -198,50 +195,50 @@ class _Decoder:
         self._capture.release()
 
     def abandon(self) -> None:
-        """Keeps the decoder of a parent process for ever: its threads are not in this one to be ended."""
+        """Never releases the decoder of a parent process: its threads do not exist in this one."""
         _abandoned.append(self._capture)
 
     def read_times(self, limit: int) -> NDArray[np.float64]:
-        """Times in milliseconds of at most `limit` frames, all decoded one after the other."""
+        """Decodes up to `limit` frames and returns their times in milliseconds."""
         times: list[float] = []
         while len(times) < limit and self._capture.grab():
             times.append(self._time())
         return np.array(times, np.float64)
 
     def read(self, number: int, times: NDArray[np.float64]) -> Pixels:
-        """Frame `number` as (H, W, 3) RGB, checked by its time."""
-        can_jump = bool((np.diff(times) > 0).all())
-        if not self._place <= number <= self._place + _FORWARD:
-            self._jump(number, times if can_jump else times[:0])
+        """Decodes a frame as (H, W, 3) RGB, verified by its time."""
+        can_seek = bool((np.diff(times) > 0).all())
+        if not self._position <= number <= self._position + _FORWARD:
+            self._seek(number, times if can_seek else times[:0])
         self._advance(number)
-        if can_jump and self._time() != times[number]:
-            self._jump(number, times[:0])  # frames were lost since; all over again
+        if can_seek and self._time() != times[number]:
+            self._seek(number, times[:0])  # frames were lost: decode from the start
             self._advance(number)
             if self._time() != times[number]:
                 raise DataError(
-                    f"{self._path}: decoding frame {number} gives another frame than it gave at first"
+                    f"{self._path}: frame {number} differs from the first decoding; convert the video"
                 )
         is_read, frame = self._capture.retrieve()
         if not is_read or frame is None or frame.ndim != 3:
-            raise DataError(f"{self._path}: frame {number} cannot be decoded")
+            raise DataError(f"{self._path}: frame {number} cannot be decoded; get the file again")
         return np.ascontiguousarray(frame[..., ::-1]).astype(np.uint8, copy=False)
 
     def _advance(self, number: int) -> None:
-        while self._place < number:
+        while self._position < number:
             if not self._capture.grab():
                 raise DataError(
-                    f"{self._path}: frame {self._place + 1} cannot be decoded, though it could before"
+                    f"{self._path}: frame {self._position + 1} could be decoded only once; get the file again"
                 )
-            self._place += 1
+            self._position += 1
 
-    def _jump(self, number: int, times: NDArray[np.float64]) -> None:
-        """Moves to frame `number` or one before it; without times, to before the first."""
-        for distance in _JUMPS if len(times) else ():
+    def _seek(self, number: int, times: NDArray[np.float64]) -> None:
+        """Seeks to frame `number` or one before it; without times, to the start."""
+        for distance in _SEEK_BACK if len(times) else ():
             self._capture.set(cv2.CAP_PROP_POS_FRAMES, max(0, number - distance))
             if self._capture.grab():
-                place = int(np.searchsorted(times, self._time()))
-                if place <= number and times[place] == self._time():
-                    self._place = place
+                position = int(np.searchsorted(times, self._time()))
+                if position <= number and times[position] == self._time():
+                    self._position = position
                     return
         self._capture.release()
         self._open()
@@ -251,31 +248,33 @@ class _Decoder:
 
 
 def _check_not_text(path: Path) -> None:
-    """Playlists, too, have names that end in .mp4, and would send the decoder to other files."""
+    """Refuses text: a playlist named .mp4 would make the decoder open other files."""
     try:
         with path.open("rb") as file:
             start = file.read(4096)
     except OSError as error:
-        raise DataError(f"cannot read clip {path}: {(error.strerror or str(error)).lower()}") from error
+        raise DataError(f"cannot read video {path}: {explain_failure(error)}") from error
     if b"\0" not in start:
-        raise DataError(f"{path} is no clip: it is empty or text; give a video file, or a folder of frames")
+        raise DataError(
+            f"{path} is not a video: it is empty or text; give a video file, or a folder of frames"
+        )
 
 
 def _check_size(width: int, height: int, path: Path) -> None:
     if min(width, height) < MIN_SIDE or width * height > MAX_PIXELS:
         raise DataError(
             f"{path} has {width:,} × {height:,} pixels; expected sides of at least {MIN_SIDE} and at most "
-            f"{MAX_PIXELS:,} pixels in all"
+            f"{MAX_PIXELS:,} pixels in total; resize it"
         )
 
 
 def to_grey(pixels: Pixels) -> Pixels:
-    """(H, W, 3) RGB to (H, W)."""
+    """Converts (H, W, 3) RGB to grey (H, W)."""
     return cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False)
 
 
 def _natural_key(name: str) -> list[tuple[int, str]]:
-    """frame2 before frame10: digits by their value, the rest by its letters."""
+    """Sort key for natural order: frame2 before frame10."""
     pieces = re.findall(r"[0-9]+|[^0-9]+", name)
     return [
         (int(piece[:300]), "") if piece[0].isdecimal() and piece.isascii() else (-1, piece)

@@ -1,6 +1,5 @@
 """Rigid motions, keyed files, matrices and frame pairs by gap."""
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,8 @@ import pytest
 import torch
 
 from support.remedy_rule import assert_remedy
-from ucn.data.sets.posed.views import (
+from ucn.data.sets.posed.posed_pairs import (
     FramePairs,
-    RecentCache,
     check_gaps,
     check_rotation,
     invert,
@@ -123,21 +121,6 @@ def test_matrices(tmp_path: Path) -> None:
     assert_remedy(str(caught.value))
     with pytest.raises(DataError, match=r"cannot read matrix .*absent.txt: no such file"):
         read_matrix(tmp_path / "absent.txt", 2, 2, "matrix")
-
-
-def test_the_cache_keeps_the_last_few() -> None:
-    cache: RecentCache[int, int] = RecentCache(2)
-    made: list[int] = []
-
-    def make(key: int) -> int:
-        made.append(key)
-        return 10 * key
-
-    for key in (1, 2, 1, 3, 1, 2):  # 3 drives out 2, since 1 was used later
-        assert cache.get(key, lambda key=key: make(key)) == 10 * key  # type: ignore[misc]
-    assert made == [1, 2, 3, 2]
-    again = pickle.loads(pickle.dumps(cache))
-    assert again.get(1, lambda: 7) == 7
 
 
 def test_a_sample_has_only_points_on_both_images() -> None:

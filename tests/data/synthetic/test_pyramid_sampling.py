@@ -1,4 +1,4 @@
-"""Smaller copies of photographs: what is read of them equals a slow reference, and nothing flickers."""
+"""Image pyramids: sampling equals a slow reference, without aliasing."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ import torch
 from support.photo_cases import write_photos
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
-from ucn.data.synthetic.downscaling import LEVELS, find_on_reductions, lay_out_reductions
+from ucn.data.synthetic.pyramid import LEVELS, locate_in_pyramid, pack_pyramid
 from ucn.geometry.sampling import sample_image
 
 
@@ -48,8 +48,8 @@ def test_reading_equals_a_slow_reference(side: int) -> None:
     steps = np.array([[0.3, 1.0, 1.3, 1.6, 2.7, 3.0, 9.0], [4.0, 1.0, 2.0, np.nan, 0.0, 2.9, np.inf]])
     levels = [[0, 0, 0, 1, 1, 2, 2], [2, 0, 1, 0, 0, 2, 2]]
     points = rng.random((2, 7, 5, 2)) * (sizes[:, None, None] - 1)
-    sheets = lay_out_reductions(torch.from_numpy(images))
-    places = find_on_reductions(
+    sheets = pack_pyramid(torch.from_numpy(images))
+    places = locate_in_pyramid(
         torch.from_numpy(points), torch.from_numpy(sizes), torch.from_numpy(steps), side
     )
     found = sample_image(sheets, places, "border")
@@ -63,17 +63,17 @@ def test_reading_equals_a_slow_reference(side: int) -> None:
 
 def test_a_pixel_of_each_copy_by_hand() -> None:
     image = torch.arange(16.0).view(1, 1, 4, 4)
-    sheets = lay_out_reductions(image)
+    sheets = pack_pyramid(image)
     assert sheets.shape == (1, 1, 4, 6) and LEVELS == 3
     assert torch.equal(sheets[0, 0, :, :4], image[0, 0])
     assert sheets[0, 0, :2, 4:].tolist() == [[2.5, 4.5], [10.5, 12.5]]
     assert sheets[0, 0, 2].tolist()[4:] == [7.5, 0.0]
 
 
-def test_a_photograph_smaller_than_a_block_is_read_at_its_corner() -> None:
-    sheets = lay_out_reductions(torch.ones(1, 1, 8, 8))
+def test_a_image_smaller_than_a_block_is_read_at_its_corner() -> None:
+    sheets = pack_pyramid(torch.ones(1, 1, 8, 8))
     sizes, steps = torch.tensor([[1.0, 3.0]]), torch.tensor([[4.0]])
-    places = find_on_reductions(torch.zeros(1, 1, 1, 2), sizes, steps, 8)
+    places = locate_in_pyramid(torch.zeros(1, 1, 1, 2), sizes, steps, 8)
     assert places.flatten().tolist() == [8.0, 4.0]
     assert sample_image(sheets, places, "border").item() == 1.0
 

@@ -1,4 +1,4 @@
-"""Depth from a rectified stereo pair, by semi-global matching (Hirschmüller 2008) as OpenCV has it."""
+"""Disparity of rectified stereo pairs by OpenCV's semi-global matching (Hirschmüller 2008)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.data.sets.posed.views import Array
+from ucn.data.sets.posed.posed_pairs import Array
 
 MAX_DISPARITY = 128
-"""Pixels; nearer things are not measured. KITTI's rig (f × B about 380) so measures from 3 m on."""
+"""Pixels; closer objects are not measured. With KITTI's rig (f × B about 380) that is 3 m."""
 MIN_DISPARITY = 1.0
-"""Pixels; below it a depth says little more than that something is far away."""
+"""Pixels; a smaller disparity gives no useful depth."""
 
-_BLOCK = 5  # pixels; OpenCV recommends 3 to 11, and penalties in proportion to the block's area
-_AGREEMENT = 1.0  # pixels that the disparities of left and right may differ by
+_BLOCK = 5  # pixels; OpenCV recommends 3 to 11, and penalties proportional to the block's area
+_AGREEMENT = 1.0  # largest difference of left and right disparities, pixels
 
 
 def match_stereo(left: Tensor, right: Tensor) -> Array:
     """Disparities of the left view of a rectified pair: x_right = x_left - d.
 
-    Both directions are matched, and what differs by more than 1 pixel between them is unknown, as are
-    disparities outside [`MIN_DISPARITY`, `MAX_DISPARITY`).
+    Both directions are matched. Disparities that differ by more than 1 pixel between them are unknown, as are
+    those outside [`MIN_DISPARITY`, `MAX_DISPARITY`).
 
     Args:
         left: (3, H, W) in [0, 1].
@@ -33,14 +33,14 @@ def match_stereo(left: Tensor, right: Tensor) -> Array:
     """
     grey_left, grey_right = _to_grey(left), _to_grey(right)
     disparity = _match(grey_left, grey_right)
-    # Mirrored, the right view is a left one.
+    # A mirrored right view is a left view.
     disparity_right = _match(grey_right[:, ::-1], grey_left[:, ::-1])[:, ::-1]
     height, width = disparity.shape
     columns = np.arange(width) - np.nan_to_num(disparity)
     is_on_right = np.isfinite(disparity) & (columns >= 0)
     nearest = np.clip(np.rint(columns), 0, width - 1).astype(np.int64)
     answer = disparity_right[np.arange(height)[:, None], nearest]
-    with np.errstate(invalid="ignore"):  # unknown is NaN, and compares as False
+    with np.errstate(invalid="ignore"):  # unknown is NaN, which compares as False
         agrees = is_on_right & (np.abs(answer - disparity) <= _AGREEMENT)
     return np.where(agrees, disparity, np.nan)
 
@@ -58,7 +58,7 @@ def _match(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Array:
         speckleRange=2,
         mode=cv2.StereoSGBM_MODE_SGBM_3WAY,
     )
-    # OpenCV leaves out the first MAX_DISPARITY columns; with so many added in front, none of ours are.
+    # OpenCV does not match the first MAX_DISPARITY columns: pad by as many.
     padded = [
         cv2.copyMakeBorder(np.ascontiguousarray(image), 0, 0, MAX_DISPARITY, 0, cv2.BORDER_REPLICATE)
         for image in (left, right)

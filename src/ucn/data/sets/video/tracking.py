@@ -1,13 +1,12 @@
-"""Video: points of a frame followed to a later one by pyramidal Lucas-Kanade, there and back.
+"""Your own videos: points tracked between frames by pyramidal Lucas-Kanade, with a forward-backward check.
 
-The truth is tracked, not measured. A point is kept where the way back ends where it began; that finds most
-mistakes, and none where both ways go wrong together, as on repeated or sliding texture.
+The ground truth is tracked, not measured. The forward-backward check rejects most errors, but not those that
+occur in both directions, as on repeated or sliding texture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,21 +16,22 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.io import read_image, to_pixels
-from ucn.data.pairs import DataFile, Fault, PairData, check_choice, check_index
-from ucn.data.sets.layout import IMAGE_SUFFIXES, find_root
-from ucn.data.sets.video.frames import VIDEO_SUFFIXES, Clip, FrameFolder, Frames, Pixels, to_grey
+from ucn.data.io import IMAGE_SUFFIXES, to_pixels
+from ucn.data.pairs import DataFile, PairData, Problem, check_choice, check_index
+from ucn.data.sets.layout import find_root
+from ucn.data.sets.video.frames import VIDEO_SUFFIXES, FrameFolder, Frames, Pixels, Video, to_grey
 from ucn.errors import DataError, UcnError
+from ucn.files import explain_failure
 from ucn.types import FloatArray, PairSample
 
 INFO = DataInfo(
     name="video",
-    title="Your own clips, or frames of one",
+    title="Your own videos, or their frames",
     task="geometric",
-    truth="tracked by Lucas-Kanade there and back, not measured; for short gaps",
+    ground_truth="tracked by Lucas-Kanade with a forward-backward check, not measured; for short gaps",
     layout=(
-        "CLIP.mp4, .avi, .mov, .mkv, .webm, …: one or several; or the path of a clip itself",
-        "or frames: images whose sorted names are their order",
+        "VIDEO.mp4, .avi, .mov, .mkv, .webm, …: one or several; or the path of a video itself",
+        "or frames: images, ordered by name",
         "or folders of frames",
     ),
     splits=("all",),
@@ -40,9 +40,9 @@ INFO = DataInfo(
     markers=tuple(f"*{suffix}" for suffix in VIDEO_SUFFIXES),
 )
 
-_CORNER_DISTANCE = 8  # pixels between points that are followed
+_CORNER_DISTANCE = 8  # smallest distance of tracked points, pixels
 _WINDOW = (21, 21)
-_MARGIN = 10  # half of it
+_MARGIN = 10  # half of the window
 _LEVELS = 4
 _STOP = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 0.005)
 
@@ -57,16 +57,16 @@ def open_folder(
     max_points: int = 500,
     max_frames: int = 20_000,
 ) -> VideoData:
-    """Opens clips or frames. Every clip is decoded once, since only that tells how many frames it has.
+    """Opens videos or frames. Every video is decoded once, to count its frames reliably.
 
     Args:
-        folder: of clips, of frames, or of folders of frames; or a clip.
+        folder: holds videos, frames, or folders of frames; or is a video.
         split: all.
         gap: frames from image 0 to image 1 of a pair.
         step: frames from one pair to the next.
-        max_error: pixels by which the way there and back may miss where it began.
-        max_points: at most so many corners of image 0 are followed.
-        max_frames: at most so many frames of a clip are used; the rest is left out.
+        max_error: largest forward-backward error of a track, in pixels.
+        max_points: the most corners of image 0 to track.
+        max_frames: the most frames of a video to use.
     """
     check_choice(split, INFO.splits, "split")
     legal = {"gap": gap, "step": step, "max_points": max_points, "max_frames": max_frames}
@@ -84,43 +84,43 @@ class VideoData(PairData):
     def __init__(
         self, folder: Path, gap: int, step: int, max_error: float, max_points: int, max_frames: int
     ) -> None:
-        is_clip = folder.is_file() and folder.suffix.lower() in VIDEO_SUFFIXES
-        if not is_clip and not folder.is_dir():
-            find_root(folder, INFO.markers)  # says what it is instead
-        super().__init__(folder.parent if is_clip else folder)
+        is_video = folder.is_file() and folder.suffix.lower() in VIDEO_SUFFIXES
+        if not is_video and not folder.is_dir():
+            find_root(folder, INFO.markers)  # raises with the reason
+        super().__init__(folder.parent if is_video else folder)
         self._gap, self._step, self._max_error, self._max_points = gap, step, max_error, max_points
-        self._sources = [Clip(folder, max_frames)] if is_clip else self._find_sources(max_frames)
+        self._sources = [Video(folder, max_frames)] if is_video else self._find_sources(max_frames)
         starts = [len(range(0, len(source) - gap, step)) for source in self._sources]
         for source, count in zip(self._sources, starts, strict=True):
             if count == 0:
                 needed = f"a pair needs {gap + 1} (option gap={gap})"
-                self.notes.append(f"{source.path} has {len(source)} frames, {needed}; it is left out")
+                self.notes.append(f"{source.path} has {len(source)} frames, {needed}; it is excluded")
         self._ends = np.cumsum(starts, dtype=np.int64)
-        if len(self) == 0 and not self.faults:
+        if len(self) == 0 and not self.problems:
             raise DataError(f"split 'all' is empty: {self.notes[0] if self.notes else folder}")
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def pair_name(self, index: int) -> str:
-        """The first frame's path in the folder, and the second frame's name."""
+        """The path of the first frame in the folder, and the name of the second."""
         first, second = self.image_paths(index)
         return f"{first.relative_to(self.root).as_posix()}--{second.name}"
 
     def image_paths(self, index: int) -> tuple[Path, Path]:
-        """The two frames; those of a clip have paths beneath the clip's own."""
+        """The two frames; a video's frames have paths below the video's path."""
         source, start = self._locate(index)
         return source.frame_path(start), source.frame_path(start + self._gap)
 
     def pair_files(self, index: int) -> tuple[Path, ...]:
-        """The two frames and the clip; or all frames from the first to the second."""
+        """The two frames and the video; or all frames from the first to the second."""
         source, start = self._locate(index)
-        if isinstance(source, Clip):
+        if isinstance(source, Video):
             return *self.image_paths(index), source.path
         return tuple(source.frame_path(start + frame) for frame in range(self._gap + 1))
 
     def read(self, index: int) -> PairSample:
-        """Reads two frames with the points that could be followed from one to the other and back."""
+        """Reads two frames with the points that were tracked from one to the other and back."""
         source, start = self._locate(index)
         image0, image1 = source.read(start), source.read(start + self._gap)
         between = [source.read_grey(number) for number in range(start + 1, start + self._gap)]
@@ -137,89 +137,90 @@ class VideoData(PairData):
         )
 
     def files(self) -> Sequence[DataFile]:
-        """Every clip, or every frame that is a file, once."""
+        """Every video, or every frame that is a file, once."""
         found = []
         for source in self._sources:
-            if isinstance(source, Clip):
-                found.append(DataFile(source.path, "clip", source.check))
+            if isinstance(source, Video):
+                found.append(DataFile(source.path, "video", source.check))
             else:
                 paths = [source.frame_path(number) for number in range(len(source))]
-                found += [DataFile(path, "image", partial(read_image, path)) for path in paths]
+                found += [DataFile.image(path) for path in paths]
         return found
 
     def _locate(self, index: int) -> tuple[Frames, int]:
-        """The clip of a pair, and its first frame."""
+        """The video of a pair, and its first frame."""
         check_index(index, len(self))
         source = int(np.searchsorted(self._ends, index, side="right"))
         before = int(self._ends[source - 1]) if source else 0
         return self._sources[source], (index - before) * self._step
 
     def _find_sources(self, max_frames: int) -> list[Frames]:
-        clips, frames, folders = _list_folder(self.root)
-        if clips:
+        videos, frames, folders = _list_folder(self.root)
+        if videos:
             if frames:
-                self.notes.append(f"{self.root} has clips; its {len(frames)} images are not used")
-            return [clip for clip in map(partial(self._open_clip, max_frames), clips) if clip is not None]
+                self.notes.append(f"{self.root} has videos; its {len(frames)} images are not used")
+            opened = (self._open_video(max_frames, path) for path in videos)
+            return [video for video in opened if video is not None]
         if frames:
             return [FrameFolder(self.root, frames)]
         inner = [(folder, _list_folder(folder)[1]) for folder in folders]
         sources: list[Frames] = [FrameFolder(folder, images) for folder, images in inner if images]
         if not sources:
             raise DataError(
-                f"{self.root} has no clips ({', '.join(VIDEO_SUFFIXES[:6])}, …) and no frames "
-                f"({', '.join(IMAGE_SUFFIXES[:3])}, …) in it or in its folders"
+                f"{self.root} has no videos ({', '.join(VIDEO_SUFFIXES[:6])}, …) and no frames "
+                f"({', '.join(IMAGE_SUFFIXES[:3])}, …), also not in its sub-folders; give another folder"
             )
         return sources
 
-    def _open_clip(self, max_frames: int, path: Path) -> Clip | None:
+    def _open_video(self, max_frames: int, path: Path) -> Video | None:
         try:
-            clip = Clip(path, max_frames)
+            video = Video(path, max_frames)
         except UcnError as error:
-            self.faults.append(Fault(path, str(error).removeprefix(f"{path}").lstrip(": ")))
+            self.problems.append(Problem(path, str(error).removeprefix(f"{path}").lstrip(": ")))
             return None
-        if clip.is_cut:
-            self.notes.append(f"{path}: frames beyond {max_frames:,} are left out (option max_frames)")
-        elif clip.stated_count > len(clip) + 1 + clip.stated_count // 100:
+        if video.is_truncated:
+            self.notes.append(f"{path}: frames beyond {max_frames:,} are not used (option max_frames)")
+        elif video.announced_count > len(video) + 1 + video.announced_count // 100:
             self.notes.append(
-                f"{path}: its header announces {clip.stated_count:,} frames, {len(clip):,} could be decoded; "
-                "is it cut off?"
+                f"{path}: its header has {video.announced_count:,} frames, {len(video):,} decoded; it "
+                "may be truncated"
             )
-        return clip
+        return video
 
 
 def track_points(greys: Sequence[Pixels], max_points: int, max_error: float) -> tuple[FloatArray, FloatArray]:
-    """Follows corners of the first frame to the last one and back.
+    """Tracks corners of the first frame to the last one and back.
 
     Args:
-        greys: frames (H, W), all of one size, each close to the next.
-        max_points: at most so many corners, the strongest.
-        max_error: pixels by which the way back may miss the corner.
+        greys: frames (H, W), all of one size, in order.
+        max_points: the most corners, the strongest.
+        max_error: largest forward-backward error, in pixels.
 
     Returns:
         (N, 2) points of the first frame and (N, 2) points of the last. OpenCV, too, has the centre of the
         top-left pixel at (0, 0).
     """
-    # Beyond the border there is nothing to compare: points whose window reaches there are up to a pixel off.
-    is_whole = np.zeros_like(greys[0])
-    is_whole[_MARGIN:-_MARGIN, _MARGIN:-_MARGIN] = 255
-    found = cv2.goodFeaturesToTrack(greys[0], max_points, 0.01, _CORNER_DISTANCE, mask=is_whole, blockSize=5)
-    if found is None:  # nothing but one colour
+    # Points whose window extends beyond the border are up to a pixel off.
+    mask = np.zeros_like(greys[0])
+    mask[_MARGIN:-_MARGIN, _MARGIN:-_MARGIN] = 255
+    found = cv2.goodFeaturesToTrack(greys[0], max_points, 0.01, _CORNER_DISTANCE, mask=mask, blockSize=5)
+    if found is None:  # no corners
         return np.zeros((0, 2), np.float32), np.zeros((0, 2), np.float32)
     corners: NDArray[np.float32] = found.astype(np.float32)  # (N, 1, 2)
-    there, is_found = _follow(greys, corners)
-    back, is_found_back = _follow(greys[::-1], there)
+    forward, is_found = _track(greys, corners)
+    backward, is_found_back = _track(greys[::-1], forward)
     is_good = is_found & is_found_back
-    is_good &= np.linalg.norm((back - corners)[:, 0], axis=-1) <= max_error
+    is_good &= np.linalg.norm((backward - corners)[:, 0], axis=-1) <= max_error
     height, width = greys[0].shape
     last = (width - 1 - _MARGIN, height - 1 - _MARGIN)
-    is_good &= ((there[:, 0] >= _MARGIN) & (there[:, 0] <= last)).all(axis=-1)
-    return corners[is_good, 0], there[is_good, 0]
+    is_good &= ((forward[:, 0] >= _MARGIN) & (forward[:, 0] <= last)).all(axis=-1)
+    return corners[is_good, 0], forward[is_good, 0]
 
 
-def _follow(
+def _track(
     greys: Sequence[Pixels], points: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Where points (N, 1, 2) of the first frame are in the last, frame by frame, and which were not lost."""
+    """Tracks points (N, 1, 2) from the first frame to the last; returns them and which were not lost."""
     is_found = np.ones(len(points), np.bool_)
     for before, after in pairwise(greys):
         moved, status, _ = cv2.calcOpticalFlowPyrLK(
@@ -237,11 +238,11 @@ def _follow(
 
 
 def _list_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
-    """Clips, images and folders in a folder, sorted."""
+    """Videos, images and folders in a folder, sorted."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
-        raise DataError(f"cannot list {folder}: {(error.strerror or str(error)).lower()}") from error
-    clips = [path for path in paths if path.suffix.lower() in VIDEO_SUFFIXES and path.is_file()]
+        raise DataError(f"cannot list {folder}: {explain_failure(error)}") from error
+    videos = [path for path in paths if path.suffix.lower() in VIDEO_SUFFIXES and path.is_file()]
     images = [path for path in paths if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()]
-    return clips, images, [path for path in paths if path.is_dir()]
+    return videos, images, [path for path in paths if path.is_dir()]

@@ -1,0 +1,387 @@
+"""Safe reading, atomic writing, a cache of recent items, and 'did you mean'.
+
+Nothing here knows images or data sets, and nothing imports torch. numpy and h5py are imported where they are
+needed, since `ucn.config` imports this module and must stay quick to import.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import math
+import os
+import secrets
+import stat
+import threading
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, TypeVar
+
+from ucn.errors import DataError, OutputError
+
+MAX_TEXT_BYTES = 256 * 2**20
+"""Larger text files are refused unread."""
+MAX_BINARY_BYTES = 2**30
+"""Larger binary files (flow, scans, .mat) are refused unread."""
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+def read_binary(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> bytes:
+    """Reads a whole binary file.
+
+    Args:
+        path: the file; it must be a regular one.
+        what: the kind of file, for errors.
+        limit: the largest size in bytes.
+
+    Raises:
+        DataError: the file is missing, not readable, not a regular file, or too large.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe blocks for ever, a device may never end
+            expected = "it is not a regular file; put the file itself in its place"
+            raise DataError(f"cannot read {what} {path}: {expected}", path=path)
+        if status.st_size > limit:
+            size = f"{path} has {status.st_size:,} bytes, the limit for {what} is {limit:,}"
+            raise DataError(f"{size}; check that it is the right file", path=path)
+        return path.read_bytes()
+    except OSError as error:
+        message = f"cannot read {what} {path}: {explain_failure(error)}; check the path and its rights"
+        raise DataError(message, path=path) from error
+
+
+def read_text(path: Path, what: str, limit: int = MAX_TEXT_BYTES) -> str:
+    """Reads a whole UTF-8 text file, without its byte-order mark.
+
+    Raises:
+        DataError: as `read_binary`, or the file is not UTF-8.
+    """
+    try:
+        return read_binary(path, what, limit).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"cannot read {what} {path}: it is not UTF-8 text; save it as UTF-8"
+        raise DataError(message, path=path) from error
+
+
+def read_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a text file with their numbers from 1, stripped, without blank ones.
+
+    Raises:
+        DataError: as `read_text`.
+    """
+    # Not `str.splitlines`, which also splits at U+2028 and the like: a line of JSON may hold these.
+    for number, line in enumerate(read_text(path, what).split("\n"), start=1):
+        if line.strip():
+            yield number, line.strip()
+
+
+def is_number(text: str) -> bool:
+    """Whether text is a number as data files write it; NaN and infinity are."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text  # Python reads 1_0 as 10
+
+
+def parse_numbers(text: str, count: int | None, where: str) -> list[float]:
+    """Parses finite numbers that blanks or commas separate.
+
+    Args:
+        text: one line.
+        count: the expected number of values; None accepts any.
+        where: file and line, for errors.
+
+    Raises:
+        DataError: another number of values, or one is not a finite number.
+    """
+    cells = text.replace(",", " ").split()
+    if count is not None and len(cells) != count:
+        raise DataError(f"{where}: expected {count} numbers, got {len(cells)}: {text[:60]!r}; correct it")
+    numbers = []
+    for cell in cells:
+        if not is_number(cell):
+            raise DataError(f"{where}: expected a number, got {cell[:40]!r}; correct it")
+        value = float(cell)
+        if not math.isfinite(value):
+            raise DataError(f"{where}: expected a finite number, got {cell[:40]!r}; correct it")
+        numbers.append(value)
+    return numbers
+
+
+def explain_failure(error: Exception) -> str:
+    """The reason of a failed file operation, without the path, which the caller names."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
+
+
+def check_output(path: str | Path, overwrite: bool = False) -> None:
+    """Checks that a file can be written, before the work that makes its content.
+
+    Raises:
+        OutputError: the folder is missing or not writable, the path is not a file's, or the file exists and
+            `overwrite` is False.
+    """
+    path = Path(path)
+    folder = path.parent
+    try:
+        if not folder.is_dir():
+            what = "is not a folder" if folder.exists() else "does not exist; create it first"
+            raise OutputError(f"cannot write {path}: {folder} {what}")
+        if path.exists() and not path.is_file():
+            what = "a folder" if path.is_dir() else "not a regular file"
+            raise OutputError(f"cannot write {path}: it is {what}; give the name of a file")
+        if path.exists() and not overwrite:
+            raise exists_error(path)
+    except OutputError:
+        raise
+    except OSError as error:  # no rights, a name that is too long
+        raise OutputError(f"cannot write {path}: {explain_failure(error)}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(
+            f"cannot write {path}: folder {folder} is not writable; choose another or change its rights"
+        )
+
+
+def write_bytes_atomically(
+    path: str | Path, content: bytes | Callable[[BinaryIO], object], overwrite: bool = False
+) -> None:
+    """Writes a temporary file in the same folder and renames it, so that no partial file is ever seen.
+
+    Args:
+        path: the file to write.
+        content: its bytes, or a function that writes them to a binary file (readable and seekable too).
+        overwrite: replace an existing file.
+
+    Raises:
+        OutputError: as `check_output`, or writing failed (the disk is full, for example); the temporary file
+            is removed.
+    """
+    path = Path(path)
+    check_output(path, overwrite)
+    part = path.with_name(f".ucn-{secrets.token_hex(6)}.part")
+    try:
+        with part.open("x+b") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                content(file)
+        if overwrite:
+            check_output(path, overwrite)  # a folder of that name may have been made meanwhile
+            part.replace(path)
+        else:
+            _rename_unless_taken(part, path)
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {explain_failure(error)}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def exists_error(path: Path) -> OutputError:
+    """The error that an output exists and `overwrite` is False."""
+    return OutputError(f"{path} exists already and was kept; use overwrite=True or a new name")
+
+
+def _rename_unless_taken(part: Path, path: Path) -> None:
+    """Gives a file its name unless that is taken; the caller removes the old name."""
+    try:
+        os.link(part, path)  # unlike a renaming, a link never replaces a file that appears at that moment
+    except FileExistsError as error:
+        raise exists_error(path) from error
+    except OSError:  # not every file system has links
+        check_output(path)
+        part.replace(path)
+
+
+def pack_npz(values: Mapping[str, Any]) -> bytes:
+    """The bytes of a compressed .npz file with these arrays."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **values)
+    return buffer.getvalue()
+
+
+def pack_h5(group_name: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> bytes:
+    """The bytes of an HDF5 file with one group."""
+    import h5py
+
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        group = file.create_group(group_name)
+        for name, array in arrays.items():
+            group.create_dataset(name, data=array)
+        group.attrs.update(attributes)
+    return buffer.getvalue()
+
+
+# What zipfile, numpy and h5py raise on damaged files.
+_DAMAGE: tuple[type[Exception], ...] = (
+    *(OSError, EOFError, MemoryError, OverflowError, RuntimeError, SyntaxError),
+    *(KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error),
+)
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """Reads all arrays of an .npz file, without pickle; raises `DataError` where it is damaged."""
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            with archive:
+                return dict(archive)
+    except _DAMAGE as error:
+        raise DataError(f"cannot read {path} as .npz: {error}; write it again") from error
+
+
+def read_h5(path: Path, array_names: Sequence[str], content: str) -> dict[str, Any]:
+    """Reads the first group of an HDF5 file that holds the first of the named arrays.
+
+    Args:
+        path: the file.
+        array_names: data sets to read; the first one must be there.
+        content: what the file should hold, for errors.
+
+    Returns:
+        Arrays and attributes of the group by name.
+
+    Raises:
+        DataError: the file is damaged, or no group has the first array.
+    """
+    import h5py
+
+    found: list[dict[str, Any]] = []
+
+    def visit(_: str, item: Any) -> bool | None:
+        if isinstance(item, h5py.Group) and array_names[0] in item:
+            for name in array_names:
+                if name in item and not isinstance(item[name], h5py.Dataset):
+                    raise DataError(f"{path} does not hold {content}: {name} is a group, not a data set")
+            arrays = {name: item[name][()] for name in array_names if name in item}
+            found.append({**dict(item.attrs), **arrays})
+            return True
+        return None
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(visit)
+    except DataError:
+        raise
+    except _DAMAGE as error:
+        raise DataError(f"cannot read {path} as .h5: {error}; write it again") from error
+    if not found:
+        raise DataError(f"{path} does not hold {content}: no group with {array_names[0]}")
+    return found[0]
+
+
+def suggest(name: str, legal: Iterable[str]) -> str:
+    """The end of an error about an unknown name: "; did you mean 'x'?", or "" where no legal one is close."""
+    close = difflib.get_close_matches(name, list(legal), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+class RecentItems(Generic[_Key, _Value]):
+    """A cache that drops the least recently used items first.
+
+    Its methods may be called from several threads. A pickled or copied cache is empty.
+    """
+
+    def __init__(
+        self,
+        max_items: int | None = None,
+        max_bytes: int | None = None,
+        count_bytes: Callable[[_Value], int] | None = None,
+        min_items: int = 1,
+    ) -> None:
+        """Starts empty.
+
+        Args:
+            max_items: the most items to keep; None sets no limit.
+            max_bytes: the most bytes to keep, by `count_bytes`; None sets no limit.
+            count_bytes: the size of a value in bytes; needed with `max_bytes`, and picklable where the cache
+                is pickled.
+            min_items: the last items that stay even where they exceed `max_bytes`.
+
+        Raises:
+            ValueError: a limit below 1, or `max_bytes` without `count_bytes`.
+        """
+        if min(min_items, min_items if max_items is None else max_items) < 1:
+            raise ValueError(f"max_items and min_items must be 1 or more, got {max_items} and {min_items}")
+        if max_bytes is not None and count_bytes is None:
+            raise ValueError("max_bytes needs count_bytes; give a function from a value to its bytes")
+        self._limits = (max_items, max_bytes, count_bytes, min_items)
+        self._items: OrderedDict[_Key, tuple[_Value, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._limits
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of all items by `count_bytes`; 0 without it."""
+        return self._bytes
+
+    def get(self, key: _Key) -> _Value | None:
+        """The value of a key, which counts as a use; None where it is not kept."""
+        with self._lock:
+            if key not in self._items:
+                return None
+            self._items.move_to_end(key)
+            return self._items[key][0]
+
+    def put(self, key: _Key, value: _Value) -> None:
+        """Keeps a value, and drops the least recently used ones beyond the limits."""
+        max_items, max_bytes, count_bytes, min_items = self._limits
+        size = count_bytes(value) if count_bytes is not None else 0
+        with self._lock:
+            self._drop(key)
+            self._items[key] = (value, size)
+            self._bytes += size
+            while (max_items is not None and len(self._items) > max_items) or (
+                max_bytes is not None and self._bytes > max_bytes and len(self._items) > min_items
+            ):
+                self._drop(next(iter(self._items)))
+
+    def get_or_make(self, key: _Key, make: Callable[[], _Value]) -> _Value:
+        """The value of a key, made and kept where it is not there.
+
+        `make` runs without a lock: two threads that ask for one key at once may both make it.
+        """
+        with self._lock:
+            if key in self._items:
+                self._items.move_to_end(key)
+                return self._items[key][0]
+        value = make()
+        self.put(key, value)
+        return value
+
+    def remove(self, is_unwanted: Callable[[_Key], bool]) -> None:
+        """Drops all items whose key fulfils a condition."""
+        with self._lock:
+            for key in [key for key in self._items if is_unwanted(key)]:
+                self._drop(key)
+
+    def _drop(self, key: _Key) -> None:
+        if key in self._items:
+            self._bytes -= self._items.pop(key)[1]
