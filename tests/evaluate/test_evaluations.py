@@ -8,10 +8,10 @@ import pytest
 from support.evaluation_cases import write_sequence
 from support.trunk_cases import make_arrays
 from ucn.errors import ConfigError
-from ucn.evaluate.core.methods import MethodFiles
+from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.evaluations import EVALUATIONS, Request, find_evaluation
 from ucn.evaluate.points.benchmarks import BENCHMARKS
-from ucn.evaluate.points.run import RunSettings
+from ucn.features.method import MethodFiles
 
 # What the project set out to measure by points; other kinds are beside them.
 WANTED = (
@@ -41,16 +41,16 @@ def test_a_request_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         tmp_path / "data",
         RunSettings(tmp_path / "cache", limit=2),
         methods=["daisy", "xfeat"],
-        sheet_pairs=1 if find_evaluation(name).pictures else 0,
+        sheet_pairs=1 if find_evaluation(name).images else 0,
         on_skip=skipped.__setitem__,
         progress=lambda done, total: seen.append((done, total)),
     )
-    outcome = find_evaluation(name).run(request)
-    assert outcome.report.name == name
+    report = find_evaluation(name).run(request)
+    assert report.name == name
     assert list(skipped) == ["xfeat"]
     assert seen[-1] == (2, 2)
-    assert [plot.suffix for plot in outcome.report.plots] == list(find_evaluation(name).plots)
-    assert tuple(outcome.pictures) == find_evaluation(name).pictures
+    assert [plot.suffix for plot in report.plots] == list(find_evaluation(name).plots)
+    assert tuple(report.images) == find_evaluation(name).images
 
 
 def test_what_the_data_rules_out_is_said(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Benchmarks in two stages: predictions, kept on disk, and figures made from them; `run` does both."""
+"""Benchmarks in two stages: cached predictions, then scores and a report; `evaluations` lists all."""

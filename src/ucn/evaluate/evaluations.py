@@ -1,41 +1,38 @@
-"""Everything that `ucn evaluate` can measure, by name, whatever its kind: one table, one way to run it."""
+"""The table of everything that `ucn evaluate` can evaluate, by name, and how each is run."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from ucn.errors import ConfigError
-from ucn.evaluate.core.merge import Earlier, complete_report
-from ucn.evaluate.core.methods import LoadedMethods, MethodFiles, load_methods
-from ucn.evaluate.core.outputs import QUERIES, SHEET
-from ucn.evaluate.core.report import Report
-from ucn.evaluate.driving.pictures import draw_queries
-from ucn.evaluate.driving.prediction import DRIVING_BENCHMARKS, run_driving
-from ucn.evaluate.driving.report import PLOTS, build_driving_report
-from ucn.evaluate.driving.report import add_earlier as add_earlier_driving
+from ucn.evaluate.core.predictions import Progress, RunSettings
+from ucn.evaluate.core.report import QUERIES, SHEET, Report
+from ucn.evaluate.core.update import update_report
+from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
+from ucn.evaluate.driving.query_sheet import draw_queries
+from ucn.evaluate.driving.report import PLOTS, build_driving_report, run_driving
 from ucn.evaluate.matches.report import TITLE as MATCHES_TITLE
 from ucn.evaluate.matches.report import run_matches
-from ucn.evaluate.motion.methods import load_motion_methods
-from ucn.evaluate.motion.prediction import MOTION_BENCHMARKS, MotionBenchmark
+from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS, MotionBenchmark
 from ucn.evaluate.motion.report import run_camera_motion
 from ucn.evaluate.pair_score.report import TITLE as PAIR_SCORE_TITLE
 from ucn.evaluate.pair_score.report import run_pair_score
 from ucn.evaluate.points.benchmarks import BENCHMARKS, Benchmark
-from ucn.evaluate.points.predictions import Progress
-from ucn.evaluate.points.report import add_earlier, build_report
-from ucn.evaluate.points.run import RunSettings, run_benchmark
+from ucn.evaluate.points.report import build_report, run_benchmark
 from ucn.evaluate.points.sheet import draw_sheet
 from ucn.evaluate.reconstruction.report import TITLE as RECONSTRUCTION_TITLE
 from ucn.evaluate.reconstruction.report import load_reconstruction_methods, run_reconstruction
+from ucn.features.method import DenseMethod, LoadedMethods, MethodFiles
+from ucn.files import suggest
+from ucn.paper.registry import METHODS
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for.
+    """What to evaluate.
 
     Attributes:
         folder: of the data; bundled benchmarks ignore it.
@@ -43,11 +40,9 @@ class Request:
         methods: names of methods; None means all.
         files: that methods need beside the package.
         sheet_pairs: how many pairs a sheet of matches shows; 0 makes none.
-        class_masks: folder of masks that tell classes of things; None where there is none.
-        on_skip: called with name and reason of each method that is left out, before the work begins where
-            that is known then.
+        class_masks: folder of masks of semantic classes; None where there is none.
+        on_skip: called with name and reason of each method that is skipped.
         progress: called with (pairs done, all pairs).
-        earlier: a report whose other methods are taken over; not for evaluations with an `update_obstacle`.
     """
 
     folder: Path
@@ -58,124 +53,94 @@ class Request:
     class_masks: Path | None = None
     on_skip: Callable[[str, str], None] | None = None
     progress: Progress | None = None
-    earlier: Earlier | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run gives.
-
-    Attributes:
-        report: tables, figures, protocol.
-        pictures: of the data, by the endings of their file names.
-    """
-
-    report: Report
-    pictures: dict[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Something that can be measured.
+    """Something that can be evaluated.
 
     Attributes:
-        name: how the command line calls it.
+        name: what the command line calls it.
         title: its data, in a line.
-        run: does it.
+        evaluate: makes the report; `run` also updates a page.
         needs_folder: whether the user must give a folder of data.
-        plots: suffixes of the figures that its report has.
-        pictures: endings of the pictures of the data that it can draw.
-        has_classes: whether it takes masks of classes.
-        update_obstacle: why methods of an earlier report cannot stand beside new ones; empty where they can.
+        plots: suffixes of the plots of its report.
+        images: endings of the images of the data that it can draw.
+        has_classes: whether it takes masks of semantic classes.
+        update_obstacle: why its reports cannot be updated; empty where they can.
     """
 
     name: str
     title: str
-    run: Callable[[Request], Outcome]
+    evaluate: Callable[[Request], Report]
     needs_folder: bool = True
     plots: tuple[str, ...] = ("",)
-    pictures: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
     has_classes: bool = False
     update_obstacle: str = ""
 
+    def run(self, request: Request) -> Report:
+        """Evaluates methods; an update of a page keeps its other methods."""
+        report = self.evaluate(request)
+        return report if request.settings.page is None else update_report(report, request.settings.page)
 
-def _load(request: Request) -> LoadedMethods:
-    loaded = load_methods(request.methods, request.files, request.settings.device)
+
+def _report_skipped(
+    request: Request, skipped: Mapping[str, str], known: Mapping[str, str] | None = None
+) -> None:
     if request.on_skip is not None:
-        for name, reason in loaded.skipped.items():
-            request.on_skip(name, reason)
+        for name, reason in skipped.items():
+            if known is None or name not in known:
+                request.on_skip(name, reason)
+
+
+def _load(request: Request) -> LoadedMethods[DenseMethod]:
+    loaded = METHODS.load_dense(request.methods, request.files, request.settings.device)
+    _report_skipped(request, loaded.skipped)
     return loaded
 
 
-def _complete(report: Report, request: Request, names: Sequence[str] | None = None) -> Report:
-    return report if request.earlier is None else complete_report(report, request.earlier, names)
+def _evaluate_dense(
+    run: Callable[[Path, LoadedMethods[DenseMethod], RunSettings, Progress | None], Report], request: Request
+) -> Report:
+    return run(request.folder, _load(request), request.settings, request.progress)
 
 
-def _run_matches(request: Request) -> Outcome:
-    loaded = _load(request)
-    report = run_matches(request.folder, loaded, request.settings, request.progress, request.earlier)
-    return Outcome(_complete(report, request))
+def _evaluate_motion(benchmark: MotionBenchmark, request: Request) -> Report:
+    loaded = METHODS.load_sparse(request.methods, request.files, request.settings.device)
+    _report_skipped(request, loaded.skipped)
+    return run_camera_motion(benchmark, request.folder, loaded, request.settings, request.progress)
 
 
-def _run_pair_score(request: Request) -> Outcome:
-    loaded = _load(request)
-    report = run_pair_score(request.folder, loaded, request.settings, request.progress, request.earlier)
-    return Outcome(_complete(report, request))
-
-
-def _run_motion(benchmark: MotionBenchmark, request: Request) -> Outcome:
-    loaded = load_motion_methods(request.methods, request.files, request.settings.device)
-    if request.on_skip is not None:
-        for name, reason in loaded.skipped.items():
-            request.on_skip(name, reason)
-    return Outcome(run_camera_motion(benchmark, request.folder, loaded, request.settings, request.progress))
-
-
-def _run_reconstruction(request: Request) -> Outcome:
+def _evaluate_reconstruction(request: Request) -> Report:
     methods, skipped = load_reconstruction_methods(request.methods, request.files)
-    if request.on_skip is not None:
-        for name, reason in skipped.items():
-            request.on_skip(name, reason)
-    report = run_reconstruction(
-        request.folder, methods, skipped, request.settings, request.progress, request.earlier
-    )
-    return Outcome(_complete(report, request))
+    _report_skipped(request, skipped)
+    return run_reconstruction(request.folder, methods, skipped, request.settings, request.progress)
 
 
-def _run_points(benchmark: Benchmark, request: Request) -> Outcome:
+def _evaluate_points(benchmark: Benchmark, request: Request) -> Report:
     loaded = _load(request)
-    earlier = request.earlier
-    run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress, earlier)
-    if request.on_skip is not None:  # what the data itself rules out is known only now
-        for name in run.skipped.keys() - loaded.skipped.keys():
-            request.on_skip(name, run.skipped[name])
-    pictures = {SHEET: draw_sheet(run, request.sheet_pairs)} if request.sheet_pairs else {}
-    if earlier is not None:
-        run = add_earlier(run, earlier)
-    return Outcome(_complete(build_report(run), request), pictures)
+    run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress)
+    _report_skipped(request, run.skipped, loaded.skipped)  # some methods only the data rules out
+    images = {SHEET: draw_sheet(run, request.sheet_pairs)} if request.sheet_pairs else {}
+    return replace(build_report(run), images=images)
 
 
-def _run_driving(benchmark: Benchmark, request: Request) -> Outcome:
-    loaded = _load(request)
-    earlier = request.earlier
-    run = run_driving(
-        benchmark, request.folder, loaded, request.settings, request.class_masks, request.progress, earlier
-    )
-    pictures = {}
+def _evaluate_driving(benchmark: Benchmark, request: Request) -> Report:
+    loaded, masks = _load(request), request.class_masks
+    run = run_driving(benchmark, request.folder, loaded, request.settings, masks, request.progress)
+    images = {}
     if request.sheet_pairs:
-        pictures = {
+        images = {
             SHEET: draw_sheet(run.dense, request.sheet_pairs),
             QUERIES: draw_queries(run.dense, request.sheet_pairs),
         }
-    if earlier is not None:
-        run = add_earlier_driving(run, earlier)
-    names = [method.name for method in run.dense.methods]
-    return Outcome(_complete(build_driving_report(run), request, names), pictures)
+    return replace(build_driving_report(run), images=images)
 
 
 _PAIR_BY_PAIR = (
-    "its report compares each method with `sift` pair by pair, and does not hold the pairs; leave --update "
-    "out and name all methods: predictions that are kept are not made again"
+    "its report compares each method with `sift` pair by pair, and does not hold the pairs; evaluate all "
+    "methods: cached predictions are not made again"
 )
 
 _LIST = (
@@ -183,9 +148,9 @@ _LIST = (
         Evaluation(
             benchmark.name,
             benchmark.title,
-            partial(_run_points, benchmark),
+            partial(_evaluate_points, benchmark),
             benchmark.needs_folder,
-            pictures=(SHEET,),
+            images=(SHEET,),
         )
         for benchmark in BENCHMARKS.values()
     ),
@@ -193,21 +158,21 @@ _LIST = (
         Evaluation(
             benchmark.name,
             benchmark.title,
-            partial(_run_driving, benchmark),
+            partial(_evaluate_driving, benchmark),
             plots=PLOTS,
-            pictures=(SHEET, QUERIES),
+            images=(SHEET, QUERIES),
             has_classes=True,
         )
         for benchmark in DRIVING_BENCHMARKS.values()
     ),
-    Evaluation("hpatches-matches", MATCHES_TITLE, _run_matches),
-    Evaluation("pair-score", PAIR_SCORE_TITLE, _run_pair_score),
-    Evaluation("reconstruction", RECONSTRUCTION_TITLE, _run_reconstruction),
+    Evaluation("hpatches-matches", MATCHES_TITLE, partial(_evaluate_dense, run_matches)),
+    Evaluation("pair-score", PAIR_SCORE_TITLE, partial(_evaluate_dense, run_pair_score)),
+    Evaluation("reconstruction", RECONSTRUCTION_TITLE, _evaluate_reconstruction),
     *(
         Evaluation(
             benchmark.name,
             benchmark.title,
-            partial(_run_motion, benchmark),
+            partial(_evaluate_motion, benchmark),
             update_obstacle=_PAIR_BY_PAIR,
         )
         for benchmark in MOTION_BENCHMARKS.values()
@@ -221,7 +186,6 @@ EVALUATIONS: dict[str, Evaluation] = {evaluation.name: evaluation for evaluation
 def find_evaluation(name: str) -> Evaluation:
     """The evaluation of a name; raises `ConfigError`, naming all, where there is none."""
     if name not in EVALUATIONS:
-        close = difflib.get_close_matches(name, EVALUATIONS, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
+        hint = suggest(name, EVALUATIONS)
         raise ConfigError(f"no benchmark '{name[:80]}'{hint} (there are {', '.join(EVALUATIONS)})")
     return EVALUATIONS[name]

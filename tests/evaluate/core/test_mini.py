@@ -1,4 +1,4 @@
-"""The benchmark that ships: its truth, and figures of the shipped weights, which a change may not lose."""
+"""The bundled benchmark: its ground truth, and the scores of the shipped weights."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.mini_figures import FILE, measure
-from ucn.evaluate.core.mini import PICTURES, WARPS, Warp, WarpedPictures
+from ucn.data.bundled import MINI_IMAGES, WARPS, Warp, WarpedImages
 from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.geometry.sampling import sample_image
 
@@ -35,7 +35,7 @@ def test_homographies_by_hand() -> None:
 
 @pytest.mark.parametrize("index", range(len(WARPS)))
 def test_points_show_the_same_pixels(index: int) -> None:
-    data = WarpedPictures(PICTURES[:1])
+    data = WarpedImages(MINI_IMAGES[:1])
     sample, warp = data.read(index), data.warp(index)
     assert len(sample) > 0.5 * math.prod(sample.image0.shape[-2:])
     inner = (sample.points1 > 2).all(dim=1) & (sample.points0 > 2).all(dim=1)
@@ -47,19 +47,19 @@ def test_points_show_the_same_pixels(index: int) -> None:
 
 
 def test_pairs() -> None:
-    entries = find_benchmark("mini").open(Path("nowhere"))
-    assert len(entries) == len({entry.name for entry in entries}) == 10
-    assert {entry.group for entry in entries} == {"turned", "tilted", "both", "motorcycle"}
-    data = WarpedPictures()
+    pairs = find_benchmark("mini").open(Path("nowhere"))
+    assert len(pairs) == len({pair.name for pair in pairs}) == 10
+    assert {pair.group for pair in pairs} == {"turned", "tilted", "both", "motorcycle"}
+    data = WarpedImages()
     assert data.pair_name(4) == "coffee/tilted"
-    assert [file.path for file in data.files()] == list(PICTURES)
+    assert [file.path for file in data.files()] == list(MINI_IMAGES)
     with pytest.raises(IndexError):
         data.read(9)
 
 
 def test_pictures_say_whose_they_are() -> None:
-    text = (PICTURES[0].parent / "ATTRIBUTION.txt").read_text(encoding="utf-8")
-    assert all(f"{path.stem} " in text for path in PICTURES)
+    text = (MINI_IMAGES[0].parent / "ATTRIBUTION.txt").read_text(encoding="utf-8")
+    assert all(f"{path.stem} " in text for path in MINI_IMAGES)
 
 
 def test_shipped_weights_reach_their_figures(tmp_path: Path) -> None:

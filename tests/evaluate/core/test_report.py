@@ -12,17 +12,21 @@ import pytest
 import ucn
 from support.evaluation_cases import make_method
 from ucn.errors import OutputError
-from ucn.evaluate.core.outputs import check_outputs, find_versions, list_outputs, name_device, write_outputs
 from ucn.evaluate.core.report import (
     Plot,
     Report,
     Table,
-    say_number,
-    say_percent,
+    check_outputs,
+    find_versions,
+    format_number,
+    format_percent,
+    list_outputs,
+    name_device,
     to_dict,
     write_csv,
     write_latex,
     write_markdown,
+    write_report,
 )
 
 REPORT = Report(
@@ -78,14 +82,14 @@ def test_csv_and_json_hold_all_figures() -> None:
 
 
 def test_numbers_are_never_nan() -> None:
-    assert (say_percent(0.5), say_percent(math.nan)) == ("50.0", "–")
-    assert (say_number(1.25, 2), say_number(math.inf), say_number(math.nan)) == ("1.25", "–", "–")
+    assert (format_percent(0.5), format_percent(math.nan)) == ("50.0", "–")
+    assert (format_number(1.25, 2), format_number(math.inf), format_number(math.nan)) == ("1.25", "–", "–")
 
 
 def test_files(tmp_path: Path) -> None:
     wanted = list_outputs(tmp_path / "out", "pears", ("", "-more"), ("-sheet.jpg",))
     check_outputs(wanted, overwrite=False)
-    written = write_outputs(REPORT, tmp_path / "out", False, {"-sheet.jpg": b"picture"})
+    written = write_report(replace(REPORT, images={"-sheet.jpg": b"picture"}), tmp_path / "out", False)
     assert written == wanted
     assert [path.name.removeprefix("pears") for path in written] == [
         *(".json", ".csv", ".md", ".tex", ".png", ".svg", "-more.png", "-more.svg", "-sheet.jpg"),

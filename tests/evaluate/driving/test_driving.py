@@ -12,22 +12,16 @@ from support.driving_cases import DRIVE, HW, STEP, make_benchmark
 from support.evaluation_cases import BlankExtractor, make_method, share_with_copies
 from ucn.cli.app import app
 from ucn.errors import DataError
-from ucn.evaluate.core.methods import LoadedMethods, load_methods
+from ucn.evaluate.core import predictions as core_predictions
 from ucn.evaluate.core.metrics import point_errors
+from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.core.report import to_dict, write_csv, write_latex, write_markdown
-from ucn.evaluate.driving.prediction import (
-    DRIVING_BENCHMARKS,
-    DrivingRun,
-    group_by_baseline,
-    group_by_class,
-    measure_baselines,
-    name_baseline,
-    run_driving,
-)
-from ucn.evaluate.driving.report import CLASSES_PLOT, PLOTS, build_driving_report
+from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
+from ucn.evaluate.driving.groups import group_by_baseline, group_by_class, measure_baselines, name_baseline
+from ucn.evaluate.driving.report import CLASSES_PLOT, PLOTS, DrivingRun, build_driving_report, run_driving
 from ucn.evaluate.evaluations import EVALUATIONS
-from ucn.evaluate.points import predictions
-from ucn.evaluate.points.run import RunSettings
+from ucn.features.method import LoadedMethods
+from ucn.paper.registry import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +52,16 @@ def masks(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, masks: Path) -> DrivingRun:
-    loaded = load_methods(["sift", "hog"])
+    loaded = METHODS.load_dense(["sift", "hog"])
     loaded.methods.append(make_method("blank", BlankExtractor()))
     return run_driving(
         make_benchmark(folder / "wall"), Path(), loaded, RunSettings(folder / "cache", command="ucn …"), masks
     )
+
+
+def measure(run: DrivingRun, folder: Path) -> list[float]:
+    pairs = [pair.pair for pair in run.dense.predictions.pairs]
+    return measure_baselines(pairs, folder / "cache" / "kitti-raw-points")
 
 
 def test_baselines_have_names() -> None:
@@ -81,7 +80,7 @@ def test_dense_and_at_keypoints(run: DrivingRun) -> None:
     for part, name in ((run.dense, "sift"), (run.keypoints, "sift at keypoints")):
         found = {
             (figure.method, figure.limit): figure.per_point
-            for figure in part.scores.figures
+            for figure in part.results.scores
             if figure.use_refinement
         }
         assert found[name, 5.0] > 0.7
@@ -90,18 +89,20 @@ def test_dense_and_at_keypoints(run: DrivingRun) -> None:
 
 
 def test_figures_by_baseline_are_those_of_their_pairs(run: DrivingRun, folder: Path) -> None:
-    metres = measure_baselines(run.dense, folder / "cache")
+    metres = measure_baselines(
+        [pair.pair for pair in run.dense.predictions.pairs], folder / "cache" / "kitti-raw-points"
+    )
     assert metres == [1.0, 3.0, 2.0]
     grouped = group_by_baseline(run.dense.predictions, metres)
-    assert [pair.entry.group for pair in grouped.pairs] == ["1 to 2 m", "2 to 4 m", "2 to 4 m"]
-    assert [pair.entry.name[-1] for pair in grouped.pairs] == ["1", "3", "3"]
+    assert [pair.pair.group for pair in grouped.pairs] == ["1 to 2 m", "2 to 4 m", "2 to 4 m"]
+    assert [pair.pair.name[-1] for pair in grouped.pairs] == ["1", "3", "3"]
     place = [variant.method.name for variant in run.dense.predictions.variants].index("blank")
     for group, rows in {"1 to 2 m": [0], "2 to 4 m": [1, 2], "all": [0, 1, 2]}.items():
         pairs = [run.dense.predictions.pairs[row] for row in rows]
-        errors = np.concatenate([point_errors(pair.found[place], pair.points1) for pair in pairs])
+        errors = np.concatenate([point_errors(pair.predicted[place], pair.points1) for pair in pairs])
         figure = next(
             figure
-            for figure in run.baselines.figures
+            for figure in run.baselines.scores
             if (figure.method, figure.group, figure.limit) == ("blank", group, 30.0)
         )
         assert figure.per_point == pytest.approx(float((errors <= 30).mean()))
@@ -109,36 +110,40 @@ def test_figures_by_baseline_are_those_of_their_pairs(run: DrivingRun, folder: P
 
 
 def test_baselines_are_kept(run: DrivingRun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure_baselines(run.dense, folder / "cache")
-    monkeypatch.setattr("driving_cases.Wall.relative_pose", lambda *_: pytest.fail("asked again"))
-    assert measure_baselines(run.dense, folder / "cache") == [1.0, 3.0, 2.0]
+    measure_baselines(
+        [pair.pair for pair in run.dense.predictions.pairs], folder / "cache" / "kitti-raw-points"
+    )
+    monkeypatch.setattr("support.driving_cases.Wall.relative_pose", lambda *_: pytest.fail("asked again"))
+    assert measure_baselines(
+        [pair.pair for pair in run.dense.predictions.pairs], folder / "cache" / "kitti-raw-points"
+    ) == [1.0, 3.0, 2.0]
 
 
 def test_classes_of_points(run: DrivingRun, masks: Path) -> None:
     grouped, unmasked = group_by_class(run.dense.predictions, masks)
     assert unmasked == run.unmasked == 1  # frame 1 has no mask
-    assert [pair.entry.group for pair in grouped.pairs] == ["road", "road", "class 7", "class 7"]
+    assert [pair.pair.group for pair in grouped.pairs] == ["road", "road", "class 7", "class 7"]
     for pair in grouped.pairs:
         is_right = pair.points0[:, 0] >= HW[1] // 2
-        assert is_right.all() if pair.entry.group == "road" else not is_right.any()
-        gap = 1 if pair.entry.name.endswith("1") else 3
+        assert is_right.all() if pair.pair.group == "road" else not is_right.any()
+        gap = 1 if pair.pair.name.endswith("1") else 3
         np.testing.assert_allclose(pair.points0 - pair.points1, [[STEP * gap, 0]] * len(pair.points0))
-        assert {len(found) for found in pair.found} == {len(pair.points0)}
+        assert {len(found) for found in pair.predicted} == {len(pair.points0)}
     assert sum(len(pair.points0) for pair in grouped.pairs) == 2 * 60
     assert run.classes is not None
-    assert {figure.group for figure in run.classes.figures} == {"road", "class 7", "all"}
+    assert {figure.group for figure in run.classes.scores} == {"road", "class 7", "all"}
 
 
 def test_report(run: DrivingRun) -> None:
     report = build_driving_report(run)
     assert [plot.suffix for plot in report.plots] == [*PLOTS, CLASSES_PLOT]
-    text = write_markdown(report)
+    text = " ".join(write_markdown(report).split())  # without line breaks
     for words in (
-        "All methods dense: matches placed between cells",
+        "All methods dense: with sub-cell refinement",
         "Baselines at SIFT keypoints, the others dense",
         "PCK@30 px by camera baseline",
         "1 to 2 m (60 points)",
-        "PCK@30 px by class of thing",
+        "PCK@30 px by semantic class",
         "pairs without a mask, which are left out: 1",
         "kitti-raw-points-keypoints.png",
         "`sift at keypoints`:",
@@ -153,7 +158,7 @@ def test_report(run: DrivingRun) -> None:
     assert "\\begin{tabular}" in write_latex(report)
     without = build_driving_report(replace(run, classes=None))
     assert [plot.suffix for plot in without.plots] == list(PLOTS)
-    assert all("class of thing" not in table.title for table in without.tables)
+    assert all("semantic class" not in table.title for table in without.tables)
 
 
 def test_progress_counts_both_kinds(folder: Path, run: DrivingRun) -> None:
@@ -172,19 +177,19 @@ def test_progress_counts_both_kinds(folder: Path, run: DrivingRun) -> None:
 def test_processes_can_share_the_pairs(
     folder: Path, run: DrivingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predictions, "share_work", share_with_copies)
+    monkeypatch.setattr(core_predictions, "share_work", share_with_copies)
     shared = run_driving(
-        make_benchmark(folder / "wall"), Path(), load_methods(["sift"]), RunSettings(tmp_path, jobs=2)
+        make_benchmark(folder / "wall"), Path(), METHODS.load_dense(["sift"]), RunSettings(tmp_path, jobs=2)
     )
     for own, other in ((run.dense, shared.dense), (run.keypoints, shared.keypoints)):
         name = other.methods[0].name
-        figures = [figure for figure in own.scores.figures if figure.method == name]
-        assert figures == list(other.scores.figures)
+        figures = [figure for figure in own.results.scores if figure.method == name]
+        assert figures == list(other.results.scores)
 
 
 def test_wrong_masks(run: DrivingRun, tmp_path: Path) -> None:
     found = run.dense.predictions
-    with pytest.raises(DataError, match=r"no folder .*absent: --class-masks expects"):
+    with pytest.raises(DataError, match=r"no folder .*absent: class masks must be"):
         group_by_class(found, tmp_path / "absent")
     with pytest.raises(
         DataError, match=rf"has no mask of any pair; expected files such as .*{DRIVE}.0+\.png"
@@ -210,7 +215,7 @@ def test_wrong_names_of_classes(run: DrivingRun, tmp_path: Path, text: str) -> N
 
 def test_sizes_cannot_be_changed(folder: Path) -> None:
     settings = RunSettings(folder / "cache", max_side=64)
-    with pytest.raises(DataError, match="--max-side"):
+    with pytest.raises(DataError, match="max_side must be None"):
         run_driving(make_benchmark(folder / "wall"), Path(), LoadedMethods([]), settings)
 
 
@@ -219,12 +224,12 @@ def test_command_line_refuses_masks_elsewhere(tmp_path: Path) -> None:
         app, ["evaluate", "mini", "--class-masks", str(tmp_path), "-o", str(tmp_path)]
     )
     assert result.exit_code == 2 or result.exit_code == 1
-    assert "does not tell classes" in " ".join((result.output + str(result.stderr)).split())
+    assert "has no classes" in " ".join((result.output + str(result.stderr)).split())
 
 
 def test_real_samples(data_folder: Path) -> None:
-    entries = DRIVING_BENCHMARKS["kitti-raw-points"].open(data_folder / "kitti_raw")
-    assert len(entries) == 3
+    pairs = DRIVING_BENCHMARKS["kitti-raw-points"].open(data_folder / "kitti_raw")
+    assert len(pairs) == 3
     odometry = DRIVING_BENCHMARKS["kitti-odometry-points"].open(data_folder / "kitti_odometry")
     assert len(odometry) > 20
     assert len(odometry[0].data.read(odometry[0].index)) > 1000

@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from support.evaluation_cases import SHIFT_XY, BlankExtractor, ColourExtractor, make_method, write_sequence
+from ucn.data.bundled import Motorcycle
 from ucn.errors import DataError
-from ucn.evaluate.core.bundled import Motorcycle
-from ucn.evaluate.core.methods import LoadedMethods
-from ucn.evaluate.matches.prediction import MatchedPair, estimate_homography, find_keypoints, match_pairs
-from ucn.evaluate.matches.report import match_errors, run_matches, score_matches
-from ucn.evaluate.points.benchmarks import Entry, find_benchmark
-from ucn.evaluate.points.run import RunSettings
+from ucn.evaluate.core.pairs import BenchmarkPair
+from ucn.evaluate.core.predictions import RunSettings
+from ucn.evaluate.matches.predictions import MatchedPair, find_keypoints, predict_matches
+from ucn.evaluate.matches.report import run_matches
+from ucn.evaluate.matches.scoring import match_errors, ransac_homography, score_matches
+from ucn.evaluate.points.benchmarks import find_benchmark
+from ucn.features.method import LoadedMethods
 from ucn.types import Features, FloatArray, ImageLike
 
-# The canvas of HPatches shows the made-up sequence ten times enlarged.
+# The canvas of HPatches shows the synthetic sequence ten times enlarged.
 SHIFT = 10 * np.array(SHIFT_XY, np.float64)
 
 
@@ -41,17 +43,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_matches_are_mutual_and_kept(folder: Path, tmp_path: Path) -> None:
-    entries = find_benchmark("hpatches").open(folder)
+    pairs = find_benchmark("hpatches").open(folder)
     method = make_method(extractor=GridExtractor())
-    (pair, _) = match_pairs([method], [0, 7], entries, tmp_path / "cache")["colour"]
+    (pair, _) = predict_matches([method], [0, 7], pairs, tmp_path / "cache")["colour"]
     assert len(pair.keypoints0) == len(pair.keypoints1) == 16 * 12
     truth = np.array([[1, 0, SHIFT[0]], [0, 1, SHIFT[1]], [0, 0, 1]])
-    assert np.allclose(pair.truth_0to1 / pair.truth_0to1[2, 2], truth, atol=1e-3)
+    assert np.allclose(pair.true_0to1 / pair.true_0to1[2, 2], truth, atol=1e-3)
     assert len({*pair.rows[:, 0]}) == len({*pair.rows[:, 1]}) == len(pair.rows)
     errors = match_errors(pair)
     assert (errors <= 3).mean() > 0.8  # of the keypoints that image 1 does not show some match by chance
     again = GridExtractor()
-    match_pairs([make_method(extractor=again)], [0, 7], entries, tmp_path / "cache")
+    predict_matches([make_method(extractor=again)], [0, 7], pairs, tmp_path / "cache")
     assert again.calls == 0
 
 
@@ -73,10 +75,10 @@ def make_pair(
     points0 = np.stack([45 + 30 * np.cos(angles), 40 + 30 * np.sin(angles)], axis=-1).astype(np.float32)
     points1 = (points0 + shift + np.stack([misses, np.zeros(len(misses))], axis=-1)).astype(np.float32)
     truth = np.array([[1, 0, shift[0]], [0, 1, shift[1]], [0, 0, 1]], np.float64)
-    entry = Entry(Motorcycle(), 0, group, group, group)
+    pair = BenchmarkPair(Motorcycle(), 0, group, group, group)
     rows = np.stack([np.arange(len(misses))] * 2, axis=-1)
     whole = (0, 0, 100, 80)
-    return MatchedPair(entry, truth, whole, whole, points0, points1, rows)
+    return MatchedPair(pair, truth, whole, whole, points0, points1, rows)
 
 
 def test_figures_by_hand() -> None:
@@ -139,12 +141,12 @@ def test_corners_are_those_of_the_picture() -> None:
 
 def test_homographies_need_four_matches() -> None:
     points: FloatArray = np.array([[0, 0], [9, 0], [0, 9], [9, 9]], np.float32)
-    assert estimate_homography(points[:3], points[:3], 0) is None
-    found = estimate_homography(points, points + np.array([2, 3], np.float32), 0)
+    assert ransac_homography(points[:3], points[:3], 0) is None
+    found = ransac_homography(points, points + np.array([2, 3], np.float32), 0)
     assert found is not None
     assert (found @ [1, 1, 1]).tolist() == pytest.approx([3, 4, 1])
     line = np.array([[x, x] for x in range(9)], np.float32)
-    flat = estimate_homography(line, line, 0)
+    flat = ransac_homography(line, line, 0)
     assert flat is None or np.isfinite(flat).all()
 
 

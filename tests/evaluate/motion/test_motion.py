@@ -18,26 +18,17 @@ from typer.testing import CliRunner
 from support.evaluation_cases import share_with_copies
 from ucn.cli.app import app
 from ucn.errors import ConfigError, DataError
+from ucn.evaluate.core import predictions as core_predictions
+from ucn.evaluate.core.pairs import ALL
+from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.core.report import to_dict, write_csv, write_latex, write_markdown
-from ucn.evaluate.motion import prediction as camera_motion
 from ucn.evaluate.motion import report as pose_report
-from ucn.evaluate.motion.methods import (
-    DenseMatcher,
-    LoadedMotionMethods,
-    MotionMethod,
-    list_motion_methods,
-    load_motion_methods,
-)
-from ucn.evaluate.motion.prediction import (
-    MOTION_BENCHMARKS,
-    MotionPair,
-    MotionVariant,
-    match_frames,
-)
+from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS, MotionPair, MotionVariant, predict_frames
 from ucn.evaluate.motion.report import run_camera_motion
-from ucn.evaluate.motion.scoring import ALL, MotionFigure, score_motions
-from ucn.evaluate.points.run import RunSettings
+from ucn.evaluate.motion.scoring import MotionScore, score_motions
+from ucn.features.method import DenseMethod, LoadedMethods, Method
 from ucn.features.sparse import KeypointMatches
+from ucn.paper.registry import METHODS
 
 BENCHMARK = MOTION_BENCHMARKS["kitti-odometry"]
 BAND = 24  # rows of a band
@@ -84,7 +75,7 @@ class Oracle:
         self.error, self.count = error, count
         self.described = self.matched = 0
 
-    def describe(self, image: Tensor) -> Tensor:
+    def extract(self, image: Tensor) -> Tensor:
         self.described += 1
         return image
 
@@ -119,8 +110,15 @@ class Silent(Oracle):
         return KeypointMatches(nothing, nothing, nothing[:, 0])
 
 
-def make_method(name: str = "oracle", matcher: Any = None) -> MotionMethod:
-    return MotionMethod(name, f"the method {name}", {"made up": name}, matcher or Oracle())
+class OracleMethod(Method):
+    def match(self, features0: Tensor, features1: Tensor) -> KeypointMatches:
+        found = self.extractor.match(features0, features1)
+        assert isinstance(found, KeypointMatches)
+        return found
+
+
+def make_method(name: str = "oracle", matcher: Any = None) -> Method:
+    return OracleMethod(name, f"the method {name}", {"made up": name}, extractor=matcher or Oracle())
 
 
 def settings(cache: Path, **changes: Any) -> RunSettings:
@@ -132,23 +130,21 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_drive(tmp_path_factory.mktemp("drive"))
 
 
-def match_all(
-    drive: Path, cache: Path, *methods: MotionMethod
-) -> tuple[list[MotionPair], list[MotionVariant]]:
-    entries = BENCHMARK.open(drive)
+def match_all(drive: Path, cache: Path, *methods: Method) -> tuple[list[MotionPair], list[MotionVariant]]:
+    pairs = BENCHMARK.open(drive)
     variants = [MotionVariant(method, False) for method in methods]
-    return match_frames(BENCHMARK, entries, range(len(entries)), variants, cache), variants
+    return predict_frames(BENCHMARK, pairs, range(len(pairs)), variants, cache), variants
 
 
 def test_processes_can_share_the_frames(drive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(camera_motion, "share_work", share_with_copies)
-    entries = BENCHMARK.open(drive)
-    variants = [MotionVariant(load_motion_methods(["daisy"]).methods[0], False)]
+    monkeypatch.setattr(core_predictions, "share_work", share_with_copies)
+    pairs = BENCHMARK.open(drive)
+    variants = [MotionVariant(METHODS.load_sparse(["daisy"]).methods[0], False)]
     seen: list[tuple[int, int]] = []
     alone, shared = (
-        match_frames(
+        predict_frames(
             BENCHMARK,
-            entries,
+            pairs,
             range(3),
             variants,
             tmp_path / str(jobs),
@@ -167,8 +163,8 @@ def test_processes_can_share_the_frames(drive: Path, tmp_path: Path, monkeypatch
 class TestPairs:
     def test_all_frames_take_part_by_their_gap(self, drive: Path) -> None:
         (drive / "sequences/05/image_1/001501.png").unlink(missing_ok=True)  # the right image is not needed
-        entries = BENCHMARK.open(drive)
-        assert [(entry.name, entry.group) for entry in entries] == [
+        pairs = BENCHMARK.open(drive)
+        assert [(pair.name, pair.group) for pair in pairs] == [
             ("05/001500-001501", "gap 1"),
             ("05/001500-001502", "gap 2"),
             ("05/001500-001503", "gap 3"),
@@ -187,13 +183,13 @@ class TestPairs:
             MOTION_BENCHMARKS["kitti-odometry-train"].open(drive)
 
     def test_real_frames(self, data_folder: Path) -> None:
-        entries = BENCHMARK.open(data_folder / "kitti_odometry")
-        assert len(entries) == 26 + 25 + 24 + 23 + 22  # of frames 1513 to 1539
-        assert {entry.group for entry in entries} == {f"gap {gap}" for gap in range(1, 6)}
+        pairs = BENCHMARK.open(data_folder / "kitti_odometry")
+        assert len(pairs) == 26 + 25 + 24 + 23 + 22  # of frames 1513 to 1539
+        assert {pair.group for pair in pairs} == {f"gap {gap}" for gap in range(1, 6)}
 
     def test_raw_drives_without_an_official_number(self, data_folder: Path) -> None:
-        entries = MOTION_BENCHMARKS["kitti-raw"].open(data_folder / "kitti_raw")
-        assert [entry.group for entry in entries] == ["gap 1", "gap 2", "gap 1"]
+        pairs = MOTION_BENCHMARKS["kitti-raw"].open(data_folder / "kitti_raw")
+        assert [pair.group for pair in pairs] == ["gap 1", "gap 2", "gap 1"]
 
 
 class TestFirstStage:
@@ -211,29 +207,29 @@ class TestFirstStage:
 
     def test_the_best_matches_are_kept(self, drive: Path, tmp_path: Path) -> None:
         few = replace(BENCHMARK, max_matches=7)
-        entries = few.open(drive)
+        pairs = few.open(drive)
         variant = MotionVariant(make_method(), False)
-        cut = match_frames(few, entries, [0], [variant], tmp_path)[0].matches[0]
-        whole = match_frames(BENCHMARK, entries, [0], [variant], tmp_path)[0].matches[0]
+        cut = predict_frames(few, pairs, [0], [variant], tmp_path)[0].matches[0]
+        whole = predict_frames(BENCHMARK, pairs, [0], [variant], tmp_path)[0].matches[0]
         assert (len(cut.points0), cut.found, len(whole.points0)) == (7, 60, 60)
         np.testing.assert_array_equal(cut.points0, whole.points0[:7])
 
     def test_alignment_repairs_small_errors(self, drive: Path, tmp_path: Path) -> None:
         method = make_method(matcher=Oracle(error=0.5, count=200))
         variants = [MotionVariant(method, is_aligned) for is_aligned in (False, True)]
-        pair = match_frames(BENCHMARK, BENCHMARK.open(drive), [0], variants, tmp_path)[0]
+        pair = predict_frames(BENCHMARK, BENCHMARK.open(drive), [0], variants, tmp_path)[0]
         plain, aligned = (np.abs(found.points1[:, 1] - found.points0[:, 1]) for found in pair.matches)
         assert np.median(aligned) < 0.1 * np.median(plain)
-        assert method.matcher.matched == 1  # type: ignore[attr-defined]
+        assert method.extractor.matched == 1
 
 
 class TestScores:
     def test_true_matches_give_the_true_motion(self, drive: Path, tmp_path: Path) -> None:
         pairs, variants = match_all(drive, tmp_path, make_method())
         scores = score_motions(pairs, variants, ["poselib"], 1.0)
-        assert [figure.group for figure in scores.figures] == ["gap 1", "gap 2", "gap 3", ALL]
-        assert [figure.pairs for figure in scores.figures] == [3, 2, 1, 6]
-        for figure in scores.figures:
+        assert [figure.group for figure in scores.scores] == ["gap 1", "gap 2", "gap 3", ALL]
+        assert [figure.pairs for figure in scores.scores] == [3, 2, 1, 6]
+        for figure in scores.scores:
             assert figure.failures == 0
             assert figure.rotation_mean < 1e-3
             assert figure.translation_mean < 1e-3
@@ -243,7 +239,7 @@ class TestScores:
     def test_no_matches_are_failures_at_180_degrees(self, drive: Path, tmp_path: Path) -> None:
         pairs, variants = match_all(drive, tmp_path, make_method(), make_method("silent", Silent()))
         scores = score_motions(pairs, variants, ["poselib", "opencv"], 1.0, reference="oracle")
-        silent = [figure for figure in scores.figures if figure.method == "silent" and figure.group == ALL]
+        silent = [figure for figure in scores.scores if figure.method == "silent" and figure.group == ALL]
         assert len(silent) == 2
         for figure in silent:
             assert (figure.failures, figure.rotation_mean, figure.translation_median) == (6, 180, 180)
@@ -259,7 +255,7 @@ class TestScores:
         angle = np.deg2rad(3)
         turn = np.array([[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]])
         changed = [replace(pairs[0], R=turn), replace(pairs[3], t=-pairs[3].t), pairs[5]]
-        figures = score_motions(changed, variants, ["poselib"], 1.0).figures
+        figures = score_motions(changed, variants, ["poselib"], 1.0).scores
         overall = next(figure for figure in figures if figure.group == ALL)
         assert overall.rotation_mean == pytest.approx(1, abs=1e-3)
         assert overall.rotation_median == pytest.approx(0, abs=1e-3)
@@ -281,21 +277,23 @@ class TestScores:
     def test_pairs_can_be_sent_to_other_processes(self, drive: Path, tmp_path: Path) -> None:
         pairs, variants = match_all(drive, tmp_path, make_method(matcher=Oracle(error=0.5)))
         copied = pickle.loads(pickle.dumps(pairs))
-        figures = [score_motions(chosen, variants, ["poselib"], 1.0).figures for chosen in (pairs, copied)]
+        figures = [score_motions(chosen, variants, ["poselib"], 1.0).scores for chosen in (pairs, copied)]
         assert figures[0] == figures[1]
 
 
 class TestMethods:
     def test_names_are_checked(self) -> None:
-        with pytest.raises(ConfigError, match=r"no method 'sfit' of camera motion; did you mean 'sift'\?"):
-            load_motion_methods(["sfit"])
-        assert {"geometric", "sift", "sift-ratio", "daisy", "kaze", "surf"} <= set(list_motion_methods())
+        with pytest.raises(ConfigError, match=r"no method 'sfit'; did you mean 'sift'\?"):
+            METHODS.load_sparse(["sfit"])
+        assert {"geometric", "sift", "sift-ratio", "daisy", "kaze", "surf"} <= set(
+            METHODS.list_names("sparse")
+        )
 
     def test_classical_methods_find_the_bands(self, drive: Path, tmp_path: Path) -> None:
-        loaded = load_motion_methods(["sift", "sift-ratio", "daisy", "kaze"])
+        loaded = METHODS.load_sparse(["sift", "sift-ratio", "daisy", "kaze"])
         assert [method.name for method in loaded.methods] == ["sift", "sift-ratio", "daisy", "kaze"]
         pairs, variants = match_all(drive, tmp_path, *loaded.methods)
-        figures = score_motions(pairs, variants, ["poselib"], 1.0).figures
+        figures = score_motions(pairs, variants, ["poselib"], 1.0).scores
         overall = {figure.method: figure for figure in figures if figure.group == ALL}
         for name in ("sift", "sift-ratio", "kaze"):
             assert overall[name].failures == 0
@@ -303,17 +301,17 @@ class TestMethods:
         assert overall["sift-ratio"].found < overall["sift"].found
 
     def test_keys_differ_where_answers_do(self) -> None:
-        keys = [json.dumps(method.key) for method in load_motion_methods(["sift", "sift-ratio"]).methods]
+        keys = [json.dumps(method.key) for method in METHODS.load_sparse(["sift", "sift-ratio"]).methods]
         assert keys[0] != keys[1]
 
     def test_a_dense_peer_answers_between_its_cells(self, drive: Path) -> None:
         from ucn.data.io import read_image
-        from ucn.features import DenseSift
+        from ucn.features.classical import DenseSift
 
         paths = BENCHMARK.open(drive)[0]
         images = [read_image(path) for path in paths.data.image_paths(0)]
-        matcher = DenseMatcher(DenseSift())
-        found = matcher.match(*map(matcher.describe, images))
+        method = DenseMethod("sift", "", {}, extractor=DenseSift(), max_corners=4096)
+        found = method.match(*map(method.extract, images))
         assert len(found.points0) > 50
         moved = (found.points1 - found.points0)[:, 0]
         assert (moved[:50].round().abs() > 0).any()
@@ -323,7 +321,7 @@ class TestMethods:
 @pytest.fixture(scope="module")
 def report(drive: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     methods = [make_method("sift", Oracle(0.3)), make_method("silent", Silent())]
-    loaded = LoadedMotionMethods(methods, {"xfeat": "its file is absent"})
+    loaded = LoadedMethods(methods, {"xfeat": "its file is absent"})
     seen: list[tuple[int, int]] = []
     report = run_camera_motion(
         BENCHMARK,
@@ -338,7 +336,7 @@ def report(drive: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 class TestReport:
     def test_tables_name_everything(self, report: Any) -> None:
-        text = write_markdown(report)
+        text = " ".join(write_markdown(report).split())  # without line breaks
         for words in (
             "All 4 pairs, poselib",
             "All 4 pairs, opencv",
@@ -369,22 +367,20 @@ class TestReport:
         assert len(values["figures"]) == 2 * 2 * 2 * len({row["group"] for row in values["figures"]})
         assert {item["reference"] for item in values["differences"]} == {"sift"}
         header = write_csv(report).splitlines()[0].split(",")
-        assert header[1:] == list(MotionFigure.__dataclass_fields__)
+        assert header[1:] == list(MotionScore.__dataclass_fields__)
 
     def test_nothing_to_measure_is_said(self, drive: Path, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="no method can be measured: xfeat: absent"):
-            run_camera_motion(
-                BENCHMARK, drive, LoadedMotionMethods([], {"xfeat": "absent"}), settings(tmp_path)
-            )
+        with pytest.raises(DataError, match="no method can be evaluated: xfeat: absent"):
+            run_camera_motion(BENCHMARK, drive, LoadedMethods([], {"xfeat": "absent"}), settings(tmp_path))
 
     def test_without_refinement_nothing_is_aligned(self, drive: Path, tmp_path: Path) -> None:
-        loaded = LoadedMotionMethods([make_method()])
+        loaded = LoadedMethods([make_method()])
         report = run_camera_motion(BENCHMARK, drive, loaded, settings(tmp_path, refinements=(False,)))
         assert {row["is_aligned"] for row in report.rows} == {False}
         assert not any(table.title.startswith("difference") for table in report.tables)
 
     def test_one_pair_has_no_interval(self, drive: Path, tmp_path: Path) -> None:
-        loaded = LoadedMotionMethods([make_method("sift", Oracle(0.3)), make_method("other", Oracle(0.5))])
+        loaded = LoadedMethods([make_method("sift", Oracle(0.3)), make_method("other", Oracle(0.5))])
         report = run_camera_motion(BENCHMARK, drive, loaded, settings(tmp_path, limit=1))
         (table,) = (table for table in report.tables if table.title.startswith("difference"))
         assert all("(" not in cell for row in table.rows for cell in row)
@@ -396,15 +392,15 @@ class TestReport:
         monkeypatch.setattr(pose_report, "save_plot", lambda canvas, caption: drawn.append(canvas))
         methods = [make_method(f"method {number}") for number in range(17)]
         variants = [MotionVariant(method, use) for method in methods for use in (False, True)]
-        values: dict[str, Any] = dict.fromkeys(MotionFigure.__dataclass_fields__, 1.0)
+        values: dict[str, Any] = dict.fromkeys(MotionScore.__dataclass_fields__, 1.0)
         values |= {"estimator": "poselib", "group": "gap 1"}
         figures = [
-            MotionFigure(**values | {"method": variant.method.name, "is_aligned": variant.is_aligned})
+            MotionScore(**values | {"method": variant.method.name, "is_aligned": variant.is_aligned})
             for variant in variants
         ]
-        scores = SimpleNamespace(figures=figures)
-        run = SimpleNamespace(scores=scores, loaded=SimpleNamespace(methods=methods), variants=variants)
-        pose_report._draw(run)  # type: ignore[arg-type]
+        results = SimpleNamespace(scores=figures)
+        run = SimpleNamespace(results=results, loaded=SimpleNamespace(methods=methods), variants=variants)
+        pose_report._plot(run)  # type: ignore[arg-type]
         lines = drawn[0].axes[0].lines
         looks = {
             (line.get_color(), line.get_linestyle(), line.get_linewidth(), line.get_markerfacecolor())
@@ -424,4 +420,4 @@ def test_the_command(drive: Path, tmp_path: Path) -> None:
     }
     wrong = CliRunner().invoke(app, [*arguments[:5], "no-such", "-o", str(tmp_path / "other")])
     assert wrong.exit_code == 1
-    assert "no method 'no-such' of camera motion" in wrong.output
+    assert "no method 'no-such' (there are" in wrong.output

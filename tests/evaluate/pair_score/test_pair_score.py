@@ -1,4 +1,4 @@
-"""Pairs with and without a match, their scores kept, and the figures made of them."""
+"""Matching and non-matching pairs, their cached scores, and the results computed from them."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,20 +16,20 @@ from support.evaluation_cases import (
 )
 from ucn.config import MatchConfig, ModelConfig
 from ucn.errors import DataError
-from ucn.evaluate.core.methods import LoadedMethods, Method
-from ucn.evaluate.pair_score import prediction as pair_score
-from ucn.evaluate.pair_score.prediction import (
+from ucn.evaluate.core import predictions as core_predictions
+from ucn.evaluate.core.predictions import RunSettings
+from ucn.evaluate.pair_score.predictions import (
     BIRDS,
     ONE_SIZE,
     OWN_SIZES,
     LabelledPair,
     choose_pairs,
     list_pairs,
-    measure,
-    score_pairs,
+    predict_scores,
 )
 from ucn.evaluate.pair_score.report import describe_groups, run_pair_score
-from ucn.evaluate.points.run import RunSettings
+from ucn.evaluate.pair_score.scoring import score_separation
+from ucn.features.method import DenseMethod, LoadedMethods
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
 from ucn.types import Features
@@ -72,7 +72,7 @@ def test_real_pairs(data_folder: Path) -> None:
         assert pair.use_one_size == (pair.group == ONE_SIZE)
 
 
-def test_one_size_means_one_size(tmp_path: Path, untrained: Method) -> None:
+def test_one_size_means_one_size(tmp_path: Path, untrained: DenseMethod) -> None:
     """Whether a pair matches must not be told by the sizes of its images."""
     small = write_ramp(tmp_path / "small.png", size_hw=(40, 48))
     large = write_ramp(tmp_path / "large.png", size_hw=(96, 160))
@@ -88,7 +88,7 @@ def test_one_size_means_one_size(tmp_path: Path, untrained: Method) -> None:
             return SimpleNamespace(pair_score=0.5)
 
     pairs = [LabelledPair("g", False, small, large, use) for use in (True, False)]
-    score_pairs(pairs, [0, 1], {untrained: Watching()}, tmp_path / "cache")  # type: ignore[dict-item]
+    predict_scores(pairs, [0, 1], {untrained: Watching()}, tmp_path / "cache")  # type: ignore[dict-item]
     assert seen == [(40, 48), (29, 48), (96, 160)]  # the small one is described once
 
 
@@ -102,7 +102,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         list_pairs(tmp_path / "data")
     write_sequence(tmp_path / "data", "v_two")
     (tmp_path / "data" / "v_two" / "3.png").unlink()
-    with pytest.raises(DataError, match="lists all 1 faults"):
+    with pytest.raises(DataError, match="lists all 1 problems"):
         list_pairs(tmp_path / "data")
 
 
@@ -121,50 +121,53 @@ def make_pairs(labels: list[bool]) -> list[LabelledPair]:
 
 
 def test_figures_by_hand() -> None:
-    (figure,) = measure("m", make_pairs([True, True, False, False]), [0.9, 0.4, 0.6, 0.1])
+    (figure,), (bins,) = score_separation("m", make_pairs([True, True, False, False]), [0.9, 0.4, 0.6, 0.1])
     assert (figure.matching, figure.others) == (2, 2)
     assert figure.auroc == 0.75
     assert figure.brier == pytest.approx((0.01 + 0.36 + 0.36 + 0.01) / 4)
     assert (figure.accepted, figure.wrongly_accepted) == (0.5, 0.5)
     assert figure.calibration_error == pytest.approx((0.1 + 0.6 + 0.6 + 0.1) / 4)
+    assert (sum(bins.counts), bins.mean_scores[9], bins.shares[9]) == (4, 0.9, 1.0)
     two = [*make_pairs([True, False]), LabelledPair("h", True, Path("a"), Path("b"))]
-    assert [f.group for f in measure("m", two, [0.5, 0.5, 0.5])] == ["g", "h"]
+    assert [f.group for f in score_separation("m", two, [0.5, 0.5, 0.5])[0]] == ["g", "h"]
 
 
 @pytest.fixture
-def untrained(tmp_path: Path) -> Method:
+def untrained(tmp_path: Path) -> DenseMethod:
     path = tmp_path / "untrained.safetensors"
     save_weights(path, build_model(ModelConfig(dim=16)))
     matcher = Matcher.from_pretrained(path, config=MatchConfig(max_side=None), device="cpu")
-    return Method("untrained", "an untrained network", {"ucn": matcher.weights.sha256}, matcher)
+    return DenseMethod(
+        "untrained", "an untrained network", {"ucn": matcher.weights.sha256}, extractor=matcher
+    )
 
 
 def test_scores_are_kept(
-    folder: Path, tmp_path: Path, untrained: Method, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, untrained: DenseMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = list_pairs(folder)
     chosen = choose_pairs(pairs, 2)
     matcher = untrained.extractor
     assert isinstance(matcher, Matcher)
-    first = score_pairs(pairs, chosen, {untrained: matcher}, tmp_path / "cache")["untrained"]
+    first = predict_scores(pairs, chosen, {untrained: matcher}, tmp_path / "cache")["untrained"]
     assert len(first) == 4
     assert all(0 <= score <= 1 for score in first)
     direct = [matcher.match(pair.image0, pair.image1).pair_score for pair in map(pairs.__getitem__, chosen)]
     assert first == pytest.approx(direct, abs=1e-6)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pair_score, "share_work", share_with_copies)
-        shared = score_pairs(pairs, chosen, {untrained: matcher}, tmp_path / "shared", jobs=2)["untrained"]
+        patch.setattr(core_predictions, "share_work", share_with_copies)
+        shared = predict_scores(pairs, chosen, {untrained: matcher}, tmp_path / "shared", jobs=2)["untrained"]
     assert shared == pytest.approx(first, abs=1e-6)
 
     class Asleep:
         """Would fail if it were asked."""
 
-    again = score_pairs(pairs, chosen[:2], {untrained: Asleep()}, tmp_path / "cache")  # type: ignore[dict-item]
+    again = predict_scores(pairs, chosen[:2], {untrained: Asleep()}, tmp_path / "cache")  # type: ignore[dict-item]
     assert again["untrained"] == first[:2]
 
 
-def test_run(folder: Path, tmp_path: Path, untrained: Method) -> None:
+def test_run(folder: Path, tmp_path: Path, untrained: DenseMethod) -> None:
     loaded = LoadedMethods([untrained, make_method()], {"xfeat": "not here"})
     settings = RunSettings(tmp_path / "cache", limit=2, command="ucn evaluate")
     report = run_pair_score(folder, loaded, settings)
@@ -180,5 +183,5 @@ def test_run(folder: Path, tmp_path: Path, untrained: Method) -> None:
     assert str(folder) in note
     assert sum(report.values["reliability"][0]["counts"]) == 4
     assert report.plots[0].png.startswith(b"\x89PNG")
-    with pytest.raises(DataError, match="no method can be measured: colour: it has no pair score"):
+    with pytest.raises(DataError, match="no method can be evaluated: colour: it has no pair score"):
         run_pair_score(folder, LoadedMethods([make_method()]), settings)

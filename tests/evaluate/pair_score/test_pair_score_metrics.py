@@ -49,7 +49,7 @@ def check_reliability(module: ModuleType) -> None:
     assert empty.counts.tolist() == [1, *[0] * 9]
     assert np.isnan(empty.shares[1:]).all()
     assert math.isnan(module.measure_reliability([], []).error)
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1\], got 0 to 1.5"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\], got 0 to 1.5"):
         module.measure_reliability([0.0, 1.5], [True, True])
 
 

@@ -6,20 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.dense_cases import write_flo, write_picture
+from support.dense_cases import write_flat_image, write_flo
 from support.evaluation_cases import write_sequence
+from support.semantic_files import write_flat_image as write_grey
 from support.semantic_files import write_mat, write_text
-from support.semantic_files import write_picture as write_grey
 from ucn.data.catalogue import open_data
 from ucn.data.sets.semantic.pascal_berkeley import PART_NAMES
 from ucn.errors import ConfigError, DataError
-from ucn.evaluate.core.pair_lists import CUB_PAIRS, draw_rows, write_pair_list
+from ucn.evaluate.core.pairs import CUB_PAIRS, sample_rows, write_pair_list
 from ucn.evaluate.points.benchmarks import BENCHMARKS, find_benchmark
 
 
 def write_flow_set(root: Path) -> Path:
     for frame in ("frame10", "frame11"):
-        write_picture(root / "other-data" / "Door" / f"{frame}.png", 40, 30)
+        write_flat_image(root / "other-data" / "Door" / f"{frame}.png", 40, 30)
     write_flo(root / "other-gt-flow" / "Door" / "flow10.flo", np.full((30, 40, 2), (2, 1)))
     return root
 
@@ -34,16 +34,16 @@ def test_unknown_names_list_the_legal_ones() -> None:
 def test_hpatches_groups(tmp_path: Path) -> None:
     for name in ("i_one", "v_two"):
         write_sequence(tmp_path, name)
-    entries = find_benchmark("hpatches").open(tmp_path)
-    assert [entry.group for entry in entries] == ["viewpoint"] * 5 + ["illumination"] * 5
-    assert {entry.category for entry in entries} == {"i_one", "v_two"}
-    assert entries[0].data.pair_name(entries[0].index) == entries[0].name == "v_two/1-2"
+    pairs = find_benchmark("hpatches").open(tmp_path)
+    assert [pair.group for pair in pairs] == ["viewpoint"] * 5 + ["illumination"] * 5
+    assert {pair.category for pair in pairs} == {"i_one", "v_two"}
+    assert pairs[0].data.pair_name(pairs[0].index) == pairs[0].name == "v_two/1-2"
 
 
-def test_faults_stop_a_benchmark(tmp_path: Path) -> None:
+def test_problems_stop_a_benchmark(tmp_path: Path) -> None:
     write_sequence(tmp_path, "v_one")
     (tmp_path / "v_one" / "3.png").unlink()
-    with pytest.raises(DataError, match=r"3\.ppm: no such file.*`ucn data check` lists all 1 faults"):
+    with pytest.raises(DataError, match=r"3\.ppm: no such file.*`ucn data check` lists all 1 problems"):
         find_benchmark("hpatches").open(tmp_path)
 
 
@@ -54,13 +54,13 @@ def test_another_data_set_is_said_so(tmp_path: Path) -> None:
 
 def test_flow_takes_every_set_it_finds(tmp_path: Path) -> None:
     write_flow_set(tmp_path / "my flow")
-    entries = find_benchmark("flow").open(tmp_path)
-    assert [(entry.group, entry.name) for entry in entries] == [
+    pairs = find_benchmark("flow").open(tmp_path)
+    assert [(pair.group, pair.name) for pair in pairs] == [
         ("motorcycle", "motorcycle/motorcycle"),
         ("Middlebury flow", "Middlebury flow/Door"),
     ]
     alone = find_benchmark("middlebury-flow").open(tmp_path / "my flow")
-    assert [entry.name for entry in alone] == ["Middlebury flow/Door"]
+    assert [pair.name for pair in alone] == ["Middlebury flow/Door"]
 
 
 def test_flow_without_sets(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_middlebury_takes_flow_and_stereo(tmp_path: Path, data_folder: Path) -> 
     with pytest.raises(DataError, match="folders of middlebury-flow, middlebury-stereo"):
         find_benchmark("middlebury").open(tmp_path)
     write_flow_set(tmp_path / "my flow")
-    assert {entry.group for entry in find_benchmark("middlebury").open(tmp_path)} == {"Middlebury flow"}
-    groups = [entry.group for entry in find_benchmark("middlebury").open(data_folder)]
+    assert {pair.group for pair in find_benchmark("middlebury").open(tmp_path)} == {"Middlebury flow"}
+    groups = [pair.group for pair in find_benchmark("middlebury").open(data_folder)]
     assert Counter(groups) == {"Middlebury flow": 2, "Middlebury stereo": 6}
 
 
@@ -109,19 +109,19 @@ def write_berkeley(root: Path, counts: Mapping[str, int]) -> Path:
 
 def test_berkeley_draws_pairs_of_each_class(tmp_path: Path) -> None:
     benchmark = find_benchmark("pascal-berkeley")
-    entries = benchmark.open(write_berkeley(tmp_path, {"cat": 90, "boat": 30}))
-    counts = Counter(entry.group for entry in entries)
+    pairs = benchmark.open(write_berkeley(tmp_path, {"cat": 90, "boat": 30}))
+    counts = Counter(pair.group for pair in pairs)
     assert counts["cat"] == 100
     assert 1 < counts["boat"] < 100
-    assert len({entry.name for entry in entries}) == len(entries)
-    assert all(entry.name.startswith(f"{entry.group}/") for entry in entries)
+    assert len({pair.name for pair in pairs}) == len(pairs)
+    assert all(pair.name.startswith(f"{pair.group}/") for pair in pairs)
     # Without the boats the same cats are drawn.
     for path in (tmp_path / "annotations" / "boat").iterdir():
         path.unlink()
     again = benchmark.open(tmp_path)
-    assert [e.name for e in again] == [e.name for e in entries if e.group == "cat"]
-    entry = again[0]
-    prepared = benchmark.preparation.apply(entry.data.read(entry.index)).sample
+    assert [e.name for e in again] == [e.name for e in pairs if e.group == "cat"]
+    pair = again[0]
+    prepared = benchmark.preparation.apply(pair.data.read(pair.index)).sample
     assert prepared.image0.shape == (3, 108, 160)
     assert prepared.pck_length == pytest.approx(160, abs=0.5)
 
@@ -132,9 +132,9 @@ def test_flowweb_counts_sets_of_a_class_together(tmp_path: Path) -> None:
             write_grey(tmp_path / folder / f"{number}.jpg", 30, 25)
             values = {"keypts": np.full((2, 12), 4.0), "keypts_status": np.ones((1, 12), np.uint8)}
             write_mat(tmp_path / folder / f"{number}.mat", values)
-    entries = find_benchmark("flowweb").open(tmp_path)
-    assert Counter(entry.group for entry in entries) == {"car": 2, "bus": 1}  # two test images a set
-    assert entries[0].name == "bus_set_1/8--bus_set_1/9"
+    pairs = find_benchmark("flowweb").open(tmp_path)
+    assert Counter(pair.group for pair in pairs) == {"car": 2, "bus": 1}  # two test images a set
+    assert pairs[0].name == "bus_set_1/8--bus_set_1/9"
     assert find_benchmark("flowweb").main_limit == 0.05
 
 
@@ -148,8 +148,8 @@ def test_pf_pascal_needs_its_table(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"test_pairs\.csv"):
         find_benchmark("pf-pascal").open(tmp_path)
     write_text(tmp_path / "test_pairs.csv", "source,target,class", "2008_01.jpg,2008_02.jpg,3")
-    (entry,) = find_benchmark("pf-pascal").open(tmp_path)
-    assert (entry.group, entry.name) == ("bird", "bird/2008_01--bird/2008_02")
+    (pair,) = find_benchmark("pf-pascal").open(tmp_path)
+    assert (pair.group, pair.name) == ("bird", "bird/2008_01--bird/2008_02")
     assert find_benchmark("pf-pascal").headline == "pair"
 
 
@@ -168,8 +168,8 @@ def test_spair_groups_by_class(tmp_path: Path) -> None:
         write_grey(tmp_path / "JPEGImages" / "dog" / f"{name}.jpg", 40, 50)
     write_text(tmp_path / "Layout" / "large" / "test.txt", pair)
     write_text(tmp_path / "PairAnnotation" / "test" / f"{pair}.json", json.dumps(values))
-    (entry,) = find_benchmark("spair").open(tmp_path)
-    assert (entry.group, entry.category) == ("dog", "dog")
+    (opened,) = find_benchmark("spair").open(tmp_path)
+    assert (opened.group, opened.category) == ("dog", "dog")
 
 
 def write_own(root: Path, *lines: str) -> Path:
@@ -183,19 +183,19 @@ def write_own(root: Path, *lines: str) -> Path:
 def test_own_pairs(tmp_path: Path) -> None:
     benchmark = find_benchmark("own")
     plain = write_own(tmp_path / "plain", "image0,image1,points", "a.png,b.png,points.csv")
-    (entry,) = benchmark.open(plain)
-    assert (entry.group, entry.name) == ("pairs", "a.png--b.png")
+    (pair,) = benchmark.open(plain)
+    assert (pair.group, pair.name) == ("pairs", "a.png--b.png")
     assert benchmark.adapt is not None
-    assert benchmark.adapt(benchmark, [entry]).unit == "px"
+    assert benchmark.adapt(benchmark, [pair]).unit == "px"
     split = write_own(
         tmp_path / "split",
         "image0,image1,points,class,split,pck_length",
         "a.png,b.png,points.csv,mug,train,20",
         "a.png,c.png,points.csv,mug,test,20",
     )
-    (entry,) = benchmark.open(split)
-    assert (entry.group, entry.name) == ("mug", "a.png--c.png")
-    adapted = benchmark.adapt(benchmark, [entry])
+    (pair,) = benchmark.open(split)
+    assert (pair.group, pair.name) == ("mug", "a.png--c.png")
+    adapted = benchmark.adapt(benchmark, [pair])
     assert (adapted.unit, adapted.limits, adapted.length) == (
         "alpha",
         (0.025, 0.05, 0.1),
@@ -211,9 +211,9 @@ def test_bundled_benchmarks_need_no_folder() -> None:
 
 
 def test_self_has_a_group_for_each_change() -> None:
-    entries = find_benchmark("self").open(Path())
-    assert {(e.axis, e.value) for e in entries} >= {("rotation", 45.0), ("scale", 2.0)}
-    assert len({e.group for e in entries}) * len({e.category for e in entries}) == len(entries)
+    pairs = find_benchmark("self").open(Path())
+    assert {(e.axis, e.value) for e in pairs} >= {("rotation", 45.0), ("scale", 2.0)}
+    assert len({e.group for e in pairs}) * len({e.category for e in pairs}) == len(pairs)
 
 
 def test_names_are_unique(data_folder: Path) -> None:
@@ -230,9 +230,9 @@ def test_names_are_unique(data_folder: Path) -> None:
     }
     counts = {}
     for name, folder in folders.items():
-        entries = find_benchmark(name).open(data_folder / folder)
-        assert len({entry.name for entry in entries}) == len(entries)
-        counts[name] = len(entries)
+        pairs = find_benchmark(name).open(data_folder / folder)
+        assert len({pair.name for pair in pairs}) == len(pairs)
+        counts[name] = len(pairs)
     assert counts == {
         "hpatches": 245,
         "flow": 12,
@@ -247,10 +247,10 @@ def test_names_are_unique(data_folder: Path) -> None:
 
 
 def test_rows_are_drawn_by_the_seed() -> None:
-    rows = draw_rows(100, 10)
-    assert rows == sorted(set(rows)) == draw_rows(100, 10)
-    assert rows != draw_rows(100, 10, seed=1)
-    assert draw_rows(3, 10) == [0, 1, 2]
+    rows = sample_rows(100, 10)
+    assert rows == sorted(set(rows)) == sample_rows(100, 10)
+    assert rows != sample_rows(100, 10, seed=1)
+    assert sample_rows(3, 10) == [0, 1, 2]
 
 
 def test_cub_list_is_the_drawn_one(data_folder: Path) -> None:

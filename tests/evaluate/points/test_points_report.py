@@ -1,4 +1,4 @@
-"""Tables, protocol and curves of runs that ask for points, from figures made by hand; and whole runs."""
+"""Tables, protocol and curves of runs on given points, from synthetic scores; and whole runs."""
 
 import io
 import json
@@ -12,30 +12,38 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from support.evaluation_cases import make_method, write_sequence
+from ucn.data.bundled import Motorcycle
 from ucn.errors import DataError
-from ucn.evaluate.core import plots
-from ucn.evaluate.core.bundled import Motorcycle
-from ucn.evaluate.core.methods import LoadedMethods, Method
-from ucn.evaluate.core.plots import choose_style, draw_curves
+from ucn.evaluate.core.pairs import BenchmarkPair
+from ucn.evaluate.core.plots import choose_style
+from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.core.report import to_dict, write_latex, write_markdown
-from ucn.evaluate.points.benchmarks import Entry, find_benchmark
+from ucn.evaluate.points import report as points_report
+from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.evaluate.points.predictions import PairPrediction, Predictions
-from ucn.evaluate.points.report import PointsRun, build_report, describe_protocol, tabulate
-from ucn.evaluate.points.run import RunSettings, run_benchmark
-from ucn.evaluate.points.scoring import Cost, Curve, Figure, Scores
+from ucn.evaluate.points.report import (
+    PointsRun,
+    build_report,
+    describe_protocol,
+    plot_curves,
+    run_benchmark,
+    tabulate,
+)
+from ucn.evaluate.points.scoring import Cost, Curve, Results, Score
+from ucn.features.method import DenseMethod, LoadedMethods
 
 GROUPS = ("viewpoint", "all")
 
 
-def make_figure(method: str, use: bool, group: str, limit: float, share: float) -> Figure:
-    return Figure(method, use, group, "", 0.0, limit, share, 0.5, 0.25, 0.1, 0.9, 2.5, 1.5, 1.0, 3, 120)
+def make_score(method: str, use: bool, group: str, limit: float, share: float) -> Score:
+    return Score(method, use, group, "", 0.0, limit, share, 0.5, 0.25, 0.1, 0.9, 2.5, 1.5, 1.0, 3, 120)
 
 
 def make_scores(
     names: tuple[str, ...], groups: tuple[str, ...] = GROUPS, limits: tuple[float, ...] = (3.0, 5.0, 10.0)
-) -> Scores:
+) -> Results:
     figures = tuple(
-        make_figure(method, use, group, limit, limit / 100 + 0.5 * use + 0.1 * (group == "all"))
+        make_score(method, use, group, limit, limit / 100 + 0.5 * use + 0.1 * (group == "all"))
         for method in names
         for use in (True, False)
         for group in groups
@@ -48,26 +56,23 @@ def make_scores(
         for group in groups
     )
     costs = tuple(Cost(name, math.nan if name == "bad" else 0.25, 0.1) for name in names)
-    return Scores(figures, curves, costs)
+    return Results(figures, curves, costs)
 
 
-def make_run(benchmark: str = "hpatches", methods: tuple[Method, ...] = ()) -> PointsRun:
+def make_run(benchmark: str = "hpatches", methods: tuple[DenseMethod, ...] = ()) -> PointsRun:
     methods = methods or (make_method("good"), make_method("bad"))
     chosen = find_benchmark(benchmark)
     points = np.zeros((40, 2), np.float32)
-    pair = PairPrediction(Entry(Motorcycle(), 0, "", "", ""), points, points, math.nan, (), ())
+    pair = PairPrediction(BenchmarkPair(Motorcycle(), 0, "", "", ""), points, points, math.nan, (), ())
+    results = make_scores(tuple(method.name for method in methods), limits=chosen.limits)
     return PointsRun(
         benchmark=chosen,
-        command="ucn evaluate hpatches --data DIR",
+        settings=RunSettings(Path(), seed=4, command="ucn evaluate hpatches --data DIR"),
         methods=methods,
         skipped={"xfeat": "not here"},
-        scores=make_scores(tuple(method.name for method in methods), limits=chosen.limits),
+        results=results,
         predictions=Predictions((), (pair,) * 3, "0123456789abcdef" * 4),
-        pair_count=245,
-        point_count=120,
-        seed=4,
-        versions={"torch": "9"},
-        device="two hands",
+        identity={"headline": "per_point", "pairs": 3, "pairs_of_benchmark": 245},
     )
 
 
@@ -89,7 +94,7 @@ def test_one_pair_has_no_interval() -> None:
     run = make_run()
     single = replace(
         run,
-        scores=replace(run.scores, figures=tuple(replace(f, pairs=1) for f in run.scores.figures)),
+        results=replace(run.results, scores=tuple(replace(f, pairs=1) for f in run.results.scores)),
         predictions=replace(run.predictions, pairs=run.predictions.pairs[:1]),
     )
     averages = tabulate(single)[-1]
@@ -111,7 +116,7 @@ def test_headline_chooses_the_average() -> None:
 def test_very_many_groups_show_one_limit() -> None:
     run = make_run("pf-willow")
     groups = tuple(f"class {number}" for number in range(9))
-    crowded = replace(run, scores=make_scores(("good", "bad"), groups, run.benchmark.limits))
+    crowded = replace(run, results=make_scores(("good", "bad"), groups, run.benchmark.limits))
     table = tabulate(crowded)[0]
     assert table.header == ("method", *groups)
     assert table.title.startswith("PCK@α=0.15, ")
@@ -144,7 +149,7 @@ def test_protocol_says_what_was_done() -> None:
     for words in (
         "3 pairs of 245, evenly spread (--limit), 120 points",
         "fit into 640 × 480",
-        "drawn at random by seed 4",
+        "sampled by seed 4",
         "sha256 0123456789abcdef)",
         "no mutual check",
         "at most T pixels",
@@ -152,10 +157,17 @@ def test_protocol_says_what_was_done() -> None:
     ):
         assert words in text
     assert "processes" not in text
-    whole = replace(make_run(), pair_count=3, jobs=4)
+    run = make_run()
+    whole = replace(
+        run,
+        settings=replace(run.settings, jobs=4),
+        identity={**run.identity, "pairs_of_benchmark": 3},
+    )
     assert "--limit" not in "\n".join(describe_protocol(whole))
     assert "4 processes shared" in "\n".join(describe_protocol(whole))
-    assert "α·L from the truth; L is the diagonal of image 1" in "\n".join(describe_protocol(make_run("cub")))
+    assert "α·L from the ground truth; L is the diagonal of image 1" in "\n".join(
+        describe_protocol(make_run("cub"))
+    )
 
 
 def test_report_has_all_figures() -> None:
@@ -170,8 +182,8 @@ def test_report_has_all_figures() -> None:
         assert "nan" not in page.lower()
 
 
-def _width(scores: Scores) -> int:
-    plot = draw_curves(find_benchmark("hpatches"), scores)
+def _width(scores: Results) -> int:
+    plot = plot_curves(find_benchmark("hpatches"), scores)
     with PIL.Image.open(io.BytesIO(plot.png)) as picture:
         assert picture.format == "PNG"
         return picture.width
@@ -181,9 +193,9 @@ def test_picture_has_a_panel_for_each_group() -> None:
     scores = make_scores(("good", "bad"))
     one = tuple(curve for curve in scores.curves if curve.group == "all")
     assert _width(replace(scores, curves=one)) < 0.7 * _width(scores)
-    plot = draw_curves(find_benchmark("hpatches"), scores)
+    plot = plot_curves(find_benchmark("hpatches"), scores)
     assert b"<svg" in plot.svg
-    assert plot == draw_curves(find_benchmark("hpatches"), scores)
+    assert plot == plot_curves(find_benchmark("hpatches"), scores)
 
 
 def test_styles_are_all_different() -> None:
@@ -194,9 +206,9 @@ def test_styles_are_all_different() -> None:
 @pytest.mark.parametrize("groups", [("all",), tuple("abcdefg")])
 def test_legend_covers_nothing(count: int, groups: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Canvas] = []
-    monkeypatch.setattr(plots, "save_plot", lambda canvas, caption: drawn.append(canvas))
+    monkeypatch.setattr(points_report, "save_plot", lambda figure, caption: drawn.append(figure))
     names = tuple(f"trunk+sift-flow {number}" for number in range(count))
-    draw_curves(find_benchmark("hpatches"), make_scores(names, groups))
+    plot_curves(find_benchmark("hpatches"), make_scores(names, groups))
     (canvas,) = drawn
     canvas.draw_without_rendering()
     (legend,) = canvas.legends
@@ -215,20 +227,20 @@ def test_legend_covers_nothing(count: int, groups: tuple[str, ...], monkeypatch:
 def test_tables_and_picture_by_axis() -> None:
     run = make_run()
     figures = tuple(
-        replace(make_figure("good", True, f"scale {factor:g}×", 5.0, 1 / factor), axis="scale", value=factor)
+        replace(make_score("good", True, f"scale {factor:g}×", 5.0, 1 / factor), axis="scale", value=factor)
         for factor in (1.0, 2.0)
     )
     turned = replace(
         run,
         benchmark=find_benchmark("self"),
         methods=(make_method("good"),),
-        scores=Scores(figures, (), run.scores.costs[:1]),
+        results=Results(figures, (), run.results.costs[:1]),
     )
     (table,) = tabulate(turned)
     assert table.header == ("method", "1×", "2×")
     assert table.rows == (("good", "100.0", "50.0"),)
     assert table.title.startswith("PCK@5 by scale")
-    assert draw_curves(turned.benchmark, turned.scores).png.startswith(b"\x89PNG")
+    assert plot_curves(turned.benchmark, turned.results).png.startswith(b"\x89PNG")
 
 
 @pytest.fixture
@@ -242,8 +254,8 @@ def test_run_from_data_to_report(folder: Path, tmp_path: Path) -> None:
     loaded = LoadedMethods([make_method()], {"xfeat": "not here"})
     settings = RunSettings(tmp_path / "cache", limit=2, command="ucn evaluate")
     run = run_benchmark(find_benchmark("hpatches"), folder, loaded, settings)
-    assert (len(run.predictions.pairs), run.pair_count, run.point_count) == (2, 10, 2000)
-    refined = {f.group: f.per_point for f in run.scores.figures if f.use_refinement and f.limit == 10}
+    assert (len(run.predictions.pairs), run.identity["pairs_of_benchmark"], run.point_count) == (2, 10, 2000)
+    refined = {f.group: f.per_point for f in run.results.scores if f.use_refinement and f.limit == 10}
     assert set(refined) == {"viewpoint", "illumination", "all"}
     assert refined["all"] > 0.9  # ten times enlarged: 10 px here are one in the file
     assert build_report(run).skipped == {"xfeat": "not here"}
@@ -251,10 +263,10 @@ def test_run_from_data_to_report(folder: Path, tmp_path: Path) -> None:
 
 def test_nothing_to_measure(folder: Path, tmp_path: Path) -> None:
     settings = RunSettings(tmp_path / "cache")
-    with pytest.raises(DataError, match="no method can be measured: xfeat: not here"):
+    with pytest.raises(DataError, match="no method can be evaluated: xfeat: not here"):
         run_benchmark(find_benchmark("hpatches"), folder, LoadedMethods([], {"xfeat": "not here"}), settings)
     for path in (folder / "i_one").glob("H_1_*"):
         path.write_text("1 0 500\n0 1 0\n0 0 1\n")  # beyond the image
     blind = replace(find_benchmark("hpatches"), open=lambda f: find_benchmark("hpatches").open(f)[5:])
-    with pytest.raises(DataError, match="no correspondences in the 5 pairs asked"):
+    with pytest.raises(DataError, match="no correspondences in the 5 pairs"):
         run_benchmark(blind, folder, LoadedMethods([make_method()]), settings)

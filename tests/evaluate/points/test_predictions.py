@@ -11,6 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from support.evaluation_cases import (
     SHIFT_XY,
@@ -21,40 +22,43 @@ from support.evaluation_cases import (
     write_sequence,
 )
 from ucn.errors import DataError
-from ucn.evaluate.core.methods import Method
-from ucn.evaluate.core.preparation import AS_THEY_ARE
+from ucn.evaluate.core.pairs import ORIGINAL_SIZE, BenchmarkPair
 from ucn.evaluate.points import predictions
-from ucn.evaluate.points.benchmarks import Benchmark, Entry, find_benchmark
-from ucn.evaluate.points.predictions import Predictions, draw_points, find_points, predict_pairs
+from ucn.evaluate.points.benchmarks import Benchmark, find_benchmark
+from ucn.evaluate.points.predictions import Predictions, find_points, predict_points, sample_points
+from ucn.features.method import DenseMethod
+from ucn.features.pair_matcher import Alignment, NearestNeighbours
+from ucn.paper.cell_flow import CellFlow
+from ucn.types import FeatureMap
 
-SMALL = replace(find_benchmark("hpatches"), preparation=AS_THEY_ARE, points=40)
+SMALL = replace(find_benchmark("hpatches"), preparation=ORIGINAL_SIZE, points=40)
 
 
 @pytest.fixture
-def entries(tmp_path: Path) -> list[Entry]:
+def pairs(tmp_path: Path) -> list[BenchmarkPair]:
     for name in ("i_one", "v_two"):
         write_sequence(tmp_path / "data", name)
     return SMALL.open(tmp_path / "data")
 
 
 def run(
-    entries: list[Entry],
+    pairs: list[BenchmarkPair],
     cache: Path,
-    methods: Sequence[Method] | None = None,
+    methods: Sequence[DenseMethod] | None = None,
     benchmark: Benchmark = SMALL,
     chosen: Sequence[int] = (0, 1, 5),
     seed: int = 0,
     module: ModuleType = predictions,
 ) -> Predictions:
     methods = methods or [make_method()]
-    result = module.predict_pairs(benchmark, entries, list(chosen), methods, cache, seed=seed)
+    result = module.predict_points(benchmark, pairs, list(chosen), methods, cache, seed=seed)
     assert isinstance(result.pairs, tuple)
     return result  # type: ignore[no-any-return]
 
 
-def check_shift(entries: list[Entry], cache: Path, module: ModuleType = predictions) -> None:
+def check_shift(pairs: list[BenchmarkPair], cache: Path, module: ModuleType = predictions) -> None:
     """Both variants find the shifted places, and truth is told in image 1."""
-    found = run(entries, cache, module=module)
+    found = run(pairs, cache, module=module)
     assert [variant.use_refinement for variant in found.variants] == [True, False]
     for pair in found.pairs:
         assert pair.points1.shape == (40, 2)
@@ -63,27 +67,30 @@ def check_shift(entries: list[Entry], cache: Path, module: ModuleType = predicti
         # Beyond the outermost centres the outermost cell answers, so those are left out.
         inner = ((pair.points1 >= (10, 6)) & (pair.points1 <= (61, 45))).all(axis=1)
         assert inner.sum() > 20
-        refined, on_cells = (np.abs(points - pair.points1)[inner] for points in pair.found)
+        refined, on_cells = (np.abs(points - pair.points1)[inner] for points in pair.predicted)
         assert refined.max() < 0.3
         assert 1 < on_cells.max() <= 3.1
 
 
-def test_both_variants_find_the_shift(entries: list[Entry], tmp_path: Path) -> None:
-    check_shift(entries, tmp_path / "cache")
+def test_both_variants_find_the_shift(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
+    check_shift(pairs, tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"points1": shown.points1.numpy()', '"points1": shown.points0.numpy()'),
-        ("features[0], features[1], shown.points0", "features[1], features[0], shown.points0"),
-        ("features[0], features[1], shown.points0", "features[0], features[1], shown.points1"),
-        ("variant.use_refinement\n            )", "not variant.use_refinement\n            )"),
+        ('"points1": sample.points1.numpy()', '"points1": sample.points0.numpy()'),
+        ("features[0],\n                    features[1],", "features[1],\n                    features[0],"),
+        ("prepared.sample.points0,", "prepared.sample.points1,"),
+        (
+            "variant.use_refinement,\n                    matcher",
+            "not variant.use_refinement,\n                    matcher",
+        ),
     ],
     ids=["truth of the other view", "views swapped", "points of the other view", "refinement swapped"],
 )
 def test_swapped_views_are_noticed(
-    entries: list[Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+    pairs: list[BenchmarkPair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
     source = inspect.getsource(predictions)
     assert source.count(old) == 1, f"predictions.py no longer has one '{old}'"
@@ -91,32 +98,32 @@ def test_swapped_views_are_noticed(
     monkeypatch.setitem(sys.modules, broken.__name__, broken)  # dataclasses look their module up
     exec(compile(source.replace(old, new), "predictions with a fault", "exec"), broken.__dict__)
     with pytest.raises(AssertionError):
-        check_shift(entries, tmp_path / "cache", broken)
+        check_shift(pairs, tmp_path / "cache", broken)
 
 
-def test_each_image_is_described_once(entries: list[Entry], tmp_path: Path) -> None:
+def test_each_image_is_described_once(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
     extractor = ColourExtractor()
-    found = run(entries, tmp_path, [make_method(extractor=extractor)], chosen=range(10))
+    found = run(pairs, tmp_path, [make_method(extractor=extractor)], chosen=range(10))
     # Image 1 of both sequences is the same picture, and so are all the others.
     assert extractor.calls == 2
     described = [pair.seconds[0][1] + pair.seconds[1][1] for pair in found.pairs]
     assert described == [2, *[0] * 9]
 
 
-def test_a_second_run_predicts_nothing(entries: list[Entry], tmp_path: Path) -> None:
-    first = run(entries, tmp_path)
+def test_a_second_run_predicts_nothing(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
+    first = run(pairs, tmp_path)
     extractor = ColourExtractor()
-    again = run(entries, tmp_path, [make_method(extractor=extractor)])
+    again = run(pairs, tmp_path, [make_method(extractor=extractor)])
     assert extractor.calls == 0
     assert again.points_sha256 == first.points_sha256
     for one, other in zip(first.pairs, again.pairs, strict=True):
-        assert np.array_equal(one.found[0], other.found[0])
-        assert np.array_equal(one.found[1], other.found[1])
-    run(entries, tmp_path, [make_method(extractor=extractor)], chosen=(0, 1, 2, 5))
+        assert np.array_equal(one.predicted[0], other.predicted[0])
+        assert np.array_equal(one.predicted[1], other.predicted[1])
+    run(pairs, tmp_path, [make_method(extractor=extractor)], chosen=(0, 1, 2, 5))
     assert extractor.calls == 2
 
 
-def test_an_interrupted_run_goes_on(entries: list[Entry], tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
     class Interrupt(ColourExtractor):
         def extract(self, image: object) -> object:  # type: ignore[override]
             if self.calls == 2:
@@ -125,19 +132,21 @@ def test_an_interrupted_run_goes_on(entries: list[Entry], tmp_path: Path) -> Non
 
     write_ramp(tmp_path / "data" / "v_two" / "6.png", (8, 5))  # a third picture
     with pytest.raises(KeyboardInterrupt):
-        run(entries, tmp_path / "cache", [make_method(extractor=Interrupt())], chosen=range(10))
+        run(pairs, tmp_path / "cache", [make_method(extractor=Interrupt())], chosen=range(10))
     kept = list((tmp_path / "cache" / "hpatches").glob("colour-refined-*/*.npz"))
     assert len(kept) == 1
     extractor = ColourExtractor()
-    found = run(entries, tmp_path / "cache", [make_method(extractor=extractor)], chosen=range(10))
+    found = run(pairs, tmp_path / "cache", [make_method(extractor=extractor)], chosen=range(10))
     assert len(found.pairs) == 10
     # The first four pairs were kept: what is left are the third picture and the two others.
     assert extractor.calls == 3
 
 
 @pytest.mark.parametrize("what", ["seed", "points", "file", "method"])
-def test_what_a_prediction_depends_on_is_in_its_key(entries: list[Entry], tmp_path: Path, what: str) -> None:
-    run(entries, tmp_path / "cache")
+def test_what_a_prediction_depends_on_is_in_its_key(
+    pairs: list[BenchmarkPair], tmp_path: Path, what: str
+) -> None:
+    run(pairs, tmp_path / "cache")
     extractor = ColourExtractor()
     method, benchmark, seed = make_method(extractor=extractor), SMALL, 0
     if what == "seed":
@@ -149,7 +158,7 @@ def test_what_a_prediction_depends_on_is_in_its_key(entries: list[Entry], tmp_pa
     else:
         with (tmp_path / "data" / "i_one" / "H_1_2").open("a") as file:
             file.write("\n")
-    run(entries, tmp_path / "cache", [method], benchmark, seed=seed)
+    run(pairs, tmp_path / "cache", [method], benchmark, seed=seed)
     assert extractor.calls == 2
 
 
@@ -172,24 +181,24 @@ def test_edited_points_of_ones_own_are_asked_anew(tmp_path: Path, is_lines: bool
     assert asked == [[[9, 9]], [[8, 8]]]
 
 
-def test_predictions_of_other_weights_are_refused(entries: list[Entry], tmp_path: Path) -> None:
-    run(entries, tmp_path)
+def test_predictions_of_other_weights_are_refused(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
+    run(pairs, tmp_path)
     (folder,) = (tmp_path / "hpatches").glob("colour-refined-*")
     key = json.loads((folder / "key.json").read_text())
     assert key["method"] == {"made up": "colour"}
     (folder / "key.json").write_text(json.dumps({**key, "method": {"ucn": "ab" * 32}}))
     with pytest.raises(DataError, match=r'another key, .*"abab.* expected .*"made up"'):
-        run(entries, tmp_path)
+        run(pairs, tmp_path)
 
 
 def test_points_depend_on_seed_and_name_alone() -> None:
-    rows = draw_points(1000, 20, 0, "v_wall/1-2")
-    assert rows.tolist() == draw_points(1000, 20, 0, "v_wall/1-2").tolist()
+    rows = sample_points(1000, 20, 0, "v_wall/1-2")
+    assert rows.tolist() == sample_points(1000, 20, 0, "v_wall/1-2").tolist()
     assert len(set(rows.tolist())) == 20
-    assert rows.tolist() != draw_points(1000, 20, 1, "v_wall/1-2").tolist()
-    assert rows.tolist() != draw_points(1000, 20, 0, "v_wall/1-3").tolist()
-    assert len(draw_points(7, 20, 0, "")) == 7
-    assert len(draw_points(0, 20, 0, "")) == 0
+    assert rows.tolist() != sample_points(1000, 20, 1, "v_wall/1-2").tolist()
+    assert rows.tolist() != sample_points(1000, 20, 0, "v_wall/1-3").tolist()
+    assert len(sample_points(7, 20, 0, "")) == 7
+    assert len(sample_points(0, 20, 0, "")) == 0
 
 
 def test_padding_cannot_match() -> None:
@@ -203,19 +212,60 @@ def test_padding_cannot_match() -> None:
     assert np.isnan(nothing.numpy()).all()
 
 
-def test_all_points_are_asked_where_no_number_is_given(entries: list[Entry], tmp_path: Path) -> None:
-    found = run(entries, tmp_path, benchmark=replace(SMALL, points=None), chosen=[0])
+def test_all_points_are_asked_where_no_number_is_given(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
+    found = run(pairs, tmp_path, benchmark=replace(SMALL, points=None), chosen=[0])
     assert len(found.pairs[0].points1) == (64 - SHIFT_XY[0]) * (48 - SHIFT_XY[1])
 
 
-def test_progress(entries: list[Entry], tmp_path: Path) -> None:
+def test_progress(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    predict_pairs(
+    predict_points(
         SMALL,
-        entries,
+        pairs,
         [3, 4],
         [make_method()],
         tmp_path,
         progress=lambda done, total: seen.append((done, total)),
     )
     assert seen == [(1, 2), (2, 2)]
+
+
+class CountingMatcher:
+    """Finds the same cell again, and counts how often it is asked to align.
+
+    Attributes:
+        calls: so often.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
+        self.calls += 1
+        return CellFlow(map0, map1, torch.zeros(*map0.grid_hw, 2, dtype=torch.int64), is_allowed1)
+
+
+def test_pairs_are_aligned_once(tmp_path: Path) -> None:
+    write_sequence(tmp_path / "data", "v_one")
+    benchmark = replace(find_benchmark("hpatches"), preparation=ORIGINAL_SIZE, points=20)
+    pairs = benchmark.open(tmp_path / "data")
+    matcher = CountingMatcher()
+    method = replace(make_method("still"), matcher=matcher)
+    found = predict_points(benchmark, pairs, [0, 1], [method], tmp_path / "cache")
+    assert matcher.calls == 2  # of two pairs, each in two variants
+    refined, on_cells = found.pairs[0].predicted
+    assert not np.array_equal(refined, on_cells)
+    points0 = found.pairs[0].points1 - (8, 4)
+    assert np.allclose(on_cells, points0)  # it moves nothing
+    assert all(seconds[2] > 0 for pair in found.pairs for seconds in pair.seconds)
+
+
+def test_a_kept_alignment_counts_its_time() -> None:
+    aligner = predictions._LastAlignment(NearestNeighbours())
+    map0, map1 = (ColourExtractor().extract(torch.rand(3, 40, 48)).map for _ in range(2))
+    first = aligner.align(map0, map1)
+    assert aligner.saved_seconds == 0
+    assert aligner.align(map0, map1) is first
+    assert aligner.saved_seconds > 0
+    assert aligner.align(map1, map0) is not first
+    assert aligner.saved_seconds == 0

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from support.evaluation_cases import make_method
+from ucn.data.bundled import Motorcycle
 from ucn.errors import DataError
-from ucn.evaluate.core.bundled import Motorcycle
+from ucn.evaluate.core.pairs import BenchmarkPair
 from ucn.evaluate.points import scoring
-from ucn.evaluate.points.benchmarks import Entry, find_benchmark
+from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.evaluate.points.predictions import PairPrediction, Predictions, Variant
-from ucn.evaluate.points.scoring import Figure, Scores
+from ucn.evaluate.points.scoring import Results, Score
 from ucn.types import FloatArray
 
 HPATCHES, CUB, SELF = (find_benchmark(name) for name in ("hpatches", "cub", "self"))
@@ -29,22 +30,22 @@ def make_pair(
     """A pair whose points were missed by so many pixels to the right; NaN: not found."""
     truth = np.stack([np.arange(len(misses)), np.full(len(misses), 7)], axis=-1).astype(np.float32)
     found = truth + np.stack([misses, np.zeros(len(misses))], axis=-1).astype(np.float32)
-    entry = Entry(Motorcycle(), 0, group + category, group, category, "scale" if value else "", value)
+    pair = BenchmarkPair(Motorcycle(), 0, group + category, group, category, "scale" if value else "", value)
     seconds: FloatArray = np.array([1.0, 2.0, 0.5], np.float32)
-    return PairPrediction(entry, truth, truth, length, (found, found + 100), (seconds, seconds * 0))
+    return PairPrediction(pair, truth, truth, length, (found, found + 100), (seconds, seconds * 0))
 
 
-def score(benchmark_name: str, *pairs: PairPrediction, module: ModuleType = scoring) -> Scores:
+def score(benchmark_name: str, *pairs: PairPrediction, module: ModuleType = scoring) -> Results:
     method = make_method()
     predictions = Predictions((Variant(method, True), Variant(method, False)), pairs, "ab" * 32)
     return module.score_predictions(find_benchmark(benchmark_name), predictions)  # type: ignore[no-any-return]
 
 
-def find(scores: Scores, group: str, limit: float, use_refinement: bool = True) -> Figure:
-    (figure,) = [
-        f for f in scores.figures if (f.group, f.limit, f.use_refinement) == (group, limit, use_refinement)
+def find(scores: Results, group: str, limit: float, use_refinement: bool = True) -> Score:
+    (score_,) = [
+        f for f in scores.scores if (f.group, f.limit, f.use_refinement) == (group, limit, use_refinement)
     ]
-    return figure
+    return score_
 
 
 def check_pixels(module: ModuleType) -> None:
@@ -57,19 +58,19 @@ def check_pixels(module: ModuleType) -> None:
         make_pair("illumination", "i_c", [5.0, 4.0]),
         module=module,
     )
-    figure = find(scores, "viewpoint", 3.0)
+    score_ = find(scores, "viewpoint", 3.0)
     # Points: 2 of 6. Pairs: 1/4, 1 and 0. Classes: 1/4 and 1/2.
-    assert (figure.per_point, figure.per_pair, figure.per_class) == pytest.approx((2 / 6, 5 / 12, 3 / 8))
-    assert (figure.pairs, figure.points) == (3, 6)
-    assert figure.mean_error == pytest.approx((3 + 3.01 + 20 + 0 + 9) / 5)
-    assert figure.found == pytest.approx(5 / 6)
-    assert figure.median_error == pytest.approx((3.01 + 9) / 2)
-    assert figure.low <= figure.per_point <= figure.high
+    assert (score_.per_point, score_.per_pair, score_.per_class) == pytest.approx((2 / 6, 5 / 12, 3 / 8))
+    assert (score_.pairs, score_.points) == (3, 6)
+    assert score_.mean_error == pytest.approx((3 + 3.01 + 20 + 0 + 9) / 5)
+    assert score_.found == pytest.approx(5 / 6)
+    assert score_.median_error == pytest.approx((3.01 + 9) / 2)
+    assert score_.low <= score_.per_point <= score_.high
     assert find(scores, "illumination", 5.0).per_point == 1
     assert find(scores, "illumination", 3.0).per_point == 0
     assert find(scores, "all", 5.0).per_point == pytest.approx(5 / 8)
     assert find(scores, "all", 10.0, use_refinement=False).per_point == 0
-    assert [f.group for f in scores.figures[::3]] == ["viewpoint", "illumination", "all"] * 2
+    assert [f.group for f in scores.scores[::3]] == ["viewpoint", "illumination", "all"] * 2
 
 
 def check_alpha(module: ModuleType) -> None:
@@ -106,9 +107,9 @@ MUTATIONS = {
         'average(right, counts, classes, over="class")',
         'average(right, counts, over="pair")',
     ),
-    "one class for all": ("pairs[row].entry.category", "pairs[row].entry.axis"),
-    "groups for classes": ("pairs[row].entry.category", "pairs[row].entry.group"),
-    "the other variant": ("point_errors(pair.found[number]", "point_errors(pair.found[-1 - number]"),
+    "one class for all": ("pairs[row].pair.category", "pairs[row].pair.axis"),
+    "groups for classes": ("pairs[row].pair.category", "pairs[row].pair.group"),
+    "the other variant": ("point_errors(pair.predicted[number]", "point_errors(pair.predicted[-1 - number]"),
     "all pairs for each group": (
         "errors = [measured.errors[row] for row in group.rows]",
         "errors = measured.errors",
@@ -145,7 +146,7 @@ def test_a_pair_without_a_length_is_named() -> None:
 
 
 def test_one_group_has_no_other_of_all() -> None:
-    assert {f.group for f in score("cub", make_pair("birds", "owl", [1.0], 9.0)).figures} == {"birds"}
+    assert {f.group for f in score("cub", make_pair("birds", "owl", [1.0], 9.0)).scores} == {"birds"}
 
 
 def test_groups_on_an_axis() -> None:
@@ -153,7 +154,7 @@ def test_groups_on_an_axis() -> None:
         make_pair(f"scale {factor}×", "photo", [float(factor)], value=factor) for factor in (1.0, 2.0, 8.0)
     ]
     scores = score("self", *pairs)
-    assert [(f.axis, f.value, f.per_point) for f in scores.figures if f.use_refinement] == [
+    assert [(f.axis, f.value, f.per_point) for f in scores.scores if f.use_refinement] == [
         ("scale", 1.0, 1.0),
         ("scale", 2.0, 1.0),
         ("scale", 8.0, 0.0),
@@ -163,8 +164,8 @@ def test_groups_on_an_axis() -> None:
 
 def test_pairs_without_points() -> None:
     scores = score("hpatches", make_pair("viewpoint", "v_a", []), make_pair("viewpoint", "v_b", [1.0]))
-    figure = find(scores, "viewpoint", 3.0)
-    assert (figure.per_point, figure.per_pair, figure.pairs, figure.points) == (1, 1, 1, 1)
+    score_ = find(scores, "viewpoint", 3.0)
+    assert (score_.per_point, score_.per_pair, score_.pairs, score_.points) == (1, 1, 1, 1)
     empty = score("hpatches", make_pair("viewpoint", "v_a", []))
     assert math.isnan(find(empty, "viewpoint", 3.0).per_point)
 
@@ -180,6 +181,6 @@ def test_costs() -> None:
 
 
 def test_length_of_cub_is_of_image_1(data_folder: Path) -> None:
-    entry = CUB.open(data_folder / "cub")[0]
-    sample = entry.data.read(entry.index)
+    pair = CUB.open(data_folder / "cub")[0]
+    sample = pair.data.read(pair.index)
     assert sample.pck_length == pytest.approx(math.hypot(*sample.image1.shape[-2:]))

@@ -9,19 +9,19 @@ import PIL.Image
 import pytest
 
 from support.evaluation_cases import BlankExtractor, make_method, write_sequence
-from ucn.evaluate.core.methods import LoadedMethods
-from ucn.evaluate.core.preparation import AS_THEY_ARE
+from ucn.evaluate.core.pairs import ORIGINAL_SIZE
+from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.points import sheet
 from ucn.evaluate.points.benchmarks import find_benchmark
-from ucn.evaluate.points.report import PointsRun
-from ucn.evaluate.points.run import RunSettings, run_benchmark
-from ucn.viz.colours import Picture
+from ucn.evaluate.points.report import PointsRun, run_benchmark
+from ucn.features.method import LoadedMethods
+from ucn.viz.colours import ImageArray
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> PointsRun:
     write_sequence(tmp_path / "data", "v_one")
-    benchmark = replace(find_benchmark("hpatches"), preparation=AS_THEY_ARE, points=5)
+    benchmark = replace(find_benchmark("hpatches"), preparation=ORIGINAL_SIZE, points=5)
     loaded = LoadedMethods([make_method(), make_method("blank", BlankExtractor())])
     return run_benchmark(benchmark, tmp_path / "data", loaded, RunSettings(tmp_path / "cache"))
 
@@ -29,14 +29,14 @@ def run(tmp_path: Path) -> PointsRun:
 def test_rows_and_columns(run: PointsRun, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def compose(names: list[str], rows: list[list[Picture]], caption: str) -> PIL.Image.Image:
+    def compose(names: list[str], rows: list[list[ImageArray]], caption: str) -> PIL.Image.Image:
         seen.append((names, [len(row) for row in rows], caption))
         return PIL.Image.fromarray(rows[0][0])
 
     monkeypatch.setattr(sheet, "compose_sheet", compose)
     sheet.draw_sheet(run, 3)
     ((names, lengths, caption),) = seen
-    assert names == ["query", "truth", "colour", "blank"]
+    assert names == ["query", "ground truth", "colour", "blank"]
     assert lengths == [4, 4, 4]
     assert "filled within 10 px" in caption
 
@@ -47,7 +47,7 @@ def test_right_points_are_filled_and_others_hollow(run: PointsRun, monkeypatch: 
     pair = run.predictions.pairs[0]
     lost = pair.points1.copy()
     lost[0], lost[1] = np.nan, lost[1] + 50
-    changed = replace(pair, found=(lost, *pair.found[1:]))
+    changed = replace(pair, predicted=(lost, *pair.predicted[1:]))
     sheet.draw_sheet(replace(run, predictions=replace(run.predictions, pairs=(changed,))), 1)
     assert filled[:10] == [True] * 10  # query and truth
     assert filled[10:14] == [False, True, True, True]  # the first has no answer, the second a wrong one

@@ -12,12 +12,13 @@ from support.evaluation_cases import ColourExtractor, make_method
 from support.semantic_files import write_text
 from ucn.data.catalogue import open_data
 from ucn.errors import DataError
-from ucn.evaluate.core.benchmark_pairs import Entry, enter
-from ucn.evaluate.core.methods import LoadedMethods, load_methods
-from ucn.evaluate.core.preparation import AS_THEY_ARE, Preparation, Prepared
+from ucn.evaluate.core.pairs import ORIGINAL_SIZE, BenchmarkPair, Preparation, PreparedPair, group_pairs
 from ucn.evaluate.points.benchmarks import find_benchmark
-from ucn.evaluate.points.predictions import predict_pairs
-from ucn.evaluate.points.transfer import PartTransfer, bind_transfers, whole_box
+from ucn.evaluate.points.predictions import FinderMethod, predict_points
+from ucn.evaluate.points.transfer import PartTransfer, add_training_images, whole_box
+from ucn.features.method import LoadedMethods
+from ucn.paper.registry import METHODS
+from ucn.paper.transfer import UnboundTransfer
 
 RED, GREEN = (220, 30, 30), (30, 220, 30)
 # Name, split, colour of the bird, and its box x, y, width, height; the rest of each image is grey.
@@ -55,28 +56,30 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def open_entries(folder: Path) -> list[Entry]:
-    return enter(open_data("cub", folder, "test"), lambda _: "birds", lambda _: "bird")
+def open_entries(folder: Path) -> list[BenchmarkPair]:
+    return group_pairs(open_data("cub", folder, "test"), lambda _: "birds", lambda _: "bird")
 
 
 def bind(folder: Path, cache: Path, extractor: ColourExtractor | None = None) -> PartTransfer:
-    method = replace(make_method("nn-transfer", extractor or ColourExtractor()), is_transfer=True)
-    loaded = bind_transfers(LoadedMethods([method]), "cub", open_entries(folder), cache)
+    method = replace(make_method("nn-transfer", extractor or ColourExtractor()), matcher=UnboundTransfer())
+    loaded = add_training_images(LoadedMethods([method]), "cub", open_entries(folder), cache)
     assert not loaded.skipped
     assert loaded.methods[0].key["made up"] == "nn-transfer"
     assert len(loaded.methods[0].key["training"]) == 64
-    transfer = loaded.methods[0].answerer
-    assert isinstance(transfer, PartTransfer)
-    return transfer
+    (bound,) = loaded.methods
+    assert isinstance(bound, FinderMethod)
+    assert isinstance(bound.finder, PartTransfer)
+    assert not bound.is_nearest
+    return bound.finder
 
 
-def show(entry: Entry, preparation: Preparation = AS_THEY_ARE) -> Prepared:
-    return preparation.apply(entry.data.read(entry.index))
+def show(pair: BenchmarkPair, preparation: Preparation = ORIGINAL_SIZE) -> PreparedPair:
+    return preparation.apply(pair.data.read(pair.index))
 
 
 def test_parts_come_from_the_alike_bird_into_the_box(folder: Path, tmp_path: Path) -> None:
-    (entry,) = open_entries(folder)
-    found = bind(folder, tmp_path / "cache").find(entry, show(entry))
+    (pair,) = open_entries(folder)
+    found = bind(folder, tmp_path / "cache").find(pair, show(pair))
     # The asked bird is red. The red one's back lies at a quarter and a half of its box; its beak is hidden,
     # so that of the green one is taken, at a quarter of its box both ways. The asked box begins at (20, 10).
     back, beak = [19.5 + 60 / 4, 9.5 + 30 / 2], [19.5 + 60 / 4, 9.5 + 30 / 4]
@@ -84,16 +87,16 @@ def test_parts_come_from_the_alike_bird_into_the_box(folder: Path, tmp_path: Pat
 
 
 def test_answers_are_in_pixels_as_shown(folder: Path, tmp_path: Path) -> None:
-    (entry,) = open_entries(folder)
+    (pair,) = open_entries(folder)
     transfer = bind(folder, tmp_path / "cache")
-    plain = transfer.find(entry, show(entry))
-    half = transfer.find(entry, show(entry, Preparation(max_side=48)))
+    plain = transfer.find(pair, show(pair))
+    half = transfer.find(pair, show(pair, Preparation(max_side=48)))
     assert torch.allclose(half, (plain + 0.5) / 2 - 0.5)
     # On a canvas of 100 × 100 the image of 96 × 64 is enlarged and lies 16 or 17 pixels from the top.
-    prepared = show(entry, Preparation(canvas_hw=(100, 100)))
+    prepared = show(pair, Preparation(canvas_hw=(100, 100)))
     left, top, right, bottom = prepared.content1
     scale = torch.tensor([(right - left) / 96, (bottom - top) / 64])
-    on_canvas = transfer.find(entry, prepared)
+    on_canvas = transfer.find(pair, prepared)
     assert torch.allclose(on_canvas, (plain + 0.5) * scale - 0.5 + torch.tensor([left, top]), atol=1e-4)
 
 
@@ -103,43 +106,43 @@ def test_training_images_are_described_once(folder: Path, tmp_path: Path) -> Non
     bind(folder, tmp_path / "cache", second)
     assert (first.calls, second.calls) == (2, 0)
     seen: list[tuple[int, int]] = []
-    method = replace(make_method("nn-transfer", second), is_transfer=True)
-    entries, cache = open_entries(folder), tmp_path / "cache"
-    bind_transfers(LoadedMethods([method]), "cub", entries, cache, lambda *counts: seen.append(counts))
-    assert seen == [(1, 2), (2, 2)]
+    method = replace(make_method("nn-transfer", second), matcher=UnboundTransfer())
+    pairs, cache = open_entries(folder), tmp_path / "cache"
+    add_training_images(LoadedMethods([method]), "cub", pairs, cache, lambda *counts: seen.append(counts))
+    assert seen == [(2, 2)]
     write_text(folder / "parts" / "part_locs.txt", "1 1 20.5 39.5 1", *LOCATIONS[1:])
     bind(folder, tmp_path / "cache", second)
     assert second.calls == 2
 
 
 def test_predictions_of_a_transfer(folder: Path, tmp_path: Path) -> None:
-    method = replace(make_method("nn-transfer"), is_transfer=True)
-    entries = open_entries(folder)
-    (bound,) = bind_transfers(LoadedMethods([method]), "cub", entries, tmp_path).methods
+    method = replace(make_method("nn-transfer"), matcher=UnboundTransfer())
+    pairs = open_entries(folder)
+    (bound,) = add_training_images(LoadedMethods([method]), "cub", pairs, tmp_path).methods
     benchmark = find_benchmark("cub")
-    found = predict_pairs(benchmark, entries, [0], [bound], tmp_path)
-    refined, on_cells = found.pairs[0].found
+    found = predict_points(benchmark, pairs, [0], [bound], tmp_path)
+    refined, on_cells = found.pairs[0].predicted
     assert np.array_equal(refined, on_cells)
     assert refined.shape == (2, 2)
     assert found.pairs[0].seconds[0][1] == 1  # one image was described
 
 
 def test_benchmarks_without_training_images_or_names(folder: Path, tmp_path: Path) -> None:
-    method = replace(make_method("nn-transfer"), is_transfer=True)
+    method = replace(make_method("nn-transfer"), matcher=UnboundTransfer())
     other = make_method("colour")
-    entries = open_entries(folder)
-    willow = bind_transfers(LoadedMethods([method, other]), "pf-willow", entries, tmp_path)
+    pairs = open_entries(folder)
+    willow = add_training_images(LoadedMethods([method, other]), "pf-willow", pairs, tmp_path)
     assert [kept.name for kept in willow.methods] == ["colour"]
     assert willow.skipped == {"nn-transfer": "pf-willow has no training images to copy parts from"}
     assert (
         "no named parts"
-        in bind_transfers(LoadedMethods([method]), "mini", entries, tmp_path).skipped["nn-transfer"]
+        in add_training_images(LoadedMethods([method]), "mini", pairs, tmp_path).skipped["nn-transfer"]
     )
-    assert bind_transfers(LoadedMethods([other]), "mini", [], tmp_path).methods == [other]
-    (entry,) = entries
-    nameless = show(entry)
-    with pytest.raises(DataError, match="no named parts"):
-        bind(folder, tmp_path).find(entry, replace(nameless, sample=replace(nameless.sample, parts=None)))
+    assert add_training_images(LoadedMethods([other]), "mini", [], tmp_path).methods == [other]
+    (pair,) = pairs
+    nameless = show(pair)
+    with pytest.raises(DataError, match="not named parts"):
+        bind(folder, tmp_path).find(pair, replace(nameless, sample=replace(nameless.sample, parts=None)))
 
 
 def test_the_box_of_a_whole_image() -> None:
@@ -148,4 +151,4 @@ def test_the_box_of_a_whole_image() -> None:
 
 def test_the_method_needs_the_trunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCN_DATA", raising=False)
-    assert "--trunk" in load_methods(["nn-transfer"]).skipped["nn-transfer"]
+    assert "`MethodFiles.trunk`" in METHODS.load_dense(["nn-transfer"]).skipped["nn-transfer"]

@@ -1,4 +1,4 @@
-"""The benchmark of models: similarity, errors, scenes, and a run on a made-up scene in Strecha's layout."""
+"""The benchmark of models: similarity, errors, scenes, and a run on a synthetic scene in Strecha's layout."""
 
 import json
 import re
@@ -13,19 +13,21 @@ from typer.testing import CliRunner
 from support.scene_cases import HW, align_centres, make_scene
 from ucn.cli.app import app
 from ucn.errors import ConfigError, DataError, WeightsError
-from ucn.evaluate.core.methods import MethodFiles, list_methods
-from ucn.evaluate.reconstruction.methods import load_folder_method
 from ucn.evaluate.reconstruction.metrics import centre_errors, direction_errors, fit_similarity
-from ucn.evaluate.reconstruction.prediction import (
+from ucn.evaluate.reconstruction.predictions import (
     COLMAP_SIFT,
-    ReconstructionMethod,
     Scene,
     SceneModel,
     Variant,
+    build_settings,
     choose_variants,
     list_scenes,
 )
-from ucn.evaluate.reconstruction.report import load_reconstruction_methods, score_model
+from ucn.evaluate.reconstruction.report import load_reconstruction_methods
+from ucn.evaluate.reconstruction.scoring import score_model
+from ucn.features.method import MethodFiles, MethodInfo
+from ucn.folders.worker import OWN_DETECTOR
+from ucn.paper.registry import METHODS
 
 RNG = np.random.default_rng(0)
 REFUSED = {"nn-transfer", "siamese", "sift-flow", "dsp", "deepmatching"}
@@ -127,7 +129,7 @@ def make_model(count: int) -> SceneModel:
 
 class TestScores:
     scene = Scene("s", Path(), tuple("abcde"), np.eye(3), np.stack([np.eye(3)] * 5), TRUTH[:5])
-    variant = Variant(ReconstructionMethod("m", "title", {}), True, False)
+    variant = Variant(MethodInfo("m", "title", {}), True, False)
 
     def test_registered_ones_count(self) -> None:
         figure = score_model(self.scene, self.variant, make_model(4))
@@ -153,15 +155,21 @@ class TestScores:
 
 class TestMethods:
     def test_variants(self) -> None:
-        sift = load_folder_method("sift")
+        sift = METHODS.find_features("sift")
         methods = [
-            ReconstructionMethod("sift", "t", {}, sift),
-            ReconstructionMethod(COLMAP_SIFT, "t", {}),
+            sift,
+            MethodInfo(COLMAP_SIFT, "t", {}),
         ]
         labels = [(item.label, item.are_cameras_known) for item in choose_variants(methods, (True, False))]
         assert labels[:2] == [("sift", True), ("sift, adjusted", True)]
         assert labels[2:4] == [(COLMAP_SIFT, True), (f"{COLMAP_SIFT}, stricter", True)]
         assert labels[4:] == [(label, False) for label, _ in labels[:4]]
+
+    @pytest.mark.parametrize("has_own", [True, False])
+    def test_own_keypoints_are_used_where_there_are_any(self, has_own: bool) -> None:
+        variant = Variant(MethodInfo("m", "title", {}, has_own_keypoints=has_own), True, False)
+        settings = build_settings(variant, np.eye(3), 0)
+        assert (settings.extract.detector == OWN_DETECTOR) == has_own
 
     def test_unknown_and_whole_image_methods(self) -> None:
         with pytest.raises(ConfigError, match="no method 'nothing'"):
@@ -174,18 +182,18 @@ class TestMethods:
             load_reconstruction_methods(["geometrc"], MethodFiles())
         listed = str(refused.value).partition("(there are ")[2].partition(";")[0].split(", ")
         assert {"geometric", "sift", "vgg", COLMAP_SIFT} <= set(listed)
-        assert listed == [name for name in (*list_methods(), COLMAP_SIFT) if name not in REFUSED]
+        assert listed == [name for name in (*METHODS.list_names(), COLMAP_SIFT) if name not in REFUSED]
         for name in (*REFUSED, "daisy+dsp"):
             with pytest.raises(ConfigError, match=f"'{re.escape(name)}' matches whole images.*{COLMAP_SIFT}"):
                 load_reconstruction_methods([name], MethodFiles())
         with pytest.raises(ConfigError, match=r"no method 'colmap-sift'.* or give a \.safetensors file"):
-            load_folder_method(COLMAP_SIFT)
+            METHODS.find_features(COLMAP_SIFT)
 
-    @pytest.mark.parametrize("name", sorted({*list_methods()} - REFUSED))
+    @pytest.mark.parametrize("name", sorted({*METHODS.list_names()} - REFUSED))
     def test_offered_names_load(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("UCN_DATA", raising=False)
         try:
-            assert load_folder_method(name).method.name == name
+            assert METHODS.find_features(name).name == name
         except ConfigError as reason:
             assert "cannot run here" in str(reason)
 
@@ -194,22 +202,25 @@ class TestMethods:
         found, skipped = load_reconstruction_methods(["trunk", "sift"], MethodFiles())
         assert [method.name for method in found] == ["sift"]
         assert list(skipped) == ["trunk"]
-        with pytest.raises(DataError, match="no method can be measured"):
+        with pytest.raises(DataError, match="no method can be evaluated"):
             load_reconstruction_methods(["trunk"], MethodFiles())
 
     def test_given_files_reach_their_methods(self, tmp_path: Path) -> None:
-        with pytest.raises(WeightsError, match="--vgg expects torchvision's vgg16"):
-            load_folder_method("vgg", MethodFiles(vgg=tmp_path / "missing.pth"))
+        with pytest.raises(WeightsError, match="`vgg` must be a file with torchvision's vgg16"):
+            METHODS.find_features("vgg", MethodFiles(vgg=tmp_path / "missing.pth"))
 
     def test_weights_by_name_and_file(self, tmp_path: Path) -> None:
         from ucn.weights.table import SHIPPED, shipped_path
 
         shutil.copy(shipped_path(SHIPPED["geometric"]), tmp_path / "mine.safetensors")
-        named, own = load_folder_method("geometric"), load_folder_method(str(tmp_path / "mine.safetensors"))
-        assert (named.method.name, own.method.name) == ("geometric", "mine")
-        assert named.method.key == own.method.key
+        named, own = (
+            METHODS.find_features("geometric"),
+            METHODS.find_features(str(tmp_path / "mine.safetensors")),
+        )
+        assert (named.name, own.name) == ("geometric", "mine")
+        assert named.key == own.key
         assert named.max_side == own.max_side == 1024
-        assert load_folder_method("birds").max_side == 160
+        assert METHODS.find_features("birds").max_side == 160
 
 
 @pytest.mark.slow

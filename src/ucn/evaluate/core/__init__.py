@@ -1,1 +1,1 @@
-"""What every evaluation shares: cache, metrics, reports."""
+"""Shared by all evaluations: pairs, predictions and their cache, metrics, reports and their update."""

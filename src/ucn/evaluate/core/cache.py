@@ -1,4 +1,4 @@
-"""Records on disk, one a pair, under a key: what was computed once is not computed again."""
+"""Predictions on disk, one record a pair, under a key of everything that they depend on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ucn.data.archives import pack_npz, read_npz
-from ucn.data.io import write_bytes_atomically
 from ucn.errors import DataError, OutputError
+from ucn.files import explain_failure, pack_npz, read_npz, write_bytes_atomically
 
 Record = dict[str, NDArray[Any]]
-"""Named arrays that belong to a pair."""
+"""Named arrays of a pair."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,23 +28,23 @@ _METHOD = "method"  # the part of a key that names weights and settings
 
 
 def digest_key(key: Mapping[str, Any]) -> str:
-    """A short name of a key: equal keys have equal ones."""
+    """A short hash of a key."""
     return hashlib.sha256(_write_key(key)).hexdigest()[:16]
 
 
 def digest_data(pairs: Iterable[tuple[str, Sequence[Path]]]) -> str:
-    """A digest of the names of pairs, and of names and sizes of their files."""
+    """A hash of the names of pairs, and of the names and sizes of their files."""
     digest = hashlib.sha256()
     lists: dict[Path, str] = {}
     for name, paths in pairs:
-        files = [(path.name, _describe_file(path, lists)) for path in paths]
+        files = [(path.name, _identify_file(path, lists)) for path in paths]
         digest.update(json.dumps([name, files]).encode())
     return digest.hexdigest()
 
 
-def _describe_file(path: Path, lists: dict[Path, str]) -> int | str:
-    """Size of a file; of a list of points, which its owner may edit without a change of size, the hash."""
-    # A pair of JSON Lines is called after its line, "pairs.jsonl:7".
+def _identify_file(path: Path, lists: dict[Path, str]) -> int | str:
+    """The size of a file, or the hash of a list of points, which may be edited without a change of size."""
+    # A pair of JSON Lines is named after its line, "pairs.jsonl:7".
     path = path if path.exists() else path.with_name(path.name.rpartition(":")[0])
     if path.suffix not in (".csv", ".jsonl"):
         return path.stat().st_size
@@ -54,19 +53,24 @@ def _describe_file(path: Path, lists: dict[Path, str]) -> int | str:
     return lists[path]
 
 
+def name_folder(method: str) -> str:
+    """The name of a method as the start of a folder's name."""
+    return "".join(letter if letter.isalnum() else "_" for letter in method)
+
+
 def _write_key(key: Mapping[str, Any]) -> bytes:
     return json.dumps(key, sort_keys=True, indent=1).encode()
 
 
-class RecordStore:
+class PredictionCache:
     """Records in a folder of its own, in files of 64 pairs that are each written whole or not at all."""
 
     def __init__(self, parent: Path, name: str, key: Mapping[str, Any]) -> None:
-        """Opens the records of a key, or begins them.
+        """Opens the records of a key, or creates an empty cache.
 
         Args:
-            parent: folder of all records; made where missing.
-            name: what the records are, for people who look into the folder.
+            parent: folder of all caches; made where missing.
+            name: what the records are: a readable start of the folder's name.
             key: everything that the records depend on, as plain JSON values.
 
         Raises:
@@ -80,24 +84,24 @@ class RecordStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(f"cannot make {self.folder}: {error.strerror or error}") from error
+            raise OutputError(f"cannot make {self.folder}: {explain_failure(error)}") from error
         self._check_key(key)
 
     def _check_key(self, key: Mapping[str, Any]) -> None:
-        path, wanted = self.folder / _KEY_FILE, _write_key(key)
+        path, expected = self.folder / _KEY_FILE, _write_key(key)
         if not path.exists():
-            self._refuse_others(json.loads(wanted))
-            write_bytes_atomically(path, wanted, overwrite=True)
+            self._warn_of_others(json.loads(expected))
+            write_bytes_atomically(path, expected, overwrite=True)
             return
         found = path.read_bytes()
-        if found != wanted:
+        if found != expected:
             raise DataError(
                 f"{self.folder} holds predictions of another key, {_shorten(found)}, "
-                f"expected {_shorten(wanted)}; delete the folder or give another --cache"
+                f"expected {_shorten(expected)}; delete the folder or use another cache folder"
             )
 
-    def _refuse_others(self, key: dict[str, Any]) -> None:
-        """Says that records of the same name and question, but of other weights or settings, are not used."""
+    def _warn_of_others(self, key: dict[str, Any]) -> None:
+        """Warns of predictions for the same data and settings that are of other weights, so not used."""
         name = self.folder.name.rpartition("-")[0]
         for folder in sorted(self.folder.parent.iterdir()):
             if folder == self.folder or folder.name.rpartition("-")[0] != name:
@@ -105,7 +109,7 @@ class RecordStore:
             other = _read_key(folder / _KEY_FILE)
             if {field for field in other | key if other.get(field) != key.get(field)} == {_METHOD}:
                 _log.warning(
-                    "predictions in %s are refused: they are of %s, asked for is %s (key %s)",
+                    "predictions in %s are not used: they are of %s, this run needs %s (key %s)",
                     folder,
                     _shorten(json.dumps(other.get(_METHOD)).encode()),
                     _shorten(json.dumps(key.get(_METHOD)).encode()),
@@ -167,7 +171,7 @@ def _read_block(path: Path) -> dict[int, Record]:
 
 
 def _read_key(path: Path) -> dict[str, Any]:
-    """A key; empty where there is none, or what is there is no key."""
+    """A key; empty where there is none, or the file is not one."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,12 +1,11 @@
-"""How right predicted points are: pure functions of arrays, without state.
+"""Metrics of predicted points and matches: pure functions of arrays.
 
-PCK, the percentage of correct keypoints, is the share of points found within a limit of the truth, here in
-[0, 1]. A limit is a number of pixels, or alpha times a length L of the pair. A point that was not found is
-wrong at every limit. Shares can be averaged over points, over pairs or over classes, and papers differ in
-which they print: all three are here, each under its name.
+PCK, the percentage of correct keypoints, is the share of points found within a limit of the ground truth,
+here in [0, 1]. A limit is a number of pixels, or alpha times a length L of the pair. A point that was not
+found is wrong at every limit. Papers average over points, over pairs or over classes: all three are here.
 
-Where a method chooses its own points, its matches are judged by `mean_matching_accuracy`, `corner_error`,
-`coverage` and `repeatability` instead.
+Methods that choose their own matches are scored by `mean_matching_accuracy`, `corner_error`, `coverage` and
+`repeatability` instead.
 """
 
 from __future__ import annotations
@@ -23,32 +22,28 @@ Counts = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
 Average = Literal["point", "pair", "class"]
-"""Over what a share is averaged: all points alike, all pairs alike, or all classes alike."""
-
-LengthKind = Literal["side", "diagonal", "box"]
-"""What L of PCK@alpha is: the longest side or the diagonal of the image, or the longest side of the box round
-the points."""
+"""What a share is averaged over."""
 
 
 def point_errors(predicted: ArrayLike, truth: ArrayLike) -> Shares:
-    """Distances of predicted points from true ones.
+    """End-point errors: distances of predicted points from the ground truth.
 
     Args:
         predicted: (N, 2) pixels; NaN where nothing was found.
-        truth: (N, 2) pixels of the same image, finite.
+        truth: (N, 2) ground-truth pixels of the same image, finite.
 
     Returns:
         (N,) pixels; infinite where nothing was found.
 
     Raises:
-        ValueError: the shapes do not fit, or a true point is not finite.
+        ValueError: the shapes differ, or a ground-truth point is not finite.
     """
-    found, wanted = np.asarray(predicted, np.float64), np.asarray(truth, np.float64)
-    if found.ndim != 2 or found.shape[1] != 2 or found.shape != wanted.shape:
-        raise ValueError(f"predicted, truth must both be (N, 2), got {found.shape} and {wanted.shape}")
-    if not np.isfinite(wanted).all():
-        raise ValueError("true points must be finite")
-    errors: Shares = np.hypot(found[:, 0] - wanted[:, 0], found[:, 1] - wanted[:, 1])
+    found, expected = np.asarray(predicted, np.float64), np.asarray(truth, np.float64)
+    if found.ndim != 2 or found.shape[1] != 2 or found.shape != expected.shape:
+        raise ValueError(f"predicted, truth must both be (N, 2), got {found.shape} and {expected.shape}")
+    if not np.isfinite(expected).all():
+        raise ValueError("ground-truth points must be finite")
+    errors: Shares = np.hypot(found[:, 0] - expected[:, 0], found[:, 1] - expected[:, 1])
     return np.where(np.isnan(errors), np.inf, errors)
 
 
@@ -64,28 +59,6 @@ def accuracy_curve(errors: ArrayLike, limits: ArrayLike) -> Shares:
     values = np.asarray(errors, np.float64)
     counts = count_within(values, limits)
     return counts / len(values) if len(values) else np.full(counts.shape, np.nan)
-
-
-def measure_length(kind: LengthKind, image_hw: tuple[int, int], points: ArrayLike = ()) -> float:
-    """The length L of PCK@alpha, of image 1: the one in which points are searched.
-
-    Args:
-        kind: which length.
-        image_hw: (H, W) of image 1.
-        points: (N, 2) true points in image 1, for the box; without any its side is 0.
-
-    Raises:
-        ValueError: the kind is unknown.
-    """
-    height, width = image_hw
-    if kind == "side":
-        return float(max(height, width))
-    if kind == "diagonal":
-        return float(np.hypot(height, width))
-    if kind == "box":
-        spots = np.asarray(points, np.float64).reshape(-1, 2)
-        return float(np.ptp(spots, axis=0).max()) if len(spots) else 0.0
-    raise ValueError(f"length must be side, diagonal or box, got '{kind}'")
 
 
 def average(
@@ -129,17 +102,17 @@ def bootstrap_interval(
     level: float = 0.95,
     resamples: int = 1000,
 ) -> Shares:
-    """Between which bounds a share would lie had other pairs of the same kind been drawn.
+    """Bootstrap confidence interval of a share.
 
-    Pairs, not points, are drawn again with replacement, since the points of a pair succeed or fail together.
+    Pairs, not points, are resampled with replacement, since the errors of a pair are correlated.
 
     Args:
         correct: (P, T) as in `average`.
         totals: (P,) as in `average`.
-        generator: source of the draws, on the CPU.
+        generator: of the resampling, on the CPU.
         over: what the mean is taken over.
-        level: share of the resamples between the bounds, in (0, 1).
-        resamples: how often all pairs are drawn again.
+        level: confidence level, in (0, 1).
+        resamples: number of resamplings.
 
     Returns:
         (T, 2) lower and upper bounds; NaN where there are no points.
@@ -151,9 +124,9 @@ def bootstrap_interval(
         return np.full((right.shape[1], 2), np.nan)
     weights = np.ones(len(totals)) if over == "pair" else totals.astype(np.float64)
     sums = right / totals[:, None] * weights[:, None]
-    drawn = torch.randint(len(totals), (resamples, len(totals)), generator=generator).numpy()
-    # How often each pair was drawn, so that one product gives all resampled sums.
-    times = np.stack([np.bincount(row, minlength=len(totals)) for row in drawn])
+    sampled = torch.randint(len(totals), (resamples, len(totals)), generator=generator).numpy()
+    # How often each pair was sampled, so that one product gives all resampled sums.
+    times = np.stack([np.bincount(row, minlength=len(totals)) for row in sampled])
     shares = (times @ sums) / (times @ weights)[:, None]
     tail = 50 * (1 - level)
     return np.asarray(np.percentile(shares, [tail, 100 - tail], axis=0).T, np.float64)
@@ -177,16 +150,16 @@ def end_point_error(errors: ArrayLike) -> float:
 
 
 def share_found(errors: ArrayLike) -> float:
-    """The share of points that have an answer at all, right or wrong; NaN where none was asked."""
+    """The share of points with a prediction, right or wrong; NaN where there are no points."""
     values = np.asarray(errors, np.float64)
     return float(np.isfinite(values).mean()) if len(values) else float("nan")
 
 
 def mean_matching_accuracy(errors: Sequence[ArrayLike], limits: ArrayLike) -> Shares:
-    """MMA: the share of a pair's matches that are right at each limit, mean over pairs.
+    """MMA: the share of a pair's matches that are correct at each limit, mean over pairs.
 
-    As Dusmanu et al. (D2-Net, 2019) count, a pair without matches has none right, so that a method cannot
-    gain by staying silent.
+    As in D2-Net (Dusmanu et al., 2019), a pair without matches counts 0, so that a method cannot gain by
+    matching nothing.
 
     Args:
         errors: of the matches of each pair, (N,) each.
@@ -202,7 +175,7 @@ def mean_matching_accuracy(errors: Sequence[ArrayLike], limits: ArrayLike) -> Sh
 
 
 def corner_error(estimated_0to1: ArrayLike | None, true_0to1: ArrayLike, image0_hw: tuple[int, int]) -> float:
-    """How far a homography moves the corners of image 0 from where they belong in image 1, mean of four.
+    """Mean distance between the corners of image 0 warped by an estimated and by the true homography.
 
     Args:
         estimated_0to1: (3, 3); None where none could be estimated.
@@ -228,8 +201,8 @@ def corner_error(estimated_0to1: ArrayLike | None, true_0to1: ArrayLike, image0_
 def area_under_error_curve(errors: ArrayLike, limits: ArrayLike) -> Shares:
     """AUC: the mean height of the curve "share of pairs within an error", from 0 to each limit.
 
-    The curve joins the points (error of rank k, k / P) by straight lines and goes on level behind the last
-    one, as Sarlin et al. (SuperGlue, 2020) and those who compare with them compute it.
+    The curve joins the points (error of rank k, k / P) by straight lines and is constant behind the last
+    one, as in SuperGlue (Sarlin et al., 2020).
 
     Args:
         errors: (P,) of each pair, infinite for failures.
@@ -274,24 +247,24 @@ def coverage(points: ArrayLike, image_hw: tuple[int, int], radius: float) -> flo
 def repeatability(
     keypoints0: ArrayLike, targets1: ArrayLike, keypoints1: ArrayLike, targets0: ArrayLike, limit: float
 ) -> float:
-    """Share of the keypoints seen in both images that were found in both, counted from both sides.
+    """Share of the keypoints visible in both images that were detected in both, in both directions.
 
     Args:
         keypoints0: (N, 2) keypoints of image 0.
-        targets1: (N, 2) where they truly lie in image 1; NaN where they are not seen there.
+        targets1: (N, 2) their true positions in image 1; NaN where not visible there.
         keypoints1: (M, 2) keypoints of image 1.
-        targets0: (M, 2) where those truly lie in image 0; NaN where they are not seen there.
+        targets0: (M, 2) their true positions in image 0; NaN where not visible there.
         limit: pixels within which a keypoint of the other image must lie.
 
     Returns:
-        In [0, 1]; NaN where no keypoint is seen in both images.
+        In [0, 1]; NaN where no keypoint is visible in both images.
     """
     distances = []
     for targets, others in ((targets1, keypoints1), (targets0, keypoints0)):
-        wanted = np.asarray(targets, np.float64).reshape(-1, 2)
-        wanted = wanted[np.isfinite(wanted).all(axis=1)]
-        spots = np.asarray(others, np.float64).reshape(-1, 2)
-        near = cKDTree(spots).query(wanted)[0] if len(spots) else np.full(len(wanted), np.inf)
+        expected = np.asarray(targets, np.float64).reshape(-1, 2)
+        expected = expected[np.isfinite(expected).all(axis=1)]
+        found = np.asarray(others, np.float64).reshape(-1, 2)
+        near = cKDTree(found).query(expected)[0] if len(found) else np.full(len(expected), np.inf)
         distances.append(near)
     return float(accuracy_curve(np.concatenate(distances), [limit])[0])
 

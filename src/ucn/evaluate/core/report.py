@@ -1,15 +1,38 @@
-"""A run as people and programs read it: the same pages for every benchmark, whatever it measures."""
+"""The report of a run: tables, protocol, methods, scores and plots, and the files they are written to."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
+import importlib.metadata
 import io
+import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ucn.evaluate.core.methods import MethodInfo
+import torch
+
+import ucn
+from ucn.errors import OutputError
+from ucn.evaluate.core.predictions import RunSettings
+from ucn.features.method import MethodInfo
+from ucn.files import check_output, explain_failure, write_bytes_atomically
+
+SHEET = "-sheet.jpg"
+"""Ending of the file that shows matches of some pairs."""
+QUERIES = "-queries.jpg"
+"""Ending of the file that shows query points and where methods find them, in the same colours."""
+
+_TEXTS = (".json", ".csv", ".md", ".tex")
+_PACKAGES = (
+    *("torch", "numpy", "opencv-contrib-python-headless", "onnxruntime", "poselib", "kornia", "numba"),
+    "pycolmap",
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +52,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure, twice.
+    """A plot in two formats.
 
     Attributes:
         suffix: of its file names, after the benchmark's; empty for the first.
@@ -49,17 +72,18 @@ class Report:
     """Everything about a run.
 
     Attributes:
-        name: of the benchmark; files are called so.
+        name: of the benchmark, and of the files.
         title: its data.
-        command: that makes the run again.
+        command: that repeats the run; of an updated report one a line.
         tables: what people read first.
         protocol: what was done, line by line.
-        methods: what was measured.
+        methods: what was evaluated.
         skipped: reasons by name.
-        notes: lines after the protocol, such as where quoted figures come from.
-        rows: the figures, one a line of CSV, all with the same keys.
-        values: what JSON holds beside all this, as plain values; what is not finite becomes null.
-        plots: figures.
+        notes: lines after the protocol, such as the source of quoted results.
+        rows: the scores, one a line of CSV, all with the same keys; "figures" in JSON.
+        values: further content of the JSON, as plain values; what is not finite becomes null.
+        plots: of the scores.
+        images: of the data, by the endings of their file names.
         versions: of packages.
         device: where networks and matching ran.
     """
@@ -75,12 +99,91 @@ class Report:
     rows: tuple[Mapping[str, Any], ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     plots: tuple[Plot, ...] = ()
+    images: Mapping[str, bytes] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
 
 
+def describe_run(settings: RunSettings) -> dict[str, Any]:
+    """The command, versions and device of a `Report`."""
+    return {
+        "command": settings.command,
+        "versions": find_versions(),
+        "device": name_device(settings.device),
+    }
+
+
+def find_versions() -> dict[str, str]:
+    """Versions of this package, and of the installed packages that results may depend on."""
+    found = {"ucn": ucn.__version__}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def name_device(device: str) -> str:
+    """A readable name of a device."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"{os.cpu_count()} CPU cores" if device == "cpu" else device
+
+
+def hash_protocol(**protocol: Any) -> str:
+    """A hash of everything that scores depend on beside data and methods, given as plain values."""
+    return hashlib.sha256(json.dumps(to_plain(protocol), sort_keys=True).encode()).hexdigest()
+
+
+def list_outputs(
+    folder: Path, name: str, plots: Sequence[str] = ("",), images: Sequence[str] = ()
+) -> list[Path]:
+    """The files that a report is written to.
+
+    Args:
+        folder: of the results.
+        name: of the benchmark.
+        plots: suffixes of its plots.
+        images: endings of its other images.
+    """
+    plots = [f"{suffix}{end}" for suffix in plots for end in (".png", ".svg")]
+    return [folder / f"{name}{end}" for end in (*_TEXTS, *plots, *images)]
+
+
+def check_outputs(paths: Sequence[Path], overwrite: bool) -> None:
+    """Makes the folder and checks, before the work, that the files can be written; raises `OutputError`."""
+    for folder in {path.parent for path in paths}:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make the folder {folder}: {explain_failure(error)}") from error
+    for path in paths:
+        check_output(path, overwrite)
+
+
+def write_report(report: Report, folder: Path, overwrite: bool) -> list[Path]:
+    """Writes a report as JSON, CSV, Markdown, LaTeX, plots and images.
+
+    Args:
+        report: of the run.
+        folder: where to, existing.
+        overwrite: whether files may be replaced.
+    """
+    content = json.dumps(to_dict(report), indent=1, ensure_ascii=False, allow_nan=False)
+    texts = (f"{content}\n", write_csv(report), write_markdown(report), write_latex(report))
+    contents = [text.encode() for text in texts]
+    for plot in report.plots:
+        contents += [plot.png, plot.svg]
+    contents += report.images.values()
+    paths = list_outputs(folder, report.name, [plot.suffix for plot in report.plots], list(report.images))
+    for path, content_bytes in zip(paths, contents, strict=True):
+        write_bytes_atomically(path, content_bytes, overwrite)
+    return paths
+
+
 def write_markdown(report: Report) -> str:
-    """The page of a run: command, tables, figures, protocol, methods."""
+    """The page of a run: command, tables, plots, protocol, methods."""
     lines = [f"# {report.name}", "", f"{_capital(report.title)}.", ""]
     lines += ["```bash", report.command, "```", ""]
     for table in report.tables:
@@ -88,18 +191,27 @@ def write_markdown(report: Report) -> str:
         lines += [_row(["---"] * len(table.header)), *map(_row, table.rows), ""]
     for plot in report.plots:
         lines += [f"![{_capital(plot.caption)}]({report.name}{plot.suffix}.png)", ""]
-    lines += ["Protocol:", "", *(f"- {line}" for line in report.protocol), ""]
+    lines += ["Protocol:", "", *_list(report.protocol), ""]
     if report.notes:
-        lines += ["Notes:", "", *(f"- {line}" for line in report.notes), ""]
-    lines += ["Methods:", "", *(f"- `{method.name}`: {method.title}" for method in report.methods)]
-    lines += [f"- `{name}` was skipped: {reason}" for name, reason in report.skipped.items()]
-    lines += ["", f"{_describe_run(report)}", ""]
+        lines += ["Notes:", "", *_list(report.notes), ""]
+    lines += ["Methods:", "", *_list(f"`{method.name}`: {method.title}" for method in report.methods)]
+    lines += _list(f"`{name}` was skipped: {reason}" for name, reason in report.skipped.items())
+    lines += ["", *_wrap(f"Run with {list_versions(report.versions)} on {report.device}."), ""]
     return "\n".join(lines)
 
 
-def _describe_run(report: Report) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    return f"Run with {versions} on {report.device}."
+def _list(items: Iterable[str]) -> list[str]:
+    return [line for item in items for line in _wrap(f"- {item}", indent="  ")]
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    """Lines of Markdown, of at most 100 characters."""
+    return textwrap.wrap(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def list_versions(versions: Mapping[str, str]) -> str:
+    """Packages with their versions, for a sentence."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _capital(text: str) -> str:
@@ -127,8 +239,8 @@ _LATEX = {
 
 
 def write_latex(report: Report) -> str:
-    """The tables for a paper, in the style of booktabs; the protocol stands in comments above them."""
-    lines = [f"% {line}" for line in (report.command, *report.protocol, *report.notes)]
+    """The tables for a paper, in the style of booktabs; the protocol is in comments above them."""
+    lines = [f"% {line}" for line in (*report.command.splitlines(), *report.protocol, *report.notes)]
     lines += ["% needs \\usepackage{booktabs}", ""]
     for table in report.tables:
         columns = "l" + "r" * (len(table.header) - 1)
@@ -148,7 +260,7 @@ def _escape(text: str) -> str:
 
 
 def write_csv(report: Report) -> str:
-    """All figures, one a line."""
+    """All scores, one a line; what is not finite is left empty."""
     text = io.StringIO()
     names = list(report.rows[0]) if report.rows else []
     writer = csv.DictWriter(text, ["benchmark", *names], lineterminator="\n")
@@ -160,7 +272,9 @@ def write_csv(report: Report) -> str:
 
 
 def _shorten(value: Any) -> Any:
-    return f"{value:.6g}" if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return f"{value:.6g}" if math.isfinite(value) else ""
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -191,11 +305,11 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def say_percent(share: float) -> str:
-    """A share in [0, 1] as a percentage for a table; a dash where there is none."""
+def format_percent(share: float) -> str:
+    """A share in [0, 1] as a percentage for a table; a dash where it is NaN."""
     return "–" if math.isnan(share) else f"{100 * share:.1f}"
 
 
-def say_number(value: float, digits: int = 1) -> str:
+def format_number(value: float, digits: int = 1) -> str:
     """A number for a table; a dash where it is not finite."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "–"

@@ -1,1 +1,1 @@
-"""Points of driving scenes, by baseline."""
+"""Points of driving scenes, by camera baseline and semantic class."""

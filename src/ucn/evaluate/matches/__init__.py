@@ -1,1 +1,1 @@
-"""Matches that a method keeps: precision and homographies."""
+"""Matches that a method chooses: matching accuracy and homographies."""

@@ -1,1 +1,1 @@
-"""Relative pose between frames."""
+"""Relative pose from matches."""

@@ -1,7 +1,7 @@
-"""How right an estimated camera motion is: pure functions of arrays, without state.
+"""Errors of an estimated relative pose: pure functions of arrays.
 
-All angles are degrees. A motion is ``X1 = R X0 + t``, from camera 0 to camera 1, and t counts by its
-direction alone. A failed estimate has an error of 180 degrees in both, never NaN.
+All angles are degrees. A pose is ``X1 = R X0 + t``, from camera 0 to camera 1, and of t only
+the direction counts. A failed estimate has an error of 180 degrees in both, never NaN.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ AUC_LIMITS = (5.0, 10.0, 20.0)
 
 @dataclass(frozen=True)
 class PoseError:
-    """How far an estimated motion is from the true one.
+    """The error of an estimated relative pose.
 
     Attributes:
         rotation: degrees in [0, 180].
         translation: degrees in [0, 180] between the directions.
-        line: degrees in [0, 90] between the lines that t and the true t lie on, whichever way they point; 180
-            where the estimate failed.
+        line: degrees in [0, 90] between the directions, without their sign; 180 where the estimate failed.
         is_failure: there is no estimate.
     """
 
@@ -93,7 +92,7 @@ def translation_error(estimated: ArrayLike, truth: ArrayLike) -> float:
 
 
 def measure_pose(R: ArrayLike | None, t: ArrayLike | None, true_R: ArrayLike, true_t: ArrayLike) -> PoseError:
-    """The errors of an estimated motion.
+    """The error of an estimated pose.
 
     Args:
         R: (3, 3); None for a failure.
@@ -126,13 +125,13 @@ def pose_auc(errors: Sequence[PoseError], limits: Sequence[float] = AUC_LIMITS) 
 def bootstrap_mean(
     values: ArrayLike, generator: torch.Generator, *, level: float = 0.95, resamples: int = 1000
 ) -> tuple[float, float]:
-    """Between which bounds a mean over pairs would lie had other pairs of the same kind been drawn.
+    """Bootstrap confidence interval of a mean over pairs.
 
     Args:
         values: (P,) one a pair.
-        generator: source of the draws, on the CPU.
-        level: share of the resamples between the bounds, in (0, 1).
-        resamples: how often all pairs are drawn again.
+        generator: of the resampling, on the CPU.
+        level: confidence level, in (0, 1).
+        resamples: number of resamplings.
 
     Returns:
         Lower and upper bound; NaN where there are no pairs.
@@ -140,7 +139,7 @@ def bootstrap_mean(
     numbers = np.asarray(values, np.float64)
     if not len(numbers):
         return float("nan"), float("nan")
-    drawn = torch.randint(len(numbers), (resamples, len(numbers)), generator=generator).numpy()
+    sampled = torch.randint(len(numbers), (resamples, len(numbers)), generator=generator).numpy()
     tail = 50 * (1 - level)
-    low, high = np.percentile(numbers[drawn].mean(axis=1), [tail, 100 - tail])
+    low, high = np.percentile(numbers[sampled].mean(axis=1), [tail, 100 - tail])
     return float(low), float(high)

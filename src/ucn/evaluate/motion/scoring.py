@@ -1,4 +1,4 @@
-"""Camera motion, stage 2: figures from the matches of stage 1, nothing else."""
+"""Relative pose, stage 2: poses estimated from the matches of stage 1, and their scores."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.errors import DataError
-from ucn.evaluate.core.processes import share_work
+from ucn.evaluate.core.pairs import ALL, list_groups
+from ucn.evaluate.core.predictions import Progress, share_work
 from ucn.evaluate.motion.metrics import PoseError, bootstrap_mean, measure_pose, pose_auc
-from ucn.evaluate.motion.prediction import MotionPair, MotionVariant
-from ucn.evaluate.points.predictions import Progress
+from ucn.evaluate.motion.predictions import MotionPair, MotionVariant
 from ucn.geometry.pose import Estimator, estimate_pose
 
-ALL = "all"
-"""The group of all pairs."""
 LEVEL, RESAMPLES = 0.95, 1000
-"""Of the bootstrap intervals."""
+"""Confidence level and number of resamplings of the bootstrap intervals."""
 MIN_BASELINE = 0.1
-"""Metres; a camera that moved by less has no direction of motion, and the pair is left out."""
+"""Metres; with a shorter baseline the direction of translation is undefined, and the pair is left out."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The motion estimated from the matches of a pair.
+class PoseEstimate:
+    """The pose estimated from the matches of a pair.
 
     Attributes:
-        error: against the truth.
-        matches: that were used.
-        found: before the best were taken.
-        inliers: that agree with the motion.
+        error: against the ground truth.
+        matches: number used.
+        found: number before the best were taken.
+        inliers: number of inliers.
     """
 
     error: PoseError
@@ -43,16 +41,16 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class MotionFigure:
-    """How a variant did on a group of pairs; angles in degrees, failures counting 180.
+class MotionScore:
+    """The score of a variant on a group of pairs; angles in degrees, failures count 180.
 
     Attributes:
         method: its name.
-        is_aligned: whether its matches were aligned.
+        is_aligned: whether its matches were refined.
         estimator: of the essential matrix.
         group: of pairs.
         pairs: in it.
-        failures: pairs without a motion.
+        failures: pairs without a pose.
         rotation_mean: mean rotation error.
         rotation_median: median.
         rotation_low: lower bound of the mean, by resampling pairs.
@@ -61,13 +59,13 @@ class MotionFigure:
         translation_median: median.
         translation_low: lower bound of the mean.
         translation_high: its upper bound.
-        line_mean: mean angle between the lines of translation, whichever way they point.
+        line_mean: mean angle between the directions of translation, without their sign.
         auc_5: area under the curve of the larger error up to 5 degrees, in [0, 1].
         auc_10: up to 10 degrees.
         auc_20: up to 20 degrees.
         found: mean number of matches before the best were taken.
         matches: mean number used.
-        inliers: mean number that agree with the motion.
+        inliers: mean number of inliers.
     """
 
     method: str
@@ -95,11 +93,11 @@ class MotionFigure:
 
 @dataclass(frozen=True)
 class MotionDifference:
-    """A variant against another on the same pairs: mean differences in degrees, below 0 where it is better.
+    """A variant against the reference on the same pairs: mean differences in degrees, negative is better.
 
     Attributes:
         method: the variant's.
-        is_aligned: whether its matches were aligned.
+        is_aligned: whether its matches were refined.
         estimator: of the essential matrix.
         reference: what it is compared with.
         rotation: mean difference of rotation errors.
@@ -123,17 +121,17 @@ class MotionDifference:
 
 
 @dataclass(frozen=True)
-class MotionScores:
-    """All figures of a run.
+class MotionResults:
+    """All scores of a run.
 
     Attributes:
-        figures: by estimator, variant and group.
-        differences: of all variants from the reference; none where that was not measured.
-        pairs: that were scored.
-        still: names of pairs left out, since the camera hardly moved.
+        scores: by estimator, variant and group.
+        differences: of all variants from the reference; none where that was not evaluated.
+        pairs: number of scored pairs.
+        still: names of pairs left out, since their baseline is too short.
     """
 
-    figures: tuple[MotionFigure, ...]
+    scores: tuple[MotionScore, ...]
     differences: tuple[MotionDifference, ...]
     pairs: int
     still: tuple[str, ...]
@@ -149,65 +147,61 @@ def score_motions(
     reference: str = "sift",
     jobs: int = 1,
     progress: Progress | None = None,
-) -> MotionScores:
-    """Estimates the motion of every pair from every variant's matches, and scores it.
+) -> MotionResults:
+    """Estimates the pose of every pair from the matches of every variant, and scores it.
 
     Args:
         pairs: of stage 1.
         variants: in the order of the pairs' matches.
-        estimators: each is used for everything.
+        estimators: each is applied to all matches.
         threshold: of the estimators, in pixels.
-        seed: of the estimators and of the resampling.
-        reference: the method that all are compared with, as its matches are.
+        seed: random seed of the estimators and of the bootstrap.
+        reference: the method that all are compared with, without refinement.
         jobs: processes that share the pairs.
         progress: called after each pair.
 
     Raises:
-        DataError: the camera moved in none of the pairs.
+        DataError: the camera moved in no pair.
     """
     has_moved = [float(np.linalg.norm(pair.t)) >= MIN_BASELINE for pair in pairs]
     moving = [pair for pair, is_kept in zip(pairs, has_moved, strict=True) if is_kept]
-    still = tuple(pair.entry.name for pair, is_kept in zip(pairs, has_moved, strict=True) if not is_kept)
+    still = tuple(pair.pair.name for pair, is_kept in zip(pairs, has_moved, strict=True) if not is_kept)
     if not moving:
         raise DataError(
             f"in none of the {len(pairs)} pairs the camera moved by {MIN_BASELINE:g} m or more; nothing to "
-            "measure"
+            "evaluate"
         )
     work = partial(_estimate, estimators=tuple(estimators), threshold=threshold, seed=seed)
-    outcomes: dict[int, dict[Estimator, list[Outcome]]] = {}
-    tasks = [_Task(number, pair) for number, pair in enumerate(moving)]
-    for done, (task, found) in enumerate(share_work(work, tasks, jobs), start=1):
-        outcomes[task.number] = found
+    estimates: dict[int, dict[Estimator, list[PoseEstimate]]] = {}
+    tasks = list(enumerate(moving))
+    for done, ((number, _), found) in enumerate(share_work(work, tasks, jobs), start=1):
+        estimates[number] = found
         if progress is not None:
             progress(done, len(moving))
-    groups = _list_groups(moving)
-    figures: list[MotionFigure] = []
+    found_groups = list_groups([pair.pair for pair in moving])
+    groups = {name: found_groups[name] for name in sorted(found_groups)}
+    groups[ALL] = list(range(len(moving)))
+    scores: list[MotionScore] = []
     differences: list[MotionDifference] = []
     for estimator in estimators:
         columns = [
-            [outcomes[number][estimator][place] for number in range(len(moving))]
+            [estimates[number][estimator][place] for number in range(len(moving))]
             for place in range(len(variants))
         ]
         for variant, column in zip(variants, columns, strict=True):
             for group, rows in groups.items():
-                figures.append(_score(variant, estimator, group, [column[row] for row in rows], seed))
+                scores.append(_score(variant, estimator, group, [column[row] for row in rows], seed))
         differences += _compare(variants, estimator, columns, reference, seed)
-    return MotionScores(tuple(figures), tuple(differences), len(moving), still)
-
-
-@dataclass(frozen=True)
-class _Task:
-    number: int
-    pair: MotionPair
+    return MotionResults(tuple(scores), tuple(differences), len(moving), still)
 
 
 def _estimate(
-    task: _Task, estimators: tuple[Estimator, ...], threshold: float, seed: int
-) -> dict[Estimator, list[Outcome]]:
-    """The outcomes of a pair: of each estimator, one a variant."""
-    pair = task.pair
-    found: dict[Estimator, list[Outcome]] = {estimator: [] for estimator in estimators}
-    for estimator, outcomes in found.items():
+    task: tuple[int, MotionPair], estimators: tuple[Estimator, ...], threshold: float, seed: int
+) -> dict[Estimator, list[PoseEstimate]]:
+    """The estimates of a pair: of each estimator, one a variant."""
+    _, pair = task
+    found: dict[Estimator, list[PoseEstimate]] = {estimator: [] for estimator in estimators}
+    for estimator, estimates in found.items():
         for matches in pair.matches:
             pose = estimate_pose(
                 matches.points0,
@@ -219,31 +213,23 @@ def _estimate(
                 seed=seed,
             )
             error = measure_pose(pose.R, pose.t, pair.R, pair.t)
-            outcomes.append(Outcome(error, len(matches.points0), matches.found, pose.inlier_count))
+            estimates.append(PoseEstimate(error, len(matches.points0), matches.found, pose.inlier_count))
     return found
 
 
-def _list_groups(pairs: Sequence[MotionPair]) -> dict[str, list[int]]:
-    """Rows of each group, by its name, then all."""
-    groups: dict[str, list[int]] = {}
-    for name in sorted({pair.entry.group for pair in pairs}):
-        groups[name] = [row for row, pair in enumerate(pairs) if pair.entry.group == name]
-    return {**groups, ALL: list(range(len(pairs)))}
-
-
 def _score(
-    variant: MotionVariant, estimator: str, group: str, outcomes: Sequence[Outcome], seed: int
-) -> MotionFigure:
-    errors = [outcome.error for outcome in outcomes]
-    rotations, translations = _angles(outcomes)
+    variant: MotionVariant, estimator: str, group: str, estimates: Sequence[PoseEstimate], seed: int
+) -> MotionScore:
+    errors = [estimate.error for estimate in estimates]
+    rotations, translations = _angles(estimates)
     rotation, translation = (_bound(values, seed) for values in (rotations, translations))
     auc = pose_auc(errors)
-    return MotionFigure(
+    return MotionScore(
         method=variant.method.name,
         is_aligned=variant.is_aligned,
         estimator=estimator,
         group=group,
-        pairs=len(outcomes),
+        pairs=len(estimates),
         failures=sum(error.is_failure for error in errors),
         rotation_mean=float(rotations.mean()),
         rotation_median=float(np.median(rotations)),
@@ -257,20 +243,20 @@ def _score(
         auc_5=float(auc[0]),
         auc_10=float(auc[1]),
         auc_20=float(auc[2]),
-        found=float(np.mean([outcome.found for outcome in outcomes])),
-        matches=float(np.mean([outcome.matches for outcome in outcomes])),
-        inliers=float(np.mean([outcome.inliers for outcome in outcomes])),
+        found=float(np.mean([estimate.found for estimate in estimates])),
+        matches=float(np.mean([estimate.matches for estimate in estimates])),
+        inliers=float(np.mean([estimate.inliers for estimate in estimates])),
     )
 
 
 def _compare(
     variants: Sequence[MotionVariant],
     estimator: str,
-    columns: Sequence[Sequence[Outcome]],
+    columns: Sequence[Sequence[PoseEstimate]],
     reference: str,
     seed: int,
 ) -> list[MotionDifference]:
-    """Differences of all variants from the reference; nothing where that was not measured."""
+    """Differences of all variants from the reference; empty where that was not evaluated."""
     places = [
         place
         for place, variant in enumerate(variants)
@@ -304,12 +290,12 @@ def _compare(
     return differences
 
 
-def _angles(outcomes: Sequence[Outcome]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    rotations = np.array([outcome.error.rotation for outcome in outcomes])
-    return rotations, np.array([outcome.error.translation for outcome in outcomes])
+def _angles(estimates: Sequence[PoseEstimate]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    rotations = np.array([estimate.error.rotation for estimate in estimates])
+    return rotations, np.array([estimate.error.translation for estimate in estimates])
 
 
 def _bound(values: NDArray[np.float64], seed: int) -> tuple[float, float]:
-    # The same draws for each variant, so that their intervals can be compared.
+    # The same resamplings for each variant, so that their intervals can be compared.
     generator = torch.Generator().manual_seed(seed)
     return bootstrap_mean(values, generator, level=LEVEL, resamples=RESAMPLES)

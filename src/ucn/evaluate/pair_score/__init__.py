@@ -1,1 +1,1 @@
-"""Whether two images match at all."""
+"""Matching and non-matching pairs separated by the pair score."""

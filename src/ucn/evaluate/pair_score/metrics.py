@@ -1,4 +1,4 @@
-"""How well a score tells pairs that match from pairs that do not: pure functions of arrays."""
+"""Metrics of a score that separates matching from non-matching pairs: pure functions of arrays."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ucn.evaluate.core.metrics import Counts, Shares
 
 @dataclass(frozen=True)
 class Reliability:
-    """What share of pairs matches among those that a score calls likely to.
+    """A reliability diagram: share of matching pairs against their score.
 
     Attributes:
         edges: (K + 1,) bounds of the bins of scores.
         counts: (K,) pairs of each.
         mean_scores: (K,) their mean score; NaN where there are none.
-        shares: (K,) how many of them match, in [0, 1]; NaN where there are none.
-        error: mean distance of score and share, each bin weighed by its pairs (expected calibration error).
+        shares: (K,) share of them that match, in [0, 1]; NaN where there are none.
+        error: expected calibration error: mean distance of score and share, weighted by the pairs of a bin.
     """
 
     edges: Shares
@@ -31,7 +31,7 @@ class Reliability:
 
 
 def area_under_roc(scores: ArrayLike, is_match: ArrayLike) -> float:
-    """AUROC: the chance that a matching pair scores above a non-matching one, ties counted half.
+    """AUROC: the probability that a matching pair scores above a non-matching one, ties count half.
 
     Args:
         scores: (P,) finite.
@@ -51,13 +51,13 @@ def area_under_roc(scores: ArrayLike, is_match: ArrayLike) -> float:
 
 
 def brier_score(scores: ArrayLike, is_match: ArrayLike) -> float:
-    """The mean squared distance of probabilities (P,) from what is; NaN where there are no pairs."""
+    """The mean squared distance of scores (P,) from labels 1 and 0; NaN where there are no pairs."""
     values, labels = _check(scores, is_match)
     return float(np.square(values - labels).mean()) if len(values) else float("nan")
 
 
 def measure_reliability(scores: ArrayLike, is_match: ArrayLike, bins: int = 10) -> Reliability:
-    """Compares probabilities with what is, in bins of equal width; a score of 1 belongs to the last.
+    """Compares scores with labels, in bins of equal width; a score of 1 is in the last.
 
     Args:
         scores: (P,) in [0, 1].
@@ -65,11 +65,11 @@ def measure_reliability(scores: ArrayLike, is_match: ArrayLike, bins: int = 10) 
         bins: how many.
 
     Raises:
-        ValueError: the shapes do not fit, or a score is no probability.
+        ValueError: the shapes do not fit, or a score is outside [0, 1].
     """
     values, labels = _check(scores, is_match)
     if len(values) and not (values.min() >= 0 and values.max() <= 1):
-        raise ValueError(f"scores must lie in [0, 1], got {values.min():g} to {values.max():g}")
+        raise ValueError(f"scores must be in [0, 1], got {values.min():g} to {values.max():g}")
     bin_of = np.minimum((values * bins).astype(np.int64), bins - 1)
     counts = np.bincount(bin_of, minlength=bins)
     sums = np.bincount(bin_of, values, minlength=bins)

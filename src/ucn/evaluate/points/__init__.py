@@ -1,1 +1,1 @@
-"""Given points looked up in the other image: PCK and end-point error."""
+"""Given points of image 0 found in image 1: PCK and end-point error."""

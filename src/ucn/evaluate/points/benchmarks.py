@@ -1,25 +1,40 @@
-"""Which benchmarks there are: their pairs, how images are shown, what is asked, and what counts as right."""
+"""The benchmarks of given points: their pairs, how images are prepared, and the limits of a correct match."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ucn.data.catalogue import find_info
-from ucn.errors import ConfigError
-from ucn.evaluate.core import benchmark_pairs as openers
-from ucn.evaluate.core.benchmark_pairs import FLOW_SETS
-from ucn.evaluate.core.benchmark_pairs import Entry as Entry
+from ucn.data.bundled import Motorcycle, SelfPairs, WarpedImages, find_self_images
+from ucn.data.catalogue import Option, find_info, guess_data, open_data
+from ucn.data.pairs import PairData
+from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core.metrics import Average
-from ucn.evaluate.core.preparation import AS_THEY_ARE, Preparation
+from ucn.evaluate.core.pairs import (
+    CUB_PAIRS,
+    ORIGINAL_SIZE,
+    BenchmarkPair,
+    Preparation,
+    group_pairs,
+    is_root,
+    sample_rows,
+    sample_rows_by_class,
+)
+from ucn.files import suggest
 from ucn.nn import MIN_SIDE
 
 Unit = Literal["px", "alpha"]
-"""What a limit is: pixels, or a share alpha of the length L of each pair."""
+"""The unit of limits: pixels, or a share alpha of the length L of each pair."""
+PIXEL_CURVE = tuple(float(limit) for limit in range(1, 31))
+"""Limits of curves in pixels."""
+
+_PIXELS = (3.0, 5.0, 10.0)
+_ALPHAS = (0.025, 0.05, 0.1)
+_ALPHA_CURVE = tuple(round(0.005 * step, 3) for step in range(1, 41))
 
 
 @dataclass(frozen=True)
@@ -27,217 +42,319 @@ class Benchmark:
     """A benchmark and its protocol.
 
     Attributes:
-        name: how the command line calls it.
+        name: what the command line calls it.
         title: its data.
-        truth: what is asked for and counts as truth.
+        ground_truth: which points are given, and where their correspondences come from.
         open: from the user's folder to its pairs; bundled ones ignore the folder.
-        needs_folder: whether the user must give one.
-        preparation: how images are shown.
-        points: how many of a pair's correspondences are drawn; None asks for all.
-        limits: within which a point counts as found.
-        curve_limits: limits of the curve that is drawn.
+        limits: distances within which a point counts as found.
+        curve_limits: limits of the curves in plots.
+        needs_folder: whether the user must give a folder.
+        preparation: how images are resized and padded.
+        points: how many of a pair's correspondences are sampled; None takes all.
         unit: of all limits.
         length: what L is, where the unit is alpha.
         headline: the average that tables show.
-        shown_limit: the limit at which tables of very many groups show them; None shows the last.
-        adapt: what the protocol becomes for certain pairs; None leaves it as it is.
+        shown_limit: the limit at which tables with very many groups show them; None shows the last.
+        adapt: adapts the protocol to the pairs; None keeps it.
     """
 
     name: str
     title: str
-    truth: str
-    open: Callable[[Path], list[Entry]]
-    limits: tuple[float, ...]
-    curve_limits: tuple[float, ...]
+    ground_truth: str
+    open: Callable[[Path], list[BenchmarkPair]]
+    limits: tuple[float, ...] = _PIXELS
+    curve_limits: tuple[float, ...] = PIXEL_CURVE
     needs_folder: bool = True
-    preparation: Preparation = AS_THEY_ARE
+    preparation: Preparation = ORIGINAL_SIZE
     points: int | None = None
     unit: Unit = "px"
     length: str = ""
     headline: Average = "point"
     shown_limit: float | None = None
-    adapt: Callable[[Benchmark, Sequence[Entry]], Benchmark] | None = None
+    adapt: Callable[[Benchmark, Sequence[BenchmarkPair]], Benchmark] | None = None
 
     @property
     def main_limit(self) -> float:
-        """The limit that stands for all where there is room for one."""
+        """The limit that is shown where only one fits."""
         return self.limits[-1] if self.shown_limit is None else self.shown_limit
 
     def to_dict(self, seed: int) -> dict[str, Any]:
         """What its predictions depend on, beside the data and the method."""
-        shown = self.preparation.to_dict()
-        return {"benchmark": self.name, "preparation": shown, "points": self.points, "seed": seed}
+        prepared = self.preparation.to_dict()
+        return {"benchmark": self.name, "preparation": prepared, "points": self.points, "seed": seed}
 
 
-_PIXELS = (3.0, 5.0, 10.0)
-_PIXEL_CURVE = tuple(float(limit) for limit in range(1, 31))
-_ALPHAS = (0.025, 0.05, 0.1)
-_ALPHA_CURVE = tuple(round(0.005 * step, 3) for step in range(1, 41))
-_VISIBLE = "pixels of image 0 whose partner in image 1 is known and seen"
+def _open_hpatches(folder: Path) -> list[BenchmarkPair]:
+    """Viewpoint sequences, then illumination sequences, as in papers."""
+    pairs = group_pairs(
+        open_data("hpatches", folder),
+        group=lambda name: "viewpoint" if name.startswith("v_") else "illumination",
+        category=_first_part,
+    )
+    return sorted(pairs, key=lambda pair: pair.group, reverse=True)
+
+
+def _first_part(name: str) -> str:
+    return name.split("/")[0]
+
+
+FLOW_SETS: dict[str, tuple[str, Mapping[str, Option]]] = {
+    "Middlebury flow": ("middlebury-flow", {}),
+    "Middlebury stereo": ("middlebury-stereo", {}),
+    "Sintel clean": ("sintel", {"render_pass": "clean"}),
+    "Sintel final": ("sintel", {"render_pass": "final"}),
+    "KITTI flow": ("kitti-flow", {}),
+}
+"""Column of the table to reader and its options, for each data set with dense ground truth."""
+
+
+def _open_flow_set(reader: str, folder: Path) -> list[BenchmarkPair]:
+    """One data set, in all its columns."""
+    pairs = []
+    for column, (name, options) in FLOW_SETS.items():
+        if name == reader:
+            pairs += _group_flow(column, open_data(name, folder, options=options))
+    return pairs
+
+
+def _group_flow(column: str, data: PairData) -> list[BenchmarkPair]:
+    return group_pairs(data, lambda _: column, lambda _: column, prefix=f"{column}/")
+
+
+def _open_motorcycle(_: Path) -> list[BenchmarkPair]:
+    return _group_flow("motorcycle", Motorcycle())
+
+
+def _open_flow(folder: Path) -> list[BenchmarkPair]:
+    """The shipped pair, and every flow set whose folder is the given one or is in it."""
+    return _open_motorcycle(folder) + _find_flow_sets(folder, FLOW_SETS)
+
+
+def _open_middlebury(folder: Path) -> list[BenchmarkPair]:
+    return _find_flow_sets(folder, [column for column in FLOW_SETS if column.startswith("Middlebury")])
+
+
+def _find_flow_sets(folder: Path, columns: Iterable[str]) -> list[BenchmarkPair]:
+    if not folder.is_dir():
+        raise DataError(f"no folder {folder}: expected one that holds the folders of flow sets")
+    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    pairs: list[BenchmarkPair] = []
+    names = []
+    for column in columns:
+        name, options = FLOW_SETS[column]
+        names.append(name)
+        found = next((place for place in places if is_root(place, name)), None)
+        if found is not None:
+            pairs += _group_flow(column, open_data(name, found, options=options))
+    if not pairs:
+        expected = ", ".join(dict.fromkeys(names))
+        likely = [name for name in guess_data(folder) if name not in names]
+        hint = f"; it looks like '{likely[0]}'" if likely else ""
+        raise DataError(f"no flow set in {folder}: expected it to hold folders of {expected}{hint}")
+    return pairs
+
+
+def _open_cub(folder: Path) -> list[BenchmarkPair]:
+    data = open_data("cub", folder, "test", {"list_file": str(CUB_PAIRS)})
+    return group_pairs(data, lambda _: "birds", _first_part)
+
+
+def _open_faces(folder: Path) -> list[BenchmarkPair]:
+    data = open_data("faces", folder, "test")
+    return group_pairs(data, lambda _: "faces", lambda _: "face", rows=sample_rows(len(data), 1000))
+
+
+def _open_classes(reader: str, split: str, folder: Path) -> list[BenchmarkPair]:
+    """All pairs of a split, grouped by class: the first part of their names."""
+    return group_pairs(open_data(reader, folder, split), _first_part, _first_part)
+
+
+def _open_spair(folder: Path) -> list[BenchmarkPair]:
+    """The listed test pairs; the class is at the end of their names."""
+
+    def find_class(name: str) -> str:
+        return name.rpartition(":")[2]
+
+    return group_pairs(open_data("spair", folder, "test"), find_class, find_class)
+
+
+def _open_berkeley(folder: Path) -> list[BenchmarkPair]:
+    """100 pairs of each class, or all where it has fewer."""
+    data = open_data("pascal-berkeley", folder, "test")
+    return group_pairs(data, _first_part, _first_part, rows=sample_rows_by_class(data, 100))
+
+
+def _open_flowweb(folder: Path) -> list[BenchmarkPair]:
+    """At most 1,000 pairs of each set; several sets may be of one class."""
+
+    def find_class(name: str) -> str:
+        return re.sub(r"_set_.*", "", _first_part(name))
+
+    data = open_data("flowweb", folder, "test")
+    return group_pairs(data, find_class, find_class, rows=sample_rows_by_class(data, 1000))
+
+
+def _open_own(folder: Path) -> list[BenchmarkPair]:
+    """The user's pairs, grouped by class: those of split test if there are any, else all."""
+    data = open_data("own", folder, "all")
+    rows = [row for row in range(len(data)) if data.pair_split(row) == "test"] or range(len(data))
+    names = {data.pair_name(row): data.pair_class(row) or "pairs" for row in rows}
+    return group_pairs(data, names.__getitem__, names.__getitem__, rows=rows)
+
+
+def _open_mini(_: Path) -> list[BenchmarkPair]:
+    """The shipped photographs by kind of change, and the shipped stereo pair."""
+    warped = group_pairs(WarpedImages(), lambda name: name.split("/")[1], _first_part, prefix="mini/")
+    return warped + _open_motorcycle(Path())
+
+
+def _open_self(_: Path) -> list[BenchmarkPair]:
+    """Single images, rotated and enlarged."""
+    data = SelfPairs(find_self_images())
+    pairs = []
+    for index in range(len(data)):
+        change, name = data.change(index), data.pair_name(index)
+        group = f"{change.kind} {change}"
+        pairs.append(BenchmarkPair(data, index, name, group, _first_part(name), change.kind, change.value))
+    return pairs
+
+
+_VISIBLE = "pixels of image 0 whose correspondence in image 1 is known and visible"
 _LONGEST = "the longest side of image 1, max(w, h)"
 # Objects cut out of photographs, some of them tiny.
 _OBJECTS = Preparation(max_side=160, use_enlarging=True, min_side=MIN_SIDE)
 _CANVAS = Preparation(canvas_hw=(480, 640))
 
 
-def _adapt_own(benchmark: Benchmark, entries: Sequence[Entry]) -> Benchmark:
-    """Limits relative to lengths where the user gives lengths; the first pair tells."""
-    sample = entries[0].data.read(entries[0].index)
+def _adapt_own(benchmark: Benchmark, pairs: Sequence[BenchmarkPair]) -> Benchmark:
+    """Limits relative to lengths where the first pair has one."""
+    sample = pairs[0].read()
     if sample.pck_length is None:
         return benchmark
-    return replace(
-        benchmark,
-        unit="alpha",
-        limits=_ALPHAS,
-        curve_limits=_ALPHA_CURVE,
-        length="the pck_length of each pair",
-    )
+    limits: dict[str, Any] = {"unit": "alpha", "limits": _ALPHAS, "curve_limits": _ALPHA_CURVE}
+    return replace(benchmark, **limits, length="the pck_length of each pair")
 
 
-def _flow_benchmark(name: str, title: str, opener: Callable[[Path], list[Entry]]) -> Benchmark:
+def _flow_benchmark(name: str, title: str, opener: Callable[[Path], list[BenchmarkPair]]) -> Benchmark:
     return Benchmark(
         name=name,
         title=title,
-        truth=_VISIBLE,
+        ground_truth=_VISIBLE,
         open=opener,
         needs_folder=name != "motorcycle",
         points=2000,
-        limits=_PIXELS,
-        curve_limits=_PIXEL_CURVE,
     )
 
+
+_alpha = partial(Benchmark, unit="alpha", limits=_ALPHAS, curve_limits=_ALPHA_CURVE)
+# As in the papers on these data sets.
+_COARSE_ALPHAS = (0.05, 0.1, 0.15)
 
 _LIST = (
     Benchmark(
         name="hpatches",
         title="HPatches sequences, image 1 against each of images 2 to 6",
-        truth="pixels of image 1 that the homography takes onto the other image",
-        open=openers.open_hpatches,
+        ground_truth="pixels of image 1 that the homography takes onto the other image",
+        open=_open_hpatches,
         preparation=_CANVAS,
         points=1000,
-        limits=_PIXELS,
-        curve_limits=_PIXEL_CURVE,
     ),
     _flow_benchmark(
-        "flow", "every flow and stereo set found in the folder, and the shipped pair", openers.open_flow
+        "flow", "every flow and stereo set found in the folder, and the shipped pair", _open_flow
     ),
     *(
-        _flow_benchmark(name, find_info(name).title, partial(openers.open_flow_set, name))
+        _flow_benchmark(name, find_info(name).title, partial(_open_flow_set, name))
         for name in dict.fromkeys(name for name, _ in FLOW_SETS.values())
     ),
-    _flow_benchmark(
-        "middlebury", "Middlebury's flow and stereo sets found in the folder", openers.open_middlebury
-    ),
-    _flow_benchmark("motorcycle", "the shipped stereo pair (Middlebury 2014)", openers.open_motorcycle),
-    Benchmark(
+    _flow_benchmark("middlebury", "Middlebury's flow and stereo sets found in the folder", _open_middlebury),
+    _flow_benchmark("motorcycle", "the shipped stereo pair (Middlebury 2014)", _open_motorcycle),
+    _alpha(
         name="cub",
         title="Caltech-UCSD Birds-200-2011, test images, listed pairs of one class",
-        truth="parts visible in both images",
-        open=openers.open_cub,
+        ground_truth="parts visible in both images",
+        open=_open_cub,
         preparation=Preparation(max_side=160),
-        limits=_ALPHAS,
-        curve_limits=_ALPHA_CURVE,
-        unit="alpha",
         length="the diagonal of image 1",
     ),
-    Benchmark(
+    _alpha(
         name="faces",
-        title="faces with 68 points (300-W scheme), the last fifth by name, 1,000 pairs drawn by seed 0",
-        truth="68 points of the face",
-        open=openers.open_faces,
+        title="faces with 68 points (300-W scheme), the last fifth by name, 1,000 pairs sampled by seed 0",
+        ground_truth="68 points of the face",
+        open=_open_faces,
         preparation=Preparation(max_side=256),
-        limits=_ALPHAS,
-        curve_limits=_ALPHA_CURVE,
-        unit="alpha",
         length="the distance of the outer corners of the eyes in image 1",
     ),
-    Benchmark(
+    _alpha(
         name="pf-willow",
-        title="PF-WILLOW, all pairs of each sub-class, one way",
-        truth="10 points of the object",
-        open=openers.open_willow,
-        limits=(0.05, 0.1, 0.15),
-        curve_limits=_ALPHA_CURVE,
-        unit="alpha",
-        length="the longer side of the box round the points of image 1",
+        title="PF-WILLOW, all pairs of each sub-class, in one direction",
+        ground_truth="10 points of the object",
+        open=partial(_open_classes, "pf-willow", "all"),
+        limits=_COARSE_ALPHAS,
+        length="the longer side of the box around the points of image 1",
     ),
-    Benchmark(
+    _alpha(
         name="pf-pascal",
         title="PF-PASCAL, the pairs of test_pairs.csv",
-        truth="points of the object seen in both images",
-        open=openers.open_pf_pascal,
+        ground_truth="points of the object visible in both images",
+        open=partial(_open_classes, "pf-pascal", "test"),
         preparation=Preparation(max_side=256, min_side=MIN_SIDE),
-        limits=(0.05, 0.1, 0.15),
-        curve_limits=_ALPHA_CURVE,
-        unit="alpha",
+        limits=_COARSE_ALPHAS,
         length="the longest side of image 1",
         headline="pair",
         shown_limit=0.1,
     ),
-    Benchmark(
+    _alpha(
         name="spair",
         title="SPair-71k, its test pairs",
-        truth="points of the object seen in both images",
-        open=openers.open_spair,
+        ground_truth="points of the object visible in both images",
+        open=_open_spair,
         preparation=Preparation(max_side=256, min_side=MIN_SIDE),
-        limits=(0.05, 0.1, 0.15),
-        curve_limits=_ALPHA_CURVE,
-        unit="alpha",
+        limits=_COARSE_ALPHAS,
         length="the longer side of the object's box in image 1",
         headline="pair",
         shown_limit=0.1,
     ),
-    Benchmark(
+    _alpha(
         name="pascal-berkeley",
         title="PASCAL VOC 2011 with Berkeley's keypoints, 20 classes, objects cut out, a fifth of the "
-        "images, 100 pairs of each class drawn by seed 0",
-        truth="parts of the object seen in both images",
-        open=openers.open_berkeley,
+        "images, 100 pairs of each class sampled by seed 0",
+        ground_truth="parts of the object visible in both images",
+        open=_open_berkeley,
         preparation=_OBJECTS,
-        limits=_ALPHAS,
-        curve_limits=_ALPHA_CURVE,
-        unit="alpha",
         length=_LONGEST,
     ),
-    Benchmark(
+    _alpha(
         name="flowweb",
         title="FlowWeb's 12 rigid PASCAL classes, the last fifth of each set by name",
-        truth="parts of the object seen in both images",
-        open=openers.open_flowweb,
+        ground_truth="parts of the object visible in both images",
+        open=_open_flowweb,
         preparation=_OBJECTS,
-        limits=_ALPHAS,
-        curve_limits=_ALPHA_CURVE,
-        unit="alpha",
         length=_LONGEST,
         shown_limit=0.05,
     ),
     Benchmark(
         name="own",
-        title="your own pairs: those of split test where the list has such, else all",
-        truth="your points",
-        open=openers.open_own,
+        title="your own pairs: those of split test if the list has any, else all",
+        ground_truth="your points",
+        open=_open_own,
         preparation=Preparation(min_side=MIN_SIDE),
-        limits=_PIXELS,
-        curve_limits=_PIXEL_CURVE,
         adapt=_adapt_own,
     ),
     Benchmark(
         name="mini",
-        title="what ships with the package: three photographs under homographies and changes of light, and "
-        "the stereo pair",
-        truth=_VISIBLE,
-        open=openers.open_mini,
+        title="shipped with the package: three photographs under homographies and illumination changes, "
+        "and the stereo pair",
+        ground_truth=_VISIBLE,
+        open=_open_mini,
         needs_folder=False,
         preparation=Preparation(max_side=320),
         points=500,
-        limits=_PIXELS,
-        curve_limits=_PIXEL_CURVE,
     ),
     Benchmark(
         name="self",
-        title="single images of 640 × 480 against themselves, turned or enlarged about their centre",
-        truth="pixels of the image that are seen in its changed copy",
-        open=openers.open_self,
+        title="single images of 640 × 480 against themselves, rotated or enlarged about their centre",
+        ground_truth="pixels of the image that are visible in its changed copy",
+        open=_open_self,
         needs_folder=False,
         points=1000,
         limits=(5.0,),
@@ -252,7 +369,6 @@ BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _
 def find_benchmark(name: str) -> Benchmark:
     """The benchmark of a name; raises `ConfigError`, naming all, where there is none."""
     if name not in BENCHMARKS:
-        close = difflib.get_close_matches(name, BENCHMARKS, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
+        hint = suggest(name, BENCHMARKS)
         raise ConfigError(f"no benchmark '{name[:80]}'{hint} (there are {', '.join(BENCHMARKS)})")
     return BENCHMARKS[name]

@@ -4,39 +4,77 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.evaluate.core.cache import Record, RecordStore, digest_data
-from ucn.evaluate.core.feature_cache import Describer, digest_image
-from ucn.evaluate.core.method_types import Answerer, Method
-from ucn.evaluate.core.preparation import Prepared, Rectangle
-from ucn.evaluate.core.processes import share_work
-from ucn.evaluate.points.benchmarks import Benchmark, Entry
-from ucn.evaluate.points.pair_alignment import OnceAligned
+from ucn.evaluate.core.cache import PredictionCache, Record, name_folder
+from ucn.evaluate.core.pairs import (
+    BenchmarkPair,
+    PreparedPair,
+    Rectangle,
+    digest_pairs,
+    is_inside_content,
+)
+from ucn.evaluate.core.predictions import (
+    FeatureCache,
+    Progress,
+    Task,
+    count_part,
+    digest_image,
+    predict_missing,
+)
+from ucn.evaluate.points.benchmarks import Benchmark
+from ucn.features.extractor import Extractor
+from ucn.features.method import DenseMethod
+from ucn.features.pair_matcher import Alignment, NearestNeighbours, PairMatcher
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
-from ucn.paper import NearestNeighbours, PairMatcher
-from ucn.types import Features, FloatArray
-
-Progress = Callable[[int, int], None]
-"""Called with (pairs done, all pairs)."""
+from ucn.types import FeatureMap, Features, FloatArray
 
 VERSION = 1
-"""Goes into every key: raise it where code changes what is predicted."""
+"""Part of every key: raise it where code changes what is predicted."""
+
+_FEATURE_BYTES = 96 * 2**20  # of recent images, for each method
+
+
+class PointFinder(Protocol):
+    """Finds the points of a pair in its own way, without dense features of both images."""
+
+    @property
+    def images(self) -> int:
+        """Number of images of a pair whose features it extracts."""
+
+    def find(self, pair: BenchmarkPair, prepared: PreparedPair) -> Tensor:
+        """The points of a prepared pair in image 1: (N, 2) pixels, NaN where not found."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FinderMethod(DenseMethod):
+    """A method whose points come from a `PointFinder`.
+
+    Attributes:
+        finder: finds the points.
+    """
+
+    finder: PointFinder
+
+    @property
+    def is_nearest(self) -> bool:
+        """False."""
+        return False
 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A method with or without refinement."""
+    """A method with or without sub-cell refinement."""
 
-    method: Method
+    method: DenseMethod
     use_refinement: bool
 
 
@@ -45,19 +83,19 @@ class PairPrediction:
     """What stage 2 needs of a pair.
 
     Attributes:
-        entry: which pair.
-        points0: (N, 2) the points that were asked, in pixels as methods saw image 0.
-        points1: (N, 2) true points in image 1, in pixels as methods saw it.
+        pair: which pair.
+        points0: (N, 2) the given points, in pixels of the prepared image 0.
+        points1: (N, 2) ground truth in the prepared image 1.
         length: L of PCK@alpha; NaN where limits are pixels.
-        found: (N, 2) by each variant, in the order of `Predictions.variants`; NaN where nothing was found.
-        seconds: of each variant: describing its images, how many images that were, matching.
+        predicted: (N, 2) by each variant, in the order of `Predictions.variants`; NaN where not found.
+        seconds: of each variant: extracting features, the number of images of that, matching.
     """
 
-    entry: Entry
+    pair: BenchmarkPair
     points0: FloatArray
     points1: FloatArray
     length: float
-    found: tuple[FloatArray, ...]
+    predicted: tuple[FloatArray, ...]
     seconds: tuple[FloatArray, ...]
 
 
@@ -66,9 +104,9 @@ class Predictions:
     """All that stage 2 works on.
 
     Attributes:
-        variants: what was measured.
-        pairs: the pairs that were asked, in order.
-        points_sha256: of all true points, so that two runs can show that they asked the same.
+        variants: what was evaluated.
+        pairs: the evaluated pairs, in order.
+        points_sha256: hash of all points and their ground truth, which is equal in comparable runs.
     """
 
     variants: tuple[Variant, ...]
@@ -76,11 +114,11 @@ class Predictions:
     points_sha256: str
 
 
-def predict_pairs(
+def predict_points(
     benchmark: Benchmark,
-    entries: Sequence[Entry],
+    pairs: Sequence[BenchmarkPair],
     chosen: Sequence[int],
-    methods: Sequence[Method],
+    methods: Sequence[DenseMethod],
     cache: Path,
     *,
     refinements: Sequence[bool] = (True, False),
@@ -89,16 +127,16 @@ def predict_pairs(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Predictions:
-    """Makes the predictions that are not yet in the cache, and reads all of them from it.
+    """Makes the predictions that the cache lacks, and reads all of them from it.
 
     Args:
         benchmark: its protocol.
-        entries: all pairs of the benchmark.
-        chosen: which of them are asked.
-        methods: what is measured.
+        pairs: all pairs of the benchmark.
+        chosen: rows of the pairs to evaluate.
+        methods: what is evaluated.
         cache: folder of predictions.
         refinements: which variants of each method.
-        seed: of the choice of points.
+        seed: of the sampling of points.
         device: where matching runs.
         jobs: processes that share the methods of the CPU; those of another device stay in this one.
         progress: called after each pair.
@@ -106,77 +144,36 @@ def predict_pairs(
     Raises:
         UcnError: a file of the data is wrong, or the cache cannot be used.
     """
-    pairs = [(entry.name, entry.data.pair_files(entry.index)) for entry in entries]
-    key = {"version": VERSION, **benchmark.to_dict(seed), "data": digest_data(pairs)}
+    key = {"version": VERSION, **benchmark.to_dict(seed), "data": digest_pairs(pairs)}
     folder = cache / benchmark.name
-    queries = RecordStore(folder, "queries", key)
-    stores = {
-        Variant(method, use): RecordStore(folder, _name(method, use), _key(key, method, use))
-        for method in methods
-        for use in refinements
-    }
-    try:
-        _predict_missing(benchmark, entries, chosen, queries, stores, seed, device, jobs, progress)
-    finally:
-        for store in (queries, *stores.values()):
-            store.flush()
-    return _collect(entries, chosen, queries, stores)
+    queries = PredictionCache(folder, "queries", key)
+    variants = [Variant(method, use) for method in methods for use in refinements]
+    caches = [
+        PredictionCache(
+            folder,
+            f"{name_folder(variant.method.name)}-{'refined' if variant.use_refinement else 'cells'}",
+            {**key, "method": variant.method.key, "refinement": variant.use_refinement},
+        )
+        for variant in variants
+    ]
+    shares = _split_by_device(variants, torch.device(device), jobs)
+    for part, (rows, place, processes) in enumerate(shares):
+        predictor = _Predictor(benchmark, pairs, [variants[row] for row in rows], seed, place)
+        own = [queries, *(caches[row] for row in rows)]
+        predict_missing(predictor, chosen, own, processes, count_part(progress, part, len(shares)))
+    return _collect(pairs, chosen, variants, queries, caches)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What is missing of a pair: its number, and those of variants."""
-
-    number: int
-    variants: tuple[int, ...]
-
-
-def _predict_missing(
-    benchmark: Benchmark,
-    entries: Sequence[Entry],
-    chosen: Sequence[int],
-    queries: RecordStore,
-    stores: Mapping[Variant, RecordStore],
-    seed: int,
-    device: torch.device | str,
-    jobs: int,
-    progress: Progress | None,
-) -> None:
-    """Fills the stores; methods of the CPU may be shared by processes, others may not."""
-    variants = list(stores)
-    shares = _share_out(variants, torch.device(device), jobs)
-    done, total = 0, len(chosen) * len(shares)
-    for numbers, place, processes in shares:
-        tasks = []
-        for number in chosen:
-            lacking = tuple(i for i in numbers if number not in stores[variants[i]])
-            if lacking or number not in queries:
-                tasks.append(_Task(number, lacking))
-        done += len(chosen) - len(tasks)
-        if progress is not None and done:
-            progress(done, total)
-        own = {i: variants[i] for i in numbers}
-        worker = _Worker(benchmark, [variant.method for variant in own.values()], seed, place)
-        work = _PairWork(worker, entries, own)
-        for task, (query, found) in share_work(work, tasks, processes):
-            queries.put(task.number, query)
-            for i, record in found.items():
-                stores[variants[i]].put(task.number, record)
-            done += 1
-            if progress is not None:
-                progress(done, total)
-
-
-def _share_out(
+def _split_by_device(
     variants: Sequence[Variant], device: torch.device, jobs: int
 ) -> list[tuple[list[int], torch.device, int]]:
-    """Numbers of variants, the device they are matched on, and how many processes share them."""
-    everything = list(range(len(variants)))
+    """Rows of variants, the device where they are matched, and the number of processes that share them."""
+    rows = list(range(len(variants)))
     if jobs == 1:
-        return [(everything, device, 1)]
+        return [(rows, device, 1)]
     is_here = [_is_on_accelerator(variant.method.extractor) for variant in variants]
-    shared = [i for i in everything if not is_here[i]]
-    rest = [i for i in everything if is_here[i]]
+    shared = [row for row in rows if not is_here[row]]
+    rest = [row for row in rows if is_here[row]]
     shares = [(shared, torch.device("cpu"), jobs), (rest, device, 1)]
     return [share for share in shares if share[0]]
 
@@ -186,93 +183,116 @@ def _is_on_accelerator(extractor: object) -> bool:
     return device is not None and torch.device(device).type != "cpu"
 
 
-@dataclass(frozen=True, eq=False)
-class _PairWork:
-    """Does a task wherever it is copied to."""
-
-    worker: _Worker
-    entries: Sequence[Entry]
-    variants: Mapping[int, Variant]
-
-    def __call__(self, task: _Task) -> tuple[Record, dict[int, Record]]:
-        chosen = [self.variants[i] for i in task.variants]
-        query, found = self.worker.predict(self.entries[task.number], chosen)
-        return query, {i: found[self.variants[i]] for i in task.variants}
-
-
-def _name(method: Method, use_refinement: bool) -> str:
-    safe = "".join(letter if letter.isalnum() else "_" for letter in method.name)
-    return f"{safe}-{'refined' if use_refinement else 'cells'}"
-
-
-def _key(key: Mapping[str, Any], method: Method, use_refinement: bool) -> dict[str, Any]:
-    return {**key, "method": method.key, "refinement": use_refinement}
-
-
-class _Worker:
-    """Reads a pair, draws its points, and asks methods for them."""
+class _Predictor:
+    """Reads a pair, samples its points, and finds them with each variant; cache 0 holds the points."""
 
     def __init__(
-        self, benchmark: Benchmark, methods: Sequence[Method], seed: int, device: torch.device
+        self,
+        benchmark: Benchmark,
+        pairs: Sequence[BenchmarkPair],
+        variants: Sequence[Variant],
+        seed: int,
+        device: torch.device,
     ) -> None:
-        self._benchmark, self._seed, self._device = benchmark, seed, device
-        self._describers = {method.name: Describer(method.extractor, device) for method in methods}
+        self._benchmark, self._pairs, self._seed = benchmark, pairs, seed
+        self._variants = variants
+        self._features = {
+            variant.method.name: cache_features(variant.method.extractor, device) for variant in variants
+        }
 
     @torch.no_grad()
-    def predict(self, entry: Entry, variants: Sequence[Variant]) -> tuple[Record, dict[Variant, Record]]:
-        """What is asked of a pair, and what each variant answers."""
-        prepared = show_pair(self._benchmark, entry, self._seed)
-        shown = prepared.sample
-        length = np.nan if shown.pck_length is None else shown.pck_length
-        query: Record = {
-            "points0": shown.points0.numpy(),
-            "points1": shown.points1.numpy(),
-            "length": np.array(length, np.float64),
-        }
-        found: dict[Variant, Record] = {}
-        images = [(image, digest_image(image)) for image in (shown.image0, shown.image1)]
-        aligners = {variant.method.name: OnceAligned(variant.method.matcher) for variant in variants}
+    def __call__(self, task: Task) -> list[Record]:
+        pair = self._pairs[task.pair]
+        prepared = prepare_pair(self._benchmark, pair, self._seed)
+        variants = [self._variants[number - 1] for number in task.missing if number > 0]
+        matchers = {variant.method.name: _LastAlignment(variant.method.matcher) for variant in variants}
+        records = [_record_query(prepared)] if 0 in task.missing else []
+        images = [(image, digest_image(image)) for image in (prepared.sample.image0, prepared.sample.image1)]
         for variant in variants:
-            if variant.method.answerer is not None:
-                found[variant] = _ask(variant.method.answerer, entry, prepared)
-                continue
-            describer = self._describers[variant.method.name]
-            features = [describer.describe(image, digest) for image, digest in images]
-            aligner = aligners[variant.method.name]
-            ask_aligner = partial(find_points, matcher=aligner)
-            before = time.perf_counter()
-            points1 = ask_aligner(
-                features[0], features[1], shown.points0, prepared.content1, variant.use_refinement
-            )
-            matching = time.perf_counter() - before + aligner.saved_seconds
-            seconds = (*describer.take_cost(), matching)
-            found[variant] = _record(points1, seconds)
-        return query, found
+            method, begin = variant.method, time.perf_counter()
+            if isinstance(method, FinderMethod):
+                points1 = method.finder.find(pair, prepared)
+                seconds = (time.perf_counter() - begin, float(method.finder.images), 0.0)
+            else:
+                cache, matcher = self._features[method.name], matchers[method.name]
+                features = [cache.extract(*image) for image in images]
+                begin = time.perf_counter()
+                points1 = find_points(
+                    features[0],
+                    features[1],
+                    prepared.sample.points0,
+                    prepared.content1,
+                    variant.use_refinement,
+                    matcher,
+                )
+                seconds = (*cache.take_cost(), time.perf_counter() - begin + matcher.saved_seconds)
+            answers = points1.cpu().numpy().astype(np.float32)
+            records.append({"points1": answers, "seconds": np.array(seconds, np.float32)})
+        return records
 
 
-def _record(points1: Tensor, seconds: tuple[float, float, float]) -> Record:
-    """Answers, and the seconds of describing, how many images that were, and the seconds of matching."""
-    answers = points1.cpu().numpy().astype(np.float32)
-    return {"points1": answers, "seconds": np.array(seconds, np.float32)}
+def _record_query(prepared: PreparedPair) -> Record:
+    sample = prepared.sample
+    length = np.nan if sample.pck_length is None else sample.pck_length
+    return {
+        "points0": sample.points0.numpy(),
+        "points1": sample.points1.numpy(),
+        "length": np.array(length, np.float64),
+    }
 
 
-def _ask(answerer: Answerer, entry: Entry, prepared: Prepared) -> Record:
-    """What a method answers that does without dense features."""
-    before = time.perf_counter()
-    points1 = answerer.find(entry, prepared)
-    return _record(points1, (time.perf_counter() - before, float(answerer.images), 0.0))
+def cache_features(extractor: Extractor, device: torch.device) -> FeatureCache[Features]:
+    """A cache of dense features on a device."""
+    extract = partial(_extract, extractor, device)
+    return FeatureCache(extract, max_bytes=_FEATURE_BYTES, count_bytes=_count_bytes)
 
 
-def show_pair(benchmark: Benchmark, entry: Entry, seed: int) -> Prepared:
-    """A pair as all methods see it, with the points that are asked."""
-    sample = entry.data.read(entry.index)
+def _extract(extractor: Extractor, device: torch.device, image: Tensor) -> Features:
+    features = extractor.extract(image)
+    return replace(features, map=replace(features.map, features=features.map.features.to(device)))
+
+
+def _count_bytes(features: Features) -> int:
+    return features.map.features.nbytes
+
+
+class _LastAlignment:
+    """A matcher that keeps the alignment of the last pair, for all variants of a method.
+
+    Attributes:
+        saved_seconds: what the alignment took, where it was kept; it counts for every variant.
+    """
+
+    def __init__(self, matcher: PairMatcher) -> None:
+        self._matcher = matcher
+        self._maps: tuple[FeatureMap, FeatureMap] | None = None
+        self._kept: Alignment | None = None
+        self._seconds = 0.0
+        self.saved_seconds = 0.0
+
+    def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
+        """Aligns a pair, or returns its kept alignment; a pair always has the same allowed cells."""
+        is_known = self._maps is not None and self._maps[0] is map0 and self._maps[1] is map1
+        if not is_known or self._kept is None:
+            begin = time.perf_counter()
+            self._kept = self._matcher.align(map0, map1, is_allowed1)
+            self._maps, self._seconds = (map0, map1), time.perf_counter() - begin
+            self.saved_seconds = 0.0
+        else:
+            self.saved_seconds = self._seconds
+        return self._kept
+
+
+def prepare_pair(benchmark: Benchmark, pair: BenchmarkPair, seed: int) -> PreparedPair:
+    """A pair as all methods get it, with the sampled points."""
+    sample = pair.read()
     if benchmark.points is not None:
-        sample = sample.select(draw_points(len(sample), benchmark.points, seed, entry.name))
+        sample = sample.select(sample_points(len(sample), benchmark.points, seed, pair.name))
     return benchmark.preparation.apply(sample)
 
 
-def draw_points(total: int, count: int, seed: int, name: str) -> Tensor:
-    """`count` of `total` rows, drawn without replacement by a seed and the pair's name, nothing else."""
+def sample_points(total: int, count: int, seed: int, name: str) -> Tensor:
+    """`count` of `total` rows, sampled without replacement by a seed and the pair's name."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     return torch.randperm(total, generator=generator)[:count]
@@ -286,56 +306,52 @@ def find_points(
     use_refinement: bool,
     matcher: PairMatcher | None = None,
 ) -> Tensor:
-    """Where points (N, 2) of image 0 lie in image 1: their nearest descriptors on the picture.
+    """Finds points (N, 2) of image 0 in image 1.
 
     Args:
         features0: of image 0.
         features1: of image 1, on the same device.
-        points0: in pixels of the image that was described.
-        content1: where in image 1 the picture is.
-        use_refinement: place matches between cells.
-        matcher: what to do instead of looking for the nearest descriptors.
+        points0: in pixels of the image whose features they are.
+        content1: image 1 without its padding; points are searched in it.
+        use_refinement: refine matches to sub-cell positions.
+        matcher: how points are found; None takes the nearest descriptor.
 
     Returns:
         (N, 2) pixels of image 1.
     """
     matcher = matcher or NearestNeighbours()
     map0, map1 = features0.map, features1.map
-    asked = resize_points(points0.to(map0.features.device), resize_scale(features0.image_hw, map0.image_hw))
-    back = resize_scale(map1.image_hw, features1.image_hw)
-    is_allowed1 = _is_on_picture(resize_points(cell_centres(map1), back), features1.image_hw, content1)
-    found = matcher.align(map0, map1, is_allowed1).find(asked, use_refinement)
-    return resize_points(found, back)
-
-
-def _is_on_picture(centres: Tensor, image_hw: tuple[int, int], content: Rectangle) -> Tensor | None:
-    """Bool (h * w,): the cells whose centres lie on the picture; None where it fills the image."""
-    left, top, right, bottom = content
-    if content == (0, 0, image_hw[1], image_hw[0]):
-        return None
-    low, high = centres.new_tensor([left, top]) - 0.5, centres.new_tensor([right, bottom]) - 0.5
-    return ((centres >= low) & (centres <= high)).all(dim=1)
+    encoded0 = resize_points(
+        points0.to(map0.features.device), resize_scale(features0.image_hw, map0.image_hw)
+    )
+    scale1 = resize_scale(map1.image_hw, features1.image_hw)
+    is_allowed1 = None
+    if content1 != (0, 0, features1.image_hw[1], features1.image_hw[0]):
+        is_allowed1 = is_inside_content(resize_points(cell_centres(map1), scale1), content1)
+    found = matcher.align(map0, map1, is_allowed1).find(encoded0, use_refinement)
+    return resize_points(found, scale1)
 
 
 def _collect(
-    entries: Sequence[Entry],
+    pairs: Sequence[BenchmarkPair],
     chosen: Sequence[int],
-    queries: RecordStore,
-    stores: Mapping[Variant, RecordStore],
+    variants: Sequence[Variant],
+    queries: PredictionCache,
+    caches: Sequence[PredictionCache],
 ) -> Predictions:
     digest = hashlib.sha256()
-    pairs = []
-    for number in chosen:
-        query, found = queries.get(number), [store.get(number) for store in stores.values()]
+    collected = []
+    for row in chosen:
+        query, records = queries.get(row), [cache.get(row) for cache in caches]
         digest.update(query["points0"].tobytes() + query["points1"].tobytes())
-        pairs.append(
+        collected.append(
             PairPrediction(
-                entry=entries[number],
+                pair=pairs[row],
                 points0=query["points0"],
                 points1=query["points1"],
                 length=float(query["length"]),
-                found=tuple(record["points1"] for record in found),
-                seconds=tuple(record["seconds"] for record in found),
+                predicted=tuple(record["points1"] for record in records),
+                seconds=tuple(record["seconds"] for record in records),
             )
         )
-    return Predictions(tuple(stores), tuple(pairs), digest.hexdigest())
+    return Predictions(tuple(variants), tuple(collected), digest.hexdigest())

@@ -1,30 +1,57 @@
-"""The report of a run that asks for points: tables of PCK beside the paper's figures, and the protocol."""
+"""A benchmark of given points from data to report: both stages, then tables of PCK and curves."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from ucn.evaluate.core.merge import Earlier
-from ucn.evaluate.core.methods import MethodInfo, is_nearest
-from ucn.evaluate.core.plots import draw_curves
-from ucn.evaluate.core.report import Report, Table, say_number, say_percent
+from matplotlib.axes import Axes
+
+from ucn.errors import ConfigError, DataError
+from ucn.evaluate.core.pairs import choose_rows, count_pairs, digest_pairs
+from ucn.evaluate.core.plots import PANELS_A_ROW, add_legend, choose_style, lay_out, save_plot
+from ucn.evaluate.core.predictions import Progress, RunSettings, require_methods
+from ucn.evaluate.core.report import (
+    Plot,
+    Report,
+    Table,
+    describe_run,
+    format_number,
+    format_percent,
+    hash_protocol,
+)
+from ucn.evaluate.core.update import Page
 from ucn.evaluate.points.benchmarks import Benchmark
-from ucn.evaluate.points.faithfulness import judge_systems, mark_name
-from ucn.evaluate.points.predictions import Predictions
-from ucn.evaluate.points.scoring import LEVEL, RESAMPLES, Cost, Curve, Figure, Scores
-from ucn.paper.figures import (
+from ucn.evaluate.points.predictions import VERSION, Predictions, predict_points
+from ucn.evaluate.points.scoring import (
+    LEVEL,
+    RESAMPLES,
+    Curve,
+    Results,
+    Score,
+    describe_margins,
+    is_faithful,
+    measure_margins,
+    score_predictions,
+)
+from ucn.evaluate.points.transfer import add_training_images
+from ucn.features.method import DenseMethod, LoadedMethods, MethodInfo
+from ucn.paper.registry import is_nearest
+from ucn.paper.results import (
     PAPER_CLASSES,
     PAPER_COLUMNS,
     PaperColumn,
-    cite_paper,
+    format_paper_cells,
+    format_sources,
+    format_value,
     list_cited,
-    quote_paper,
-    say_figure,
 )
+from ucn.paper.transfer import UnboundTransfer
 
 _MANY_GROUPS, _TOO_MANY_GROUPS = 4, 8
+_MARKERS = "osD^vP*Xh"
 
 
 @dataclass(frozen=True)
@@ -32,264 +59,282 @@ class PointsRun:
     """A run, before it becomes a report.
 
     Attributes:
-        benchmark: what was measured on.
-        command: that makes it again.
-        methods: what was measured.
+        benchmark: what was evaluated on.
+        settings: of the run.
+        methods: what was evaluated.
         skipped: reasons by name.
-        scores: the figures.
+        results: the scores.
         predictions: what they were computed from.
-        pair_count: of the benchmark; those asked may be fewer.
-        point_count: points that were asked.
-        seed: of points and resampling.
-        versions: of packages.
-        device: where networks and matching ran.
-        jobs: processes that shared the work.
+        identity: values that identify data and protocol, for the JSON; equal in comparable runs.
     """
 
     benchmark: Benchmark
-    command: str
+    settings: RunSettings
     methods: tuple[MethodInfo, ...]
-    skipped: dict[str, str]
-    scores: Scores
+    skipped: Mapping[str, str]
+    results: Results
     predictions: Predictions
-    pair_count: int
-    point_count: int
-    seed: int
-    versions: dict[str, str]
-    device: str
-    jobs: int = 1
+    identity: Mapping[str, Any]
+
+    @property
+    def point_count(self) -> int:
+        """The number of points of all pairs."""
+        return sum(len(pair.points1) for pair in self.predictions.pairs)
+
+
+def run_benchmark(
+    benchmark: Benchmark,
+    folder: Path,
+    loaded: LoadedMethods[DenseMethod],
+    settings: RunSettings,
+    progress: Progress | None = None,
+) -> PointsRun:
+    """Predicts what the cache lacks, and scores everything; `build_report` makes a report of it.
+
+    Args:
+        benchmark: of `find_benchmark`.
+        folder: of its data; bundled benchmarks ignore it.
+        loaded: the methods.
+        settings: of the run.
+        progress: called after each pair, and before them after each training image of NN transfer.
+
+    Raises:
+        DataError: the folder is not that data set, there is nothing to evaluate, or the page to update is of
+            other data or another protocol.
+    """
+    require_methods(loaded)
+    pairs = benchmark.open(folder)
+    if benchmark.adapt is not None:
+        benchmark = benchmark.adapt(benchmark, pairs)
+    benchmark = _limit_side(benchmark, settings.max_side)
+    if any(isinstance(method.matcher, UnboundTransfer) for method in loaded.methods):
+        loaded = add_training_images(loaded, benchmark.name, pairs, settings.cache, progress)
+        require_methods(loaded)
+    chosen = choose_rows(len(pairs), settings.limit)
+    identity = {
+        "unit": benchmark.unit,
+        "headline": f"per_{benchmark.headline}",
+        "pairs": len(chosen),
+        "pairs_of_benchmark": len(pairs),
+        "seed": settings.seed,
+        "refinements": list(settings.refinements),
+        "data_sha256": digest_pairs([pairs[row] for row in chosen]),
+        "protocol_sha256": _hash_protocol(benchmark, settings),
+    }
+    if settings.page is not None:
+        settings.page.check(**identity)
+    predictions = predict_points(
+        benchmark,
+        pairs,
+        chosen,
+        loaded.methods,
+        settings.cache,
+        refinements=settings.refinements,
+        seed=settings.seed,
+        device=settings.device,
+        jobs=settings.jobs,
+        progress=progress,
+    )
+    results = score_predictions(benchmark, predictions, settings.seed)
+    methods = tuple(loaded.methods)
+    run = PointsRun(benchmark, settings, methods, loaded.skipped, results, predictions, identity)
+    if not run.point_count:
+        raise DataError(f"{folder}: no correspondences in the {len(chosen)} pairs; nothing to evaluate")
+    return run
+
+
+def _limit_side(benchmark: Benchmark, max_side: int | None) -> Benchmark:
+    if max_side is None:
+        return benchmark
+    if benchmark.preparation.canvas_hw is not None:
+        raise ConfigError(
+            f"max_side must be None: {benchmark.name} puts all images on a canvas of one size, got {max_side}"
+        )
+    return replace(benchmark, preparation=replace(benchmark.preparation, max_side=max_side))
+
+
+def _hash_protocol(benchmark: Benchmark, settings: RunSettings) -> str:
+    return hash_protocol(
+        version=VERSION,
+        **benchmark.to_dict(settings.seed),
+        limits=benchmark.limits,
+        curve_limits=benchmark.curve_limits,
+        unit=benchmark.unit,
+        headline=benchmark.headline,
+        refinements=settings.refinements,
+        bootstrap=(LEVEL, RESAMPLES),
+    )
+
+
+def merge_results(page: Page, results: Results, table: str = "", seconds: str = "seconds") -> Results:
+    """Results with the rows of a page's other methods; see `Page.merge`.
+
+    Args:
+        page: what is updated.
+        results: of this run.
+        table: where a page has several, the one that they are of.
+        seconds: name of the costs in the JSON.
+    """
+    figures, curves = page.values["figures"], page.values.get("curves")
+    if table:
+        figures = [row for row in figures if isinstance(row, dict) and row.get("table") == table]
+        curves = curves.get(table) if isinstance(curves, dict) else None
+    scores = page.merge(results.scores, figures, "figures")
+    names = {score.method for score in scores}
+    return Results(
+        scores,
+        page.merge(results.curves, curves, "curves", names),
+        page.merge(results.costs, page.values.get(seconds), seconds, names),
+    )
+
+
+def replace_results(run: PointsRun, results: Results, page: Page) -> PointsRun:
+    """A run with merged results, and the methods that they are of."""
+    return replace(run, results=results, methods=page.merge_methods(run.methods, results.scores))
 
 
 def build_report(run: PointsRun) -> Report:
-    """Tables, curves and protocol of a run."""
-    benchmark, scores = run.benchmark, run.scores
+    """Tables, curves and protocol of a run; with the other methods of the page that it updates."""
+    page = run.settings.page
+    if page is not None:
+        page.check(points=run.point_count, points_sha256=run.predictions.points_sha256)
+        run = replace_results(run, merge_results(page, run.results), page)
+    benchmark, results = run.benchmark, run.results
     columns = PAPER_COLUMNS.get(benchmark.name, ())
+    margins = measure_margins(results.scores)
     return Report(
         name=benchmark.name,
         title=benchmark.title,
-        command=run.command,
         tables=tuple(tabulate(run)),
         protocol=tuple(describe_protocol(run)),
         methods=run.methods,
         skipped=run.skipped,
-        notes=(*cite_paper(columns), *(v.describe() for v in judge_systems(scores.figures).values())),
-        rows=tuple({"unit": benchmark.unit, **asdict(figure)} for figure in scores.figures),
+        notes=(*format_sources(columns), *(describe_margins(*item) for item in margins.items())),
+        rows=tuple({"unit": benchmark.unit, **asdict(score)} for score in results.scores),
         values={
-            "unit": benchmark.unit,
-            "headline": f"per_{benchmark.headline}",
-            "pairs": len(run.predictions.pairs),
+            **run.identity,
             "points": run.point_count,
-            "pairs_of_benchmark": run.pair_count,
-            "seed": run.seed,
-            "jobs": run.jobs,
+            "jobs": run.settings.jobs,
             "points_sha256": run.predictions.points_sha256,
-            "paper": [asdict(column) for column in columns],
-            "curves": [asdict(curve) for curve in scores.curves],
-            "seconds": [asdict(cost) for cost in scores.costs],
+            "paper": list_paper_values(columns),
+            "curves": [asdict(curve) for curve in results.curves],
+            "seconds": [asdict(cost) for cost in results.costs],
         },
-        plots=(draw_curves(benchmark, scores),),
-        versions=run.versions,
-        device=run.device,
+        plots=(plot_curves(benchmark, results),),
+        **describe_run(run.settings),
     )
 
 
-def check_earlier(
-    earlier: Earlier,
-    benchmark: Benchmark,
-    counts: tuple[int, int],
-    seed: int,
-    refinements: Sequence[bool],
-) -> None:
-    """Refuses, before the work, an earlier report that this run cannot be added to.
-
-    Args:
-        earlier: the report.
-        benchmark: what is measured on now.
-        counts: pairs that are asked, and pairs of the benchmark.
-        seed: of points and resampling.
-        refinements: that are measured.
-
-    Raises:
-        DataError: it is of other data or another protocol, or damaged.
-    """
-    asked, total = counts
-    headline = f"per_{benchmark.headline}"
-    earlier.require(seed=seed, pairs=asked, pairs_of_benchmark=total, unit=benchmark.unit, headline=headline)
-    earlier.check_protocol([_describe_images(benchmark)])
-    figures = read_figures(earlier, earlier.get("figures"), "figures")
-    limits = sorted({figure.limit for figure in figures})
-    earlier.compare("the list of limits", limits, sorted(benchmark.limits))
-    then = {figure.use_refinement for figure in figures}
-    earlier.compare("what was measured", _say_refinements(then), _say_refinements(set(refinements)))
-
-
-def _say_refinements(uses: set[bool]) -> str:
-    return " and ".join(map(_title, sorted(uses, reverse=True)))
-
-
-def add_earlier(run: PointsRun, earlier: Earlier) -> PointsRun:
-    """The run together with the methods of an earlier report that it did not measure.
-
-    Raises:
-        DataError: the points were others, or the report is damaged.
-    """
-    earlier.require(points=run.point_count, points_sha256=run.predictions.points_sha256)
-    scores = Scores(
-        read_figures(earlier, earlier.get("figures"), "figures"),
-        earlier.read_rows(Curve, earlier.get("curves"), "curves"),
-        earlier.read_rows(Cost, earlier.get("seconds"), "seconds"),
-    )
-    return merge_run(run, earlier, scores)
-
-
-def read_figures(earlier: Earlier, rows: object, where: str) -> tuple[Figure, ...]:
-    """The figures of an earlier report; JSON has no infinite medians."""
-    return tuple(
-        replace(figure, median_error=math.inf)
-        if figure.points and math.isnan(figure.median_error)
-        else figure
-        for figure in earlier.read_rows(Figure, rows, where)
-    )
-
-
-def merge_run(run: PointsRun, earlier: Earlier, scores: Scores) -> PointsRun:
-    """A run with the methods of earlier scores that it did not measure."""
-    merged = merge_scores(run.scores, earlier, scores, [figure.method for figure in scores.figures])
-    names = dict.fromkeys(figure.method for figure in merged.figures)
-    return replace(run, methods=earlier.merge_methods(run.methods, names), scores=merged)
-
-
-def merge_scores(now: Scores, earlier: Earlier, then: Scores, names: Iterable[str]) -> Scores:
-    """Figures, curves and seconds of both runs; of the earlier one those of the methods of names."""
-    names = list(dict.fromkeys(names))
-    return Scores(
-        earlier.merge(then.figures, now.figures, _place_figure, "a figure", names),
-        earlier.merge(then.curves, now.curves, _place_curve, "a curve", names if now.curves else ()),
-        earlier.merge(then.costs, now.costs, lambda _: (), "the seconds", names),
-    )
-
-
-def _place_figure(figure: Figure) -> tuple[object, ...]:
-    use, value, limit = _title(figure.use_refinement), round(figure.value, 6), round(figure.limit, 6)
-    counts = (f"{figure.pairs} pairs", f"{figure.points} points")
-    return (use, figure.group, figure.axis, value, limit, *counts)
-
-
-def _place_curve(curve: Curve) -> tuple[object, ...]:
-    limits = tuple(round(limit, 6) for limit in curve.limits)
-    return (_title(curve.use_refinement), curve.group, len(curve.shares), *limits)
-
-
-def _describe_images(benchmark: Benchmark) -> str:
-    return f"images: {benchmark.preparation.describe()}"
+def list_paper_values(columns: Sequence[PaperColumn]) -> list[dict[str, Any]]:
+    """Columns that quote the paper, for the JSON."""
+    return [
+        {"label": column.label, "source": column.source, "figures": column.values, "digits": column.digits}
+        for column in columns
+    ]
 
 
 def describe_protocol(run: PointsRun) -> list[str]:
     """What was done, line by line; printed under every table."""
-    benchmark, asked_count = run.benchmark, len(run.predictions.pairs)
-    asked = "1 pair" if asked_count == 1 else f"{asked_count:,} pairs"
-    if asked_count < run.pair_count:
-        asked += f" of {run.pair_count:,}, evenly spread (--limit)"
-    drawn = (
-        f"up to {benchmark.points:,} a pair, drawn at random by seed {run.seed} and the pair's name"
+    benchmark, settings = run.benchmark, run.settings
+    count = count_pairs(run.identity["pairs"], run.identity["pairs_of_benchmark"])
+    sampled = (
+        f"up to {benchmark.points:,} a pair, sampled by seed {settings.seed} and the pair's name"
         if benchmark.points is not None
         else "all of them"
     )
     sha256 = run.predictions.points_sha256
+    others = [method.name for method in run.methods if not is_nearest(method)]
+    except_others = f"; {', '.join(others)} instead as described below" if others else ""
+    intervals = (
+        f"; intervals hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {settings.seed})"
+        if len(run.predictions.pairs) > 1
+        else ""
+    )
+    headline = {"point": "points", "pair": "pairs", "class": "classes"}[benchmark.headline]
     lines = [
-        f"data: {benchmark.title}; {asked}, {run.point_count:,} points",
-        _describe_images(benchmark),
-        f"points: {benchmark.truth}; {drawn}; the same for all methods (sha256 {sha256[:16]})",
+        f"data: {benchmark.title}; {count}, {run.point_count:,} points",
+        f"images: {benchmark.preparation.describe()}",
+        f"points: {benchmark.ground_truth}; {sampled}; the same for all methods (sha256 {sha256[:16]})",
         "matching: a point's descriptor is interpolated between the cells of image 0, and its match is the "
-        "cell of image 1 with the nearest descriptor (exact, over the whole picture); with refinement the "
-        "match is then placed between cells, by the same code for all methods; no mutual check, no ratio "
-        f"test, no smoothing{_except_optimisers(run.methods)}",
+        "cell of image 1 with the nearest descriptor (exact, over the whole image); with refinement it is "
+        "then refined to a sub-cell position, by the same code for all methods; no mutual check, no ratio "
+        f"test, no smoothing{except_others}",
         _describe_limits(benchmark),
-        f"averages: tables show the mean over {_say_average(benchmark)} unless they say otherwise"
-        f"{_describe_intervals(run)}",
+        f"averages: tables show the mean over {headline} unless they say otherwise{intervals}",
     ]
-    if run.jobs > 1:
-        lines.append(f"times: {run.jobs} processes shared the machine, so seconds are those of a busy one")
+    if settings.jobs > 1:
+        lines.append(f"times: {settings.jobs} processes shared the machine, so seconds are of a busy one")
     return lines
-
-
-def _describe_intervals(run: PointsRun) -> str:
-    """What intervals are; one pair has none."""
-    if len(run.predictions.pairs) < 2:
-        return ""
-    return f"; intervals hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {run.seed})"
-
-
-def _except_optimisers(methods: Sequence[MethodInfo]) -> str:
-    """That some methods match in another way, where there are such."""
-    names = [method.name for method in methods if not is_nearest(method)]
-    return f"; {', '.join(names)} instead as described below" if names else ""
-
-
-def _say_average(benchmark: Benchmark) -> str:
-    return {"point": "points", "pair": "pairs", "class": "classes"}[benchmark.headline]
 
 
 def _describe_limits(benchmark: Benchmark) -> str:
     if benchmark.unit == "px":
-        return "score: PCK@T, the percentage of points at most T pixels from the truth"
-    return f"score: PCK@α, the percentage of points at most α·L from the truth; L is {benchmark.length}"
+        return "score: PCK@T, the percentage of points at most T pixels from the ground truth"
+    return (
+        f"score: PCK@α, the percentage of points at most α·L from the ground truth; L is {benchmark.length}"
+    )
 
 
 def tabulate(run: PointsRun) -> list[Table]:
-    """The tables of a run: with refinement and without, each split by axis where groups make curves."""
-    figures = run.scores.figures
+    """The tables of a run: with refinement and without, each split by axis where groups form curves."""
+    scores = run.results.scores
     tables = []
-    for use in dict.fromkeys(figure.use_refinement for figure in figures):
-        for axis in dict.fromkeys(figure.axis for figure in figures):
-            chosen = [f for f in figures if f.use_refinement == use and f.axis == axis]
+    for use in dict.fromkeys(score.use_refinement for score in scores):
+        for axis in dict.fromkeys(score.axis for score in scores):
+            chosen = [s for s in scores if s.use_refinement == use and s.axis == axis]
             tables.append(_tabulate_groups(run, chosen, axis, use))
-    if not any(figure.axis for figure in figures):
-        use = figures[0].use_refinement
-        last = figures[-1].group
-        chosen = [f for f in figures if f.use_refinement == use and f.group == last]
+    if not any(score.axis for score in scores):
+        use = scores[0].use_refinement
+        last = scores[-1].group
+        chosen = [s for s in scores if s.use_refinement == use and s.group == last]
         tables.append(_tabulate_averages(run, chosen, use))
     if run.benchmark.name in PAPER_CLASSES:
         tables.append(_tabulate_paper(run.benchmark.name))
     return tables
 
 
-def _tabulate_groups(run: PointsRun, figures: Sequence[Figure], axis: str, use: bool) -> Table:
-    groups = list(dict.fromkeys(figure.group for figure in figures))
+def _label_methods(run: PointsRun) -> dict[str, str]:
+    """Names of methods for the first column of a table."""
+    labels = {method.name: method.name for method in run.methods}
+    for name, margins in measure_margins(run.results.scores).items():
+        if not is_faithful(margins):
+            labels[name] = f"{name} (not faithful)"
+    return labels
+
+
+def _tabulate_groups(run: PointsRun, scores: Sequence[Score], axis: str, use: bool) -> Table:
+    groups = list(dict.fromkeys(score.group for score in scores))
     limits = run.benchmark.limits
     title = _title(use)
     if not axis and len(groups) > _TOO_MANY_GROUPS:
         limits = (run.benchmark.main_limit,)
-        title = f"PCK{_say_limits(run.benchmark, limits)}, {title}"
-    # With many groups all limits of one share a column, lest the table become too wide.
+        title = f"PCK{_format_limits(run.benchmark, limits)}, {title}"
+    # With many groups all limits of one share a column, or the table would be too wide.
     packs = [limits] if len(groups) > _MANY_GROUPS else [(limit,) for limit in limits]
     columns = [(group, pack) for group in groups for pack in packs]
-    found = {(f.method, f.group, f.limit): say_percent(_headline(run, f)) for f in figures}
-    verdicts = judge_systems(run.scores.figures)
+    shown = {(s.method, s.group, s.limit): format_percent(_headline(run, s)) for s in scores}
     rows = [
-        (
-            mark_name(method.name, verdicts),
-            *(" / ".join(found[method.name, group, limit] for limit in pack) for group, pack in columns),
-        )
-        for method in run.methods
+        (label, *(" / ".join(shown[name, group, limit] for limit in pack) for group, pack in columns))
+        for name, label in _label_methods(run).items()
     ]
     if axis:
-        title = f"PCK{_say_limits(run.benchmark, limits)} by {axis}, {title}"
+        title = f"PCK{_format_limits(run.benchmark, limits)} by {axis}, {title}"
         names = [group.removeprefix(f"{axis} ") for group in groups]
     elif len(groups) > _TOO_MANY_GROUPS:
         names = groups
     else:
-        names = [f"{group} {_say_limits(run.benchmark, pack)}" for group, pack in columns]
+        names = [f"{group} {_format_limits(run.benchmark, pack)}" for group, pack in columns]
     return _add_paper(run, Table(title, ("method", *names), tuple(rows)))
 
 
 def _add_paper(run: PointsRun, table: Table) -> Table:
-    """The table with the paper's figures at its right, and below it the systems that were not run."""
+    """The table with the paper's results at its right, and below it the systems that were not run."""
     columns: tuple[PaperColumn, ...] = PAPER_COLUMNS.get(run.benchmark.name, ())
     if not columns:
         return table
     rows = [
-        (*row, *quote_paper(columns, method)) for row, method in zip(table.rows, run.methods, strict=True)
+        (*row, *format_paper_cells(columns, method))
+        for row, method in zip(table.rows, run.methods, strict=True)
     ]
     blank = ("–",) * (len(table.header) - 1)
     rows += [(name, *blank, *cells) for name, *cells in list_cited(columns, run.methods)]
@@ -298,40 +343,90 @@ def _add_paper(run: PointsRun, table: Table) -> Table:
 
 def _tabulate_paper(name: str) -> Table:
     paper = PAPER_CLASSES[name]
-    rows = tuple((system, *(say_figure(value) for value in row)) for system, row in paper.figures.items())
+    rows = tuple((system, *(format_value(value) for value in row)) for system, row in paper.values.items())
     return Table(paper.title, ("system (cited)", *paper.classes), rows)
 
 
-def _tabulate_averages(run: PointsRun, figures: Sequence[Figure], use: bool) -> Table:
+def _tabulate_averages(run: PointsRun, scores: Sequence[Score], use: bool) -> Table:
     """All three averages of one group, with the interval of the mean over points."""
-    rows, verdicts = [], judge_systems(run.scores.figures)
-    for method in run.methods:
-        cells = [mark_name(method.name, verdicts)]
-        own = [figure for figure in figures if figure.method == method.name]
-        for figure in own:
-            bounds = f" ({say_percent(figure.low)}–{say_percent(figure.high)})" if figure.pairs > 1 else ""
-            means = " / ".join(map(say_percent, (figure.per_point, figure.per_pair, figure.per_class)))
+    rows, costs = [], {cost.method: cost for cost in run.results.costs}
+    for name, label in _label_methods(run).items():
+        cells = [label]
+        own = [score for score in scores if score.method == name]
+        for score in own:
+            bounds = f" ({format_percent(score.low)}–{format_percent(score.high)})" if score.pairs > 1 else ""
+            means = " / ".join(map(format_percent, (score.per_point, score.per_pair, score.per_class)))
             cells.append(f"{means}{bounds}")
-        cost = next(cost for cost in run.scores.costs if cost.method == method.name)
-        errors = (say_number(own[0].mean_error), say_number(own[0].median_error))
-        rows.append((*cells, *errors, say_number(cost.per_image, 2), say_number(cost.per_pair, 2)))
-    limits = run.benchmark.limits
-    names = [f"{figures[0].group} {_say_limits(run.benchmark, (limit,))}" for limit in limits]
-    interval = " (interval of the first)" if any(figure.pairs > 1 for figure in figures) else ""
+        errors = (format_number(own[0].mean_error), format_number(own[0].median_error))
+        seconds = (format_number(costs[name].per_image, 2), format_number(costs[name].per_pair, 2))
+        rows.append((*cells, *errors, *seconds))
+    names = [f"{scores[0].group} {_format_limits(run.benchmark, (limit,))}" for limit in run.benchmark.limits]
+    interval = " (interval of the first)" if any(score.pairs > 1 for score in scores) else ""
     title = f"mean over points / pairs / classes{interval}, {_title(use)}"
     ends = ("mean error, px", "median error, px", "s an image", "s a pair")
     return Table(title, ("method", *names, *ends), tuple(rows))
 
 
-def _headline(run: PointsRun, figure: Figure) -> float:
-    averages = {"point": figure.per_point, "pair": figure.per_pair, "class": figure.per_class}
+def _headline(run: PointsRun, score: Score) -> float:
+    averages = {"point": score.per_point, "pair": score.per_pair, "class": score.per_class}
     return averages[run.benchmark.headline]
 
 
 def _title(use_refinement: bool) -> str:
-    return "matches placed between cells" if use_refinement else "matches on cell centres"
+    return "with sub-cell refinement" if use_refinement else "matches at cell centres"
 
 
-def _say_limits(benchmark: Benchmark, limits: Sequence[float]) -> str:
+def _format_limits(benchmark: Benchmark, limits: Sequence[float]) -> str:
     text = "/".join(f"{limit:g}" for limit in limits)
     return f"@{text}" if benchmark.unit == "px" else f"@α={text}"
+
+
+def plot_curves(benchmark: Benchmark, results: Results) -> Plot:
+    """PCK against the limit, or against rotation and scale, one panel a group.
+
+    Where a run has both variants, the refined ones are shown.
+    """
+    scores = results.scores
+    use = any(score.use_refinement for score in scores)
+    axes = [axis for axis in dict.fromkeys(score.axis for score in scores) if axis]
+    if axes:
+        figure, panels = lay_out(len(axes))
+        for panel, axis in zip(panels, axes, strict=True):
+            shown = [s for s in scores if s.axis == axis and s.use_refinement == use]
+            _plot_axis(panel, benchmark, shown, axis)
+    else:
+        groups = list(dict.fromkeys(curve.group for curve in results.curves))
+        figure, panels = lay_out(len(groups))
+        for panel, group in zip(panels, groups, strict=True):
+            lines = [c for c in results.curves if c.group == group and c.use_refinement == use]
+            _plot_limits(panel, benchmark, lines, group)
+    for number, panel in enumerate(panels):
+        panel.set_ylim(0, 100)
+        if number % PANELS_A_ROW == 0:
+            panel.set_ylabel("points found, %")
+    add_legend(figure, panels)
+    return save_plot(figure, "share of correct points against the limit")
+
+
+def _plot_limits(panel: Axes, benchmark: Benchmark, curves: Sequence[Curve], group: str) -> None:
+    for number, curve in enumerate(curves):
+        shares = [100 * share for share in curve.shares]
+        panel.plot(curve.limits, shares, label=curve.method, **choose_style(number))
+    panel.set_title(group, fontsize=10)
+    unit = "px" if benchmark.unit == "px" else "α (of L)"
+    panel.set_xlabel(f"distance from the ground truth, {unit}")
+
+
+def _plot_axis(panel: Axes, benchmark: Benchmark, scores: Sequence[Score], axis: str) -> None:
+    for number, method in enumerate(dict.fromkeys(score.method for score in scores)):
+        own = [score for score in scores if score.method == method]
+        panel.plot(
+            [score.value for score in own],
+            [100 * score.per_point for score in own],
+            label=method,
+            marker=_MARKERS[number % len(_MARKERS)],
+            markersize=3.5,
+            **choose_style(number),
+        )
+    panel.set_title(f"within {benchmark.limits[0]:g} px", fontsize=10)
+    panel.set_xlabel("rotation, degrees" if axis == "rotation" else axis)

@@ -1,9 +1,9 @@
-"""Stage 2: figures from predictions, nothing else: averages, intervals, curves and times."""
+"""Stage 2: scores from predictions, nothing else: averages, intervals, curves and times."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,34 +22,34 @@ from ucn.evaluate.core.metrics import (
     point_errors,
     share_found,
 )
+from ucn.evaluate.core.pairs import ALL, list_groups
 from ucn.evaluate.points.benchmarks import Benchmark
 from ucn.evaluate.points.predictions import PairPrediction, Predictions
+from ucn.paper.registry import METHODS
 
-ALL = "all"
-"""The group of all pairs."""
 LEVEL, RESAMPLES = 0.95, 1000
-"""Of the bootstrap intervals."""
+"""Confidence level and number of resamplings of the bootstrap intervals."""
 
 
 @dataclass(frozen=True)
-class Figure:
-    """How a method did on a group of pairs at one limit; shares are in [0, 1].
+class Score:
+    """The score of a method on a group of pairs at one limit; shares are in [0, 1].
 
     Attributes:
         method: its name.
-        use_refinement: whether matches were placed between cells.
+        use_refinement: whether matches were refined to sub-cell positions.
         group: of pairs.
-        axis: what `value` is, where groups make a curve; else empty.
-        value: where on the axis the group lies.
+        axis: what `value` is, where groups form a curve; else empty.
+        value: the position of the group on the axis.
         limit: in the benchmark's unit.
-        per_point: mean over points.
+        per_point: PCK, mean over points.
         per_pair: mean over pairs that have points.
         per_class: mean over classes.
         low: lower bound of the mean over points, by resampling pairs.
         high: its upper bound.
-        mean_error: in pixels, of the points that were found (end-point error).
+        mean_error: end-point error in pixels, of the points that were found.
         median_error: in pixels; infinite where most points were not found.
-        found: share of points that have an answer, right or wrong.
+        found: share of points with a prediction, right or wrong.
         pairs: how many have points.
         points: of all pairs.
     """
@@ -74,11 +74,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Curve:
-    """Share of correct points (mean over points) against the limit.
+    """PCK (mean over points) against the limit.
 
     Attributes:
         method: its name.
-        use_refinement: whether matches were placed between cells.
+        use_refinement: whether matches were refined to sub-cell positions.
         group: of pairs.
         limits: in the benchmark's unit.
         shares: in [0, 1].
@@ -97,7 +97,7 @@ class Cost:
 
     Attributes:
         method: its name.
-        per_image: describing an image; NaN where none was described.
+        per_image: extracting the features of an image; NaN where none were extracted.
         per_pair: matching the points of a pair, mean over the variants.
     """
 
@@ -107,10 +107,10 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """All figures of a run."""
+class Results:
+    """All scores of a run."""
 
-    figures: tuple[Figure, ...]
+    scores: tuple[Score, ...]
     curves: tuple[Curve, ...]
     costs: tuple[Cost, ...]
 
@@ -124,8 +124,8 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """One variant on all pairs: errors of each, and how many points of each are right at each limit."""
+class _Errors:
+    """One variant on all pairs: errors of each, and the number of correct points of each at each limit."""
 
     method: str
     use_refinement: bool
@@ -134,32 +134,32 @@ class _Measured:
     correct_on_curve: Counts
 
 
-def score_predictions(benchmark: Benchmark, predictions: Predictions, seed: int = 0) -> Scores:
+def score_predictions(benchmark: Benchmark, predictions: Predictions, seed: int = 0) -> Results:
     """Scores every variant on every group of pairs.
 
     Args:
         benchmark: its limits.
         predictions: of stage 1.
-        seed: of the resampling of pairs.
+        seed: of the bootstrap.
     """
     groups = _list_groups(predictions.pairs)
-    figures: list[Figure] = []
+    scores: list[Score] = []
     curves: list[Curve] = []
     for number in range(len(predictions.variants)):
         measured = _measure(benchmark, predictions, number)
         for group in groups:
-            figures += _score_group(benchmark, predictions.pairs, measured, group, seed)
+            scores += _score_group(benchmark, predictions.pairs, measured, group, seed)
             if benchmark.curve_limits:
-                curves.append(_draw_curve(benchmark, measured, group))
-    return Scores(tuple(figures), tuple(curves), _cost(predictions))
+                curves.append(_compute_curve(benchmark, measured, group))
+    return Results(tuple(scores), tuple(curves), _compute_costs(predictions))
 
 
-def _measure(benchmark: Benchmark, predictions: Predictions, number: int) -> _Measured:
+def _measure(benchmark: Benchmark, predictions: Predictions, number: int) -> _Errors:
     variant = predictions.variants[number]
-    errors = [point_errors(pair.found[number], pair.points1) for pair in predictions.pairs]
-    # What limits are multiplied by to give pixels of each pair.
+    errors = [point_errors(pair.predicted[number], pair.points1) for pair in predictions.pairs]
+    # Limits times these are pixels of each pair.
     scales = [_find_scale(benchmark, pair) for pair in predictions.pairs]
-    return _Measured(
+    return _Errors(
         method=variant.method.name,
         use_refinement=variant.use_refinement,
         errors=errors,
@@ -173,7 +173,7 @@ def _find_scale(benchmark: Benchmark, pair: PairPrediction) -> float:
         return 1.0
     if math.isnan(pair.length):
         raise DataError(
-            f"pair {pair.entry.name[:200]} has no length for PCK@α; give one to all pairs or to none"
+            f"pair {pair.pair.name[:200]} has no length for PCK@α; give one to all pairs or to none"
         )
     return pair.length
 
@@ -185,13 +185,13 @@ def _count(errors: Sequence[Shares], scales: Sequence[float], limits: Sequence[f
 
 
 def _score_group(
-    benchmark: Benchmark, pairs: Sequence[PairPrediction], measured: _Measured, group: _Group, seed: int
-) -> list[Figure]:
-    """The figures of one variant on one group, one a limit."""
+    benchmark: Benchmark, pairs: Sequence[PairPrediction], measured: _Errors, group: _Group, seed: int
+) -> list[Score]:
+    """The scores of one variant on one group, one a limit."""
     errors = [measured.errors[row] for row in group.rows]
     right, counts = measured.correct[group.rows], np.array([len(row) for row in errors], np.int64)
-    classes = [pairs[row].entry.category for row in group.rows]
-    # The same draws for each variant, so that their intervals can be compared.
+    classes = [pairs[row].pair.category for row in group.rows]
+    # The same resamplings for each variant, so that their intervals can be compared.
     generator = torch.Generator().manual_seed(seed)
     bounds = bootstrap_interval(right, counts, generator, level=LEVEL, resamples=RESAMPLES)
     all_errors = np.concatenate(errors)
@@ -200,7 +200,7 @@ def _score_group(
     per_pair = average(right, counts, over="pair")
     per_class = average(right, counts, classes, over="class")
     return [
-        Figure(
+        Score(
             method=measured.method,
             use_refinement=measured.use_refinement,
             group=group.name,
@@ -222,7 +222,7 @@ def _score_group(
     ]
 
 
-def _draw_curve(benchmark: Benchmark, measured: _Measured, group: _Group) -> Curve:
+def _compute_curve(benchmark: Benchmark, measured: _Errors, group: _Group) -> Curve:
     totals = [len(measured.errors[row]) for row in group.rows]
     shares = average(measured.correct_on_curve[group.rows], totals)
     return Curve(
@@ -235,27 +235,107 @@ def _draw_curve(benchmark: Benchmark, measured: _Measured, group: _Group) -> Cur
 
 
 def _list_groups(pairs: Sequence[PairPrediction]) -> list[_Group]:
-    """Groups in the order of their first pairs, then all pairs where groups are parts and not a curve."""
-    rows: dict[str, list[int]] = {}
-    for row, pair in enumerate(pairs):
-        rows.setdefault(pair.entry.group, []).append(row)
+    """Groups in the order of their first pairs, then all pairs unless groups form a curve."""
     groups = []
-    for name, members in rows.items():
-        entry = pairs[members[0]].entry
-        groups.append(_Group(name, entry.axis, entry.value, np.array(members)))
+    for name, rows in list_groups([pair.pair for pair in pairs]).items():
+        first = pairs[rows[0]].pair
+        groups.append(_Group(name, first.axis, first.value, np.array(rows)))
     if len(groups) > 1 and not any(group.axis for group in groups):
         groups.append(_Group(ALL, "", 0.0, np.arange(len(pairs))))
     return groups
 
 
-def _cost(predictions: Predictions) -> tuple[Cost, ...]:
+def _compute_costs(predictions: Predictions) -> tuple[Cost, ...]:
     spent: dict[str, list[NDArray[np.float32]]] = {}
     for number, variant in enumerate(predictions.variants):
         rows = [pair.seconds[number] for pair in predictions.pairs]
         spent.setdefault(variant.method.name, []).extend(rows)
     costs = []
     for name, seconds in spent.items():
-        describing, images, matching = np.asarray(seconds, np.float64).sum(axis=0).tolist()
-        per_image = describing / images if images else float("nan")
+        extracting, images, matching = np.asarray(seconds, np.float64).sum(axis=0).tolist()
+        per_image = extracting / images if images else float("nan")
         costs.append(Cost(name, per_image, matching / len(seconds)))
     return tuple(costs)
+
+
+REFERENCE = "sift"
+"""The method that reproduced systems are compared with."""
+REFERENCE_LIMIT = 10.0
+"""Limit of that comparison, in pixels."""
+MARGINS: Mapping[str, float] = {
+    "Middlebury flow": 10.0,
+    "Middlebury stereo": 10.0,
+    "Sintel clean": 10.0,
+    "Sintel final": 10.0,
+    "KITTI flow": 5.0,
+}
+"""Points of PCK by which a reproduced system must be ahead of dense SIFT, by group of pairs.
+
+In the paper's Table 3 these systems are 17 to 21 points of PCK@10 ahead of nearest neighbours of SIFT on
+Sintel, and 9 to 37 on KITTI. One that falls short of a margin is marked 'not faithful' in tables."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """How far a reproduced system is ahead of dense SIFT on a group of pairs, in points of PCK.
+
+    Attributes:
+        group: of pairs.
+        points: ahead.
+        required: at least.
+        headroom: the largest possible margin: 100 less the PCK of dense SIFT.
+    """
+
+    group: str
+    points: float
+    required: float
+    headroom: float
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it reaches the required margin."""
+        return self.points >= self.required
+
+    def __str__(self) -> str:
+        missed = "not reached" if self.headroom >= self.required else "impossible"
+        return (
+            f"{self.group}: {self.points:+.1f} of {self.headroom:.1f} possible, required {self.required:g}: "
+            f"{'reached' if self.is_enough else missed}"
+        )
+
+
+def is_faithful(margins: Sequence[Margin]) -> bool:
+    """Whether a reproduced system reaches every margin."""
+    return all(margin.is_enough for margin in margins)
+
+
+def describe_margins(name: str, margins: Sequence[Margin]) -> str:
+    """A line on a reproduced system for the notes of a report."""
+    return (
+        f"`{name}` is {'faithful' if is_faithful(margins) else 'not faithful'} by the rule of "
+        f"docs/evaluation.md; points of PCK@{REFERENCE_LIMIT:g} ahead of `{REFERENCE}`: "
+        f"{'; '.join(map(str, margins))}"
+    )
+
+
+def measure_margins(scores: Sequence[Score]) -> dict[str, tuple[Margin, ...]]:
+    """The margins of each reproduced system of a run, by its name.
+
+    Args:
+        scores: of the run; without dense SIFT, or without a group that has a margin, there are none.
+    """
+    use = {score.use_refinement for score in scores if score.method == REFERENCE}
+    shares = {
+        (score.method, score.group): 100 * score.per_point
+        for score in scores
+        if score.limit == REFERENCE_LIMIT and use and score.use_refinement == max(use)
+    }
+    found = {
+        name: tuple(
+            Margin(group, shares[name, group] - reference, required, 100 - reference)
+            for group, required in MARGINS.items()
+            if (name, group) in shares and (reference := shares.get((REFERENCE, group))) is not None
+        )
+        for name in METHODS.systems
+    }
+    return {name: margins for name, margins in found.items() if margins}

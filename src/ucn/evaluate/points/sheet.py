@@ -1,4 +1,4 @@
-"""A sheet of qualitative matches as in the paper's figures: query, truth, and where each method finds it."""
+"""A sheet of qualitative matches as in the paper: query, ground truth, and the matches of each method."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from torch import Tensor
 from ucn.data.checking import spread
 from ucn.data.io import to_pixels
 from ucn.evaluate.core.metrics import point_errors
-from ucn.evaluate.core.preparation import Rectangle
-from ucn.evaluate.points.predictions import PairPrediction, show_pair
+from ucn.evaluate.core.pairs import Rectangle
+from ucn.evaluate.points.predictions import PairPrediction, prepare_pair
 from ucn.evaluate.points.report import PointsRun
 from ucn.types import FloatArray
 from ucn.viz.canvas import FINE, INK, PAPER, draw_cross, draw_marker, reduce, resize, spread_evenly
-from ucn.viz.colours import OKABE_ITO, Picture, is_finite
+from ucn.viz.colours import OKABE_ITO, ImageArray, is_finite
 
-_HEIGHT, _MAX_WIDTH = 170, 260  # of a picture on the sheet
+_HEIGHT, _MAX_WIDTH = 170, 260  # of an image on the sheet, in pixels
 _GAP, _LINE = 6, 26
-_COLUMNS = 5  # side by side; a sheet of many methods would else be a ribbon
+_COLUMNS = 5  # side by side
 _POINTS = 12  # of a pair
 _RADIUS = 5.0
 
 
 @dataclass(frozen=True)
 class _Marks:
-    """Points on a picture: filled where right, hollow where not, a cross where there is no answer."""
+    """Points on an image: filled where correct, hollow where not, a cross where not found."""
 
     points: FloatArray
-    is_right: Sequence[bool]
+    is_correct: Sequence[bool]
 
 
 def draw_sheet(run: PointsRun, pairs: int) -> bytes:
-    """A JPEG with a row for each of some pairs, evenly spread over those that were asked.
+    """A JPEG with a row for each of some pairs, evenly spread.
 
-    Where a run has both, matches placed between cells are shown.
+    Where a run has both variants, the refined matches are shown.
 
     Args:
         run: with its predictions; images are read again from the data.
         pairs: how many rows at most.
     """
-    asked = [pair for pair in run.predictions.pairs if len(pair.points1)]
+    filled = [pair for pair in run.predictions.pairs if len(pair.points1)]
     variants = run.predictions.variants
     use = any(variant.use_refinement for variant in variants)
     shown = [number for number, variant in enumerate(variants) if variant.use_refinement == use]
-    names = ["query", "truth", *(variants[number].method.name for number in shown)]
-    rows = [_draw_row(run, asked[row], shown) for row in spread(len(asked), pairs)]
+    names = ["query", "ground truth", *(variants[number].method.name for number in shown)]
+    rows = [_draw_row(run, filled[row], shown) for row in spread(len(filled), pairs)]
     limit = f"{run.benchmark.main_limit:g}"
     within = f"{limit} px" if run.benchmark.unit == "px" else f"alpha {limit}"
-    caption = f"{run.benchmark.name}: filled within {within} of the truth, hollow farther away, cross: none"
+    caption = f"{run.benchmark.name}: filled within {within}, hollow farther away, cross: not found"
     return encode_sheet(compose_sheet(names, rows, caption))
 
 
-def _draw_row(run: PointsRun, pair: PairPrediction, shown: Sequence[int]) -> list[Picture]:
-    prepared = show_pair(run.benchmark, pair.entry, run.seed)
+def _draw_row(run: PointsRun, pair: PairPrediction, shown: Sequence[int]) -> list[ImageArray]:
+    prepared = prepare_pair(run.benchmark, pair.pair, run.settings.seed)
     sample = prepared.sample
     chosen = spread_evenly(sample.points0.numpy(), _POINTS)
     scale = 1.0 if run.benchmark.unit == "px" else pair.length
@@ -69,14 +69,14 @@ def _draw_row(run: PointsRun, pair: PairPrediction, shown: Sequence[int]) -> lis
         _draw_panel(sample.image1, prepared.content1, _Marks(pair.points1[chosen], everything)),
     ]
     for number in shown:
-        found = pair.found[number][chosen]
-        is_right = point_errors(found, pair.points1[chosen]) <= run.benchmark.main_limit * scale
-        panels.append(_draw_panel(sample.image1, prepared.content1, _Marks(found, is_right.tolist())))
+        found = pair.predicted[number][chosen]
+        is_correct = point_errors(found, pair.points1[chosen]) <= run.benchmark.main_limit * scale
+        panels.append(_draw_panel(sample.image1, prepared.content1, _Marks(found, is_correct.tolist())))
     return panels
 
 
-def _draw_panel(image: Tensor, content: Rectangle, marks: _Marks) -> Picture:
-    """The picture without its padding, with its points."""
+def _draw_panel(image: Tensor, content: Rectangle, marks: _Marks) -> ImageArray:
+    """The image without its padding, with its points."""
     left, top, right, bottom = content
     pixels = to_pixels(image)[top:bottom, left:right]
     scale = min(_HEIGHT / pixels.shape[0], _MAX_WIDTH / pixels.shape[1])
@@ -85,18 +85,20 @@ def _draw_panel(image: Tensor, content: Rectangle, marks: _Marks) -> Picture:
     factor = np.asarray([canvas.shape[1] / pixels.shape[1], canvas.shape[0] / pixels.shape[0]], np.float32)
     corner = np.asarray([left, top], np.float32)
     places = (marks.points - corner + np.float32(0.5)) * factor - np.float32(0.5)
-    has_answer = is_finite(marks.points)
+    is_found = is_finite(marks.points)
     for number, place in enumerate(places):
         colour = np.asarray(OKABE_ITO[number % len(OKABE_ITO)], np.uint8)
-        if has_answer[number]:
-            draw_marker(canvas, place, colour, FINE * _RADIUS, is_filled=marks.is_right[number])
+        if is_found[number]:
+            draw_marker(canvas, place, colour, FINE * _RADIUS, is_filled=marks.is_correct[number])
         else:
             draw_cross(canvas, np.asarray([10 * FINE * (number + 1), 10 * FINE], np.float32), FINE * _RADIUS)
     return reduce(canvas)
 
 
-def compose_sheet(names: Sequence[str], rows: Sequence[Sequence[Picture]], caption: str) -> PIL.Image.Image:
-    """Pictures in rows and columns, names above, words below; further columns stand below the first ones."""
+def compose_sheet(
+    names: Sequence[str], rows: Sequence[Sequence[ImageArray]], caption: str
+) -> PIL.Image.Image:
+    """Images in rows and columns, names above, caption below; columns that do not fit follow below."""
     bands = [
         _compose_band(names[first : first + _COLUMNS], [row[first : first + _COLUMNS] for row in rows])
         for first in range(0, len(names), _COLUMNS)
@@ -112,7 +114,7 @@ def compose_sheet(names: Sequence[str], rows: Sequence[Sequence[Picture]], capti
     return sheet
 
 
-def _compose_band(names: Sequence[str], rows: Sequence[Sequence[Picture]]) -> PIL.Image.Image:
+def _compose_band(names: Sequence[str], rows: Sequence[Sequence[ImageArray]]) -> PIL.Image.Image:
     widths = [max(row[column].shape[1] for row in rows) for column in range(len(names))]
     heights = [max(panel.shape[0] for panel in row) for row in rows]
     size = (sum(widths) + _GAP * (len(widths) + 1), sum(heights) + _GAP * (len(rows) + 1) + _LINE)

@@ -1,12 +1,12 @@
-"""NN transfer on the benchmarks whose sets have training images with named parts."""
+"""NN transfer on the benchmarks whose data sets have training images with named parts."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,40 +15,41 @@ from torch import Tensor
 from ucn.data.catalogue import Option, find_info, list_data, open_data
 from ucn.data.io import read_image
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData
-from ucn.data.sets.semantic.parts import Example
 from ucn.errors import DataError
-from ucn.evaluate.core.benchmark_pairs import Entry
-from ucn.evaluate.core.cache import RecordStore, digest_data
-from ucn.evaluate.core.methods import LoadedMethods, Method
-from ucn.evaluate.core.preparation import Prepared
+from ucn.evaluate.core.cache import PredictionCache, Record, digest_data
+from ucn.evaluate.core.pairs import BenchmarkPair, PreparedPair
+from ucn.evaluate.core.predictions import Progress, Task, predict_missing
+from ucn.evaluate.points.predictions import FinderMethod
 from ucn.features.extractor import Extractor
+from ucn.features.method import DenseMethod, LoadedMethods
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.paper.transfer import (
     SIDE,
     SQUARES,
     Box,
     PartGallery,
-    describe_object,
+    UnboundTransfer,
+    compute_object_descriptor,
     from_relative,
     to_relative,
 )
 
 VERSION = 1
-"""Goes into every key: raise it where code changes what is described or copied."""
+"""Part of every key: raise it where code changes what is described or copied."""
 
-# Sets that tell boxes of objects; in the others an image is the object.
+# Data sets with bounding boxes of objects; in the others an image is the object.
 _WITH_BOXES: Mapping[str, Mapping[str, Option]] = {"cub": {"crop": True}}
 
 
 @dataclass(frozen=True, eq=False)
 class PartTransfer:
-    """Answers by copying parts of training images.
+    """Finds points by copying parts of training images; a `PointFinder`.
 
     Attributes:
-        extractor: describes objects.
+        extractor: extracts features of objects.
         gallery: the training images.
-        boxes: (left, top, right, bottom) of test images by name; those without are objects as they are.
-        images: that it describes of a pair: image 0 is not looked at.
+        boxes: (left, top, right, bottom) of test images by name; those without are whole objects.
+        images: of a pair whose features it extracts: image 1 only.
     """
 
     extractor: Extractor
@@ -57,17 +58,18 @@ class PartTransfer:
     images: int = 1
 
     @torch.no_grad()
-    def find(self, entry: Entry, prepared: Prepared) -> Tensor:
-        """Where the parts of a pair lie in its image 1, in pixels as it is shown: (N, 2)."""
-        shown, data = prepared.sample, entry.data
-        if shown.parts is None or not isinstance(data, KeypointData):
-            raise DataError(f"{entry.name}: its points are no named parts, so none can be copied")
-        name = data.pair_name(entry.index).split("--")[-1]
-        image = data.read(entry.index).image1
+    def find(self, pair: BenchmarkPair, prepared: PreparedPair) -> Tensor:
+        """The parts of a pair in its image 1, in pixels of the prepared image: (N, 2)."""
+        parts, data = prepared.sample.parts, pair.data
+        if parts is None or not isinstance(data, KeypointData):
+            raise DataError(f"{pair.name}: its points are not named parts, so they cannot be copied")
+        name = data.pair_name(pair.index).split("--")[-1]
+        image = pair.read().image1
         size_hw = (image.shape[-2], image.shape[-1])
         box = self.boxes.get(name, whole_box(size_hw))
-        kind = _name_kind(data, data.pair_class(entry.index))
-        found = self.gallery.transfer(describe_object(self.extractor, image, box), kind, shown.parts)
+        kind = _name_kind(data, data.pair_class(pair.index))
+        descriptor = compute_object_descriptor(self.extractor, image, box)
+        found = self.gallery.transfer(descriptor, kind, parts)
         left, top, right, bottom = prepared.content1
         scale = resize_scale(size_hw, (bottom - top, right - left))
         moved = resize_points(from_relative(found, box), scale)
@@ -79,54 +81,50 @@ def whole_box(size_hw: tuple[int, int]) -> Box:
     return 0.0, 0.0, float(size_hw[1] - 1), float(size_hw[0] - 1)
 
 
-def bind_transfers(
-    loaded: LoadedMethods,
+def add_training_images(
+    loaded: LoadedMethods[DenseMethod],
     benchmark: str,
-    entries: Sequence[Entry],
+    pairs: Sequence[BenchmarkPair],
     cache: Path,
-    progress: Callable[[int, int], None] | None = None,
-) -> LoadedMethods:
-    """Gives methods that copy parts the training images of a benchmark; where it has none, they are skipped.
+    progress: Progress | None = None,
+) -> LoadedMethods[DenseMethod]:
+    """Gives NN transfer the training images of a benchmark; where there are none, the method is skipped.
 
     Args:
-        loaded: of `load_methods`.
+        loaded: of `Registry.load_dense`.
         benchmark: its name.
-        entries: all its pairs.
-        cache: folder of predictions, in which descriptions of training images are kept.
+        pairs: all its pairs.
+        cache: folder of predictions, in which descriptors of training images are kept too.
         progress: called with (done, all) after each training image.
     """
-    bound = LoadedMethods(skipped=dict(loaded.skipped))
+    reason = _explain_unavailable(benchmark, pairs)
+    bound: LoadedMethods[DenseMethod] = LoadedMethods(skipped=dict(loaded.skipped))
     for method in loaded.methods:
-        reason = _find_obstacle(benchmark, entries) if method.is_transfer else ""
-        if reason:
+        if not isinstance(method.matcher, UnboundTransfer):
+            bound.methods.append(method)
+        elif reason:
             bound.skipped[method.name] = reason
         else:
-            is_bound = not method.is_transfer
-            bound.methods.append(method if is_bound else _bind(method, benchmark, entries, cache, progress))
+            bound.methods.append(_bind(method, benchmark, pairs[0].data.root, cache, progress))
     return bound
 
 
-def _find_obstacle(benchmark: str, entries: Sequence[Entry]) -> str:
+def _explain_unavailable(benchmark: str, pairs: Sequence[BenchmarkPair]) -> str:
     """Why parts cannot be copied on a benchmark; empty where they can."""
-    data = entries[0].data if entries else None
+    data = pairs[0].data if pairs else None
     if not isinstance(data, KeypointData) or benchmark not in {info.name for info in list_data()}:
         return f"{benchmark} has no named parts that could be copied"
     if "train" not in find_info(benchmark).splits:
         return f"{benchmark} has no training images to copy parts from"
-    if data.mirror_table(data.pair_class(entries[0].index)) is None:
-        return f"{benchmark} does not say which part is which"
+    if data.mirror_table(data.pair_class(pairs[0].index)) is None:
+        return f"{benchmark} does not name its parts"
     return ""
 
 
 def _bind(
-    method: Method,
-    benchmark: str,
-    entries: Sequence[Entry],
-    cache: Path,
-    progress: Callable[[int, int], None] | None,
-) -> Method:
+    method: DenseMethod, benchmark: str, root: Path, cache: Path, progress: Progress | None
+) -> DenseMethod:
     """The method with its gallery; the training images become a part of its key."""
-    root = entries[0].data.root
     options = _WITH_BOXES.get(benchmark, {})
     training = _open(benchmark, root, "train", options)
     boxes: dict[str, Box] = {}
@@ -136,13 +134,15 @@ def _bind(
         boxes = {name: box for name, box in found if box is not None}
     settings = {"version": VERSION, "side": SIDE, "squares": SQUARES}
     key = {**method.key, **settings, "training": _digest_training(training)}
-    store = RecordStore(cache / benchmark, "training", key)
-    gallery = _build_gallery(method.extractor, training, store, bool(options), progress)
-    return replace(method, key=key, answerer=PartTransfer(method.extractor, gallery, boxes))
+    records = PredictionCache(cache / benchmark, "training", key)
+    gallery = _build_gallery(method.extractor, training, records, bool(options), progress)
+    finder = PartTransfer(method.extractor, gallery, boxes)
+    metadata = {**method.metadata(), "key": key}
+    return FinderMethod(**metadata, extractor=method.extractor, finder=finder)
 
 
 def _digest_training(data: KeypointData) -> str:
-    """Of names and sizes of the training images, and of their parts and boxes."""
+    """A hash of names and sizes of the training images, and of their parts and boxes."""
     digest = hashlib.sha256(digest_data((e.name, (e.image,)) for e in data.examples).encode())
     for example in data.examples:
         keypoints = data.keypoints(example)
@@ -161,21 +161,13 @@ def _open(benchmark: str, root: Path, split: str, options: Mapping[str, Option])
 def _build_gallery(
     extractor: Extractor,
     data: KeypointData,
-    store: RecordStore,
+    cache: PredictionCache,
     use_boxes: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> PartGallery:
-    """Describes all training images; those that a store has from before are not described again."""
-    records: list[dict[str, Any]] = []
-    try:
-        for row, example in enumerate(data.examples):
-            if row not in store:
-                store.put(row, _describe(extractor, data, example, use_boxes))
-            records.append(store.get(row))
-            if progress is not None:
-                progress(row + 1, len(data.examples))
-    finally:
-        store.flush()
+    rows = range(len(data.examples))
+    predict_missing(partial(_describe, extractor, data, use_boxes), rows, [cache], progress=progress)
+    records = [cache.get(row) for row in rows]
     count = max(len(record["is_visible"]) for record in records)
     parts = torch.zeros(len(records), count, 2)
     is_visible = torch.zeros(len(records), count, dtype=torch.bool)
@@ -192,8 +184,9 @@ def _build_gallery(
 
 
 @torch.no_grad()
-def _describe(extractor: Extractor, data: KeypointData, example: Example, use_boxes: bool) -> dict[str, Any]:
-    """What the gallery keeps of a training image."""
+def _describe(extractor: Extractor, data: KeypointData, use_boxes: bool, task: Task) -> list[Record]:
+    """The descriptor and the parts of a training image."""
+    example = data.examples[task.pair]
     if use_boxes:
         image, keypoints = read_image(example.image), data.keypoints(example)
     else:
@@ -201,13 +194,11 @@ def _describe(extractor: Extractor, data: KeypointData, example: Example, use_bo
         image, keypoints = view.image, replace(view.keypoints, box=None)
     box = keypoints.box or whole_box((image.shape[-2], image.shape[-1]))
     points = torch.from_numpy(np.nan_to_num(keypoints.points).astype(np.float32))
-    return {
-        "descriptor": describe_object(extractor, image, box).numpy().astype(np.float16),
-        "parts": to_relative(points, box).numpy(),
-        "is_visible": keypoints.is_visible,
-    }
+    descriptor = compute_object_descriptor(extractor, image, box).numpy().astype(np.float16)
+    parts = to_relative(points, box).numpy()
+    return [{"descriptor": descriptor, "parts": parts, "is_visible": keypoints.is_visible}]
 
 
 def _name_kind(data: KeypointData, category: str) -> str:
-    """Classes with the same names of parts are one kind: all birds are, but a car is no aeroplane."""
+    """Classes with the same part names are one kind: all birds are, but a car is no aeroplane."""
     return "/".join(data.part_names_of(category)) or category

@@ -1,1 +1,1 @@
-"""Sparse reconstruction against ground truth."""
+"""Sparse reconstructions of scenes with known cameras."""

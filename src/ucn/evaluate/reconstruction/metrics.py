@@ -1,4 +1,4 @@
-"""How right the cameras of a model are: pure functions of arrays, without state."""
+"""Errors of the cameras of a sparse reconstruction: pure functions of arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Similarity:
-    """Takes a point X of a model to ``scale * rotation @ X + shift`` of the world.
+    """A similarity from a model to the world: ``scale * rotation @ X + shift``.
 
     Attributes:
         scale: above 0.
@@ -30,14 +30,14 @@ class Similarity:
 
 
 def fit_similarity(found: Values, truth: Values) -> Similarity | None:
-    """The similarity that takes points nearest to their truth, in the least-squares sense (Umeyama 1991).
+    """The least-squares similarity from points to their ground truth (Umeyama 1991).
 
     Args:
-        found: (N, 3).
-        truth: (N, 3).
+        found: (N, 3) points of the model.
+        truth: (N, 3) the same points of the world.
 
     Returns:
-        None where fewer than three points, or points on a line, leave a turn free.
+        None where fewer than three points, or points on a line, leave a rotation undetermined.
     """
     if len(found) < 3:
         return None
@@ -46,14 +46,14 @@ def fit_similarity(found: Values, truth: Values) -> Similarity | None:
     spread = float(((found - centre) ** 2).sum())
     if spread <= 0 or strengths[1] <= 1e-9 * strengths[0]:
         return None
-    signs = np.array([1.0, 1.0, np.sign(np.linalg.det(left) * np.linalg.det(right))])  # no mirror
+    signs = np.array([1.0, 1.0, np.sign(np.linalg.det(left) * np.linalg.det(right))])  # no reflection
     rotation = left @ np.diag(signs) @ right
     scale = float((strengths * signs).sum() / spread)
     return Similarity(scale, rotation, true_centre - scale * rotation @ centre)
 
 
 def centre_errors(found: Values, truth: Values) -> Values:
-    """Distances (N,) of camera centres from their truth after the best similarity; infinite without one."""
+    """Errors (N,) of camera centres after the best similarity; infinite without one."""
     similarity = fit_similarity(found, truth)
     if similarity is None:
         return np.full(len(found), np.inf)
@@ -61,11 +61,11 @@ def centre_errors(found: Values, truth: Values) -> Values:
 
 
 def direction_errors(found: Values, truth: Values, rotations: Values, true_rotations: Values) -> Values:
-    """Degrees (N,) by which cameras are turned away from their truth, after the best similarity of centres.
+    """Errors (N,) of camera rotations in degrees, after the best similarity of centres.
 
     Args:
-        found: (N, 3) centres.
-        truth: (N, 3).
+        found: (N, 3) centres of the model.
+        truth: (N, 3) true centres.
         rotations: (N, 3, 3) from the model to each camera.
         true_rotations: (N, 3, 3) from the world to each camera.
     """
@@ -73,8 +73,8 @@ def direction_errors(found: Values, truth: Values, rotations: Values, true_rotat
     if similarity is None:
         return np.full(len(found), 180.0)
     # In the world a camera of the model is R · rotationᵀ.
-    left_over = rotations @ similarity.rotation.T @ true_rotations.transpose(0, 2, 1)
-    skew = left_over - left_over.transpose(0, 2, 1)
+    residual = rotations @ similarity.rotation.T @ true_rotations.transpose(0, 2, 1)
+    skew = residual - residual.transpose(0, 2, 1)
     sines = np.sqrt((skew**2).sum(axis=(1, 2)) / 2) / 2
-    cosines = (np.trace(left_over, axis1=1, axis2=2) - 1) / 2
+    cosines = (np.trace(residual, axis1=1, axis2=2) - 1) / 2
     return np.asarray(np.degrees(np.arctan2(sines, cosines)))

@@ -1,9 +1,9 @@
-"""Stage 1 of the benchmark `reconstruction`: models of scenes whose cameras are known, kept on disk."""
+"""Stage 1 of `reconstruction`: sparse reconstructions of scenes with known cameras, kept on disk."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.headers import read_header_hw
+from ucn.data.io import read_header_hw
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.posed.strecha import INFO, read_camera
 from ucn.errors import DataError
-from ucn.evaluate.core.cache import Record, RecordStore, digest_key
-from ucn.evaluate.core.methods import MethodInfo
-from ucn.evaluate.reconstruction.methods import FolderMethod
-from ucn.folders.extraction import LocalEngine
-from ucn.folders.image_features import OWN, ExtractSettings
-from ucn.folders.images import digest_images, list_images
-from ucn.folders.keypoint_adjustment import ALIGNMENTS, MAX_MISS, MAX_SHIFT
-from ucn.folders.reconstruction import STRICT_PIXELS, ReconstructSettings, be_strict, reconstruct_folder
-from ucn.formats.colmap import CameraSettings, MappingSettings, Model, load_pycolmap, quiet
+from ucn.evaluate.core.cache import PredictionCache, Record, digest_key
+from ucn.evaluate.core.predictions import Progress
+from ucn.features.method import MethodInfo
+from ucn.folders.extraction import LocalExecutor, digest_images, list_image_names
+from ucn.folders.keypoint_adjustment import ADJUSTMENT_ROUNDS, MAX_RESIDUAL, MAX_SHIFT
+from ucn.folders.reconstruction import (
+    STRICT_ERROR,
+    ReconstructSettings,
+    reconstruct_folder,
+    use_strict_limits,
+)
+from ucn.folders.worker import OWN_DETECTOR, ExtractSettings
+from ucn.formats.colmap import CameraSettings, MappingSettings, SparseModel, load_pycolmap, quiet
 from ucn.formats.colmap_sift import make_sift_model
 
 Values = NDArray[np.float64]
 COLMAP_SIFT = "colmap-sift"
-"""The method that is COLMAP's own, from keypoints to matches."""
+"""COLMAP's own keypoints, descriptors and matches."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Scene:
         name: of the scene.
         folder: of the images.
         images: their names, sorted.
-        K: (3, 3) of all of them, for the size that they have.
+        K: (3, 3) intrinsics of all of them, at their size.
         rotations: (C, 3, 3) from the world to each camera.
         centres: (C, 3).
     """
@@ -52,39 +56,33 @@ class Scene:
     centres: Values
 
 
-@dataclass(frozen=True, eq=False)
-class ReconstructionMethod(MethodInfo):
-    """What is measured.
-
-    Attributes:
-        folder_method: how images are described; None for COLMAP's own.
-    """
-
-    folder_method: FolderMethod | None = None
-
-
 @dataclass(frozen=True)
 class Variant:
     """A row of a table.
 
     Attributes:
-        method: what describes and matches.
-        are_cameras_known: their intrinsics are given and held.
-        is_adjusted: keypoints are moved to where pixels agree, and points in space are held to a stricter
-            limit; of COLMAP's own method the limit alone.
+        method: extracts and matches features.
+        are_cameras_known: whether the true intrinsics are given and kept.
+        is_adjusted: whether keypoints are adjusted photometrically and 3D points have a stricter limit of
+            the reprojection error; of COLMAP's own method only the limit.
     """
 
-    method: ReconstructionMethod
+    method: MethodInfo
     are_cameras_known: bool
     is_adjusted: bool
 
     @property
+    def cameras(self) -> str:
+        """Where intrinsics come from."""
+        return "given" if self.are_cameras_known else "guessed"
+
+    @property
     def label(self) -> str:
-        """Of a row."""
-        return name_variant(self.method.name, self.is_adjusted)
+        """Its row in tables."""
+        return label_variant(self.method.name, self.is_adjusted)
 
 
-def name_variant(method: str, is_adjusted: bool) -> str:
+def label_variant(method: str, is_adjusted: bool) -> str:
     """The label of a row."""
     if not is_adjusted:
         return method
@@ -93,14 +91,14 @@ def name_variant(method: str, is_adjusted: bool) -> str:
 
 @dataclass(frozen=True)
 class SceneModel:
-    """What a variant made of a scene.
+    """The sparse reconstruction of a scene by a variant.
 
     Attributes:
         is_registered: (C,) bool.
         centres: (C, 3); NaN where not registered.
         rotations: (C, 3, 3) from the model to each camera; NaN where not registered.
-        points: in space.
-        track_length: images that see a point.
+        points: number of 3D points.
+        track_length: mean number of images of a point.
         reprojection_error: pixels.
     """
 
@@ -124,7 +122,7 @@ def list_scenes(folder: Path) -> list[Scene]:
 
 
 def _read_scene(folder: Path) -> Scene:
-    images = list_images(folder / "images")
+    images = list_image_names(folder / "images")
     views = []
     for name in images:
         stem = Path(name).stem
@@ -142,7 +140,7 @@ def _read_scene(folder: Path) -> Scene:
     return Scene(folder.name, folder / "images", images, matrices[0], rotations, centres)
 
 
-def choose_variants(methods: Sequence[ReconstructionMethod], adjustments: Sequence[bool]) -> list[Variant]:
+def choose_variants(methods: Sequence[MethodInfo], adjustments: Sequence[bool]) -> list[Variant]:
     """Every method with given and with guessed cameras."""
     return [
         Variant(method, are_known, is_adjusted)
@@ -158,15 +156,15 @@ def make_models(
     cache: Path,
     seed: int,
     device: str,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[tuple[int, int], SceneModel]:
-    """Models of all scenes by numbers of variant and scene; those of an earlier run are read.
+    """Models of all scenes by numbers of variant and scene; those in the cache are read.
 
     Args:
         scenes: of `list_scenes`.
         variants: of `choose_variants`.
         cache: folder of predictions.
-        seed: of COLMAP.
+        seed: random seed of COLMAP.
         device: where networks run.
         progress: called with (models done, all models).
 
@@ -178,20 +176,22 @@ def make_models(
     total = len(variants) * len(scenes)
     for number, variant in enumerate(variants):
         for place, scene in enumerate(scenes):
-            store = RecordStore(cache, f"reconstruction-{variant.method.name}", _key(variant, scene, seed))
-            if 0 not in store:
-                store.put(0, _to_record(_make(scene, variant, cache, seed, device)))
-                store.flush()
-            found[number, place] = _from_record(store.get(0))
+            name = f"reconstruction-{variant.method.name}"
+            own = PredictionCache(cache, name, _key(variant, scene, seed))
+            if 0 not in own:
+                own.put(0, _to_record(_make(scene, variant, cache, seed, device)))
+                own.flush()
+            found[number, place] = _from_record(own.get(0))
             if progress is not None:
                 progress(len(found), total)
     return found
 
 
 def build_settings(variant: Variant, K: Values, seed: int) -> ReconstructSettings:
-    """How a model is made: by default as `ucn reconstruct` makes it."""
-    # All methods see images at the same size, and the same corners unless they have keypoints of their own.
-    extract = ExtractSettings(detector=OWN) if variant.method.name == "disk" else ExtractSettings()
+    """The settings of a reconstruction: by default those of `ucn reconstruct`."""
+    # All methods get images of the same size, and the same corners unless they have keypoints of their own.
+    has_own = variant.method.has_own_keypoints
+    extract = ExtractSettings(detector=OWN_DETECTOR) if has_own else ExtractSettings()
     return ReconstructSettings(
         extract=extract,
         cameras=CameraSettings(intrinsics=K if variant.are_cameras_known else None),
@@ -202,10 +202,11 @@ def build_settings(variant: Variant, K: Values, seed: int) -> ReconstructSetting
 
 def _key(variant: Variant, scene: Scene, seed: int) -> dict[str, Any]:
     settings = build_settings(variant, scene.K, seed)
+    adjustment = [ADJUSTMENT_ROUNDS, MAX_SHIFT, MAX_RESIDUAL, STRICT_ERROR]
     return {
         "method": variant.method.key,
         "extract": asdict(settings.extract),
-        "adjusted": [ALIGNMENTS, MAX_SHIFT, MAX_MISS, STRICT_PIXELS] if variant.is_adjusted else None,
+        "adjusted": adjustment if variant.is_adjusted else None,
         "K": scene.K.round(9).tolist() if variant.are_cameras_known else None,
         "images": digest_images(scene.folder, scene.images),
         "colmap": str(load_pycolmap().COLMAP_version),
@@ -215,22 +216,22 @@ def _key(variant: Variant, scene: Scene, seed: int) -> dict[str, Any]:
 
 def _make(scene: Scene, variant: Variant, cache: Path, seed: int, device: str) -> SceneModel:
     settings = build_settings(variant, scene.K, seed)
-    method = variant.method.folder_method
+    method = variant.method
     try:
         with tempfile.TemporaryDirectory(dir=cache) as folder, quiet():
-            if method is None:
-                mapping = be_strict(settings.mapping) if variant.is_adjusted else settings.mapping
+            if method.name == COLMAP_SIFT:
+                mapping = use_strict_limits(settings.mapping) if variant.is_adjusted else settings.mapping
                 sizes = (settings.cameras, mapping)
                 return _to_scene_model(
                     make_sift_model(Path(folder), scene.folder, scene.images, *sizes), scene
                 )
-        # Features and matches lie in the cache, so that the variants of a method share them.
+        # Features and matches are in the cache, so that the variants of a method share them.
         work = cache / f"models-{variant.method.name}-{digest_key(_work_key(variant, scene, settings))}"
         work.mkdir(exist_ok=True)
-        engine = LocalEngine(device)
-        made = reconstruct_folder(scene.folder, work, method.method, settings, engine=engine, overwrite=True)
+        executor = LocalExecutor(device)
+        made = reconstruct_folder(scene.folder, work, method, settings, executor=executor, overwrite=True)
         return _to_scene_model(made.model, scene)
-    except DataError:  # no model: no camera is found
+    except DataError:  # no model, so no camera is registered
         count = len(scene.images)
         nothing = np.full((count, 3, 3), np.nan)
         return SceneModel(np.zeros(count, np.bool_), nothing[:, 0], nothing, 0, np.nan, np.nan)
@@ -241,7 +242,7 @@ def _work_key(variant: Variant, scene: Scene, settings: ReconstructSettings) -> 
     return {"method": variant.method.key, "extract": asdict(settings.extract), "images": images}
 
 
-def _to_scene_model(model: Model, scene: Scene) -> SceneModel:
+def _to_scene_model(model: SparseModel, scene: Scene) -> SceneModel:
     is_registered = np.array([name in model.registered for name in scene.images])
     centres, rotations = np.full((len(scene.images), 3), np.nan), np.full((len(scene.images), 3, 3), np.nan)
     for row in np.flatnonzero(is_registered):

@@ -11,10 +11,10 @@ import pytest
 
 from support.evaluation_cases import ColourExtractor, make_method, write_sequence
 from ucn.errors import ConfigError, DataError, UcnError
-from ucn.evaluate.core.preparation import AS_THEY_ARE
-from ucn.evaluate.core.processes import share_work
+from ucn.evaluate.core.pairs import ORIGINAL_SIZE
+from ucn.evaluate.core.predictions import share_work
 from ucn.evaluate.points.benchmarks import find_benchmark
-from ucn.evaluate.points.predictions import Predictions, predict_pairs
+from ucn.evaluate.points.predictions import Predictions, predict_points
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,25 @@ def test_several_processes_and_an_error_in_one() -> None:
 
 
 def test_what_cannot_be_copied() -> None:
-    with pytest.raises(ConfigError, match="--jobs: a method cannot be copied"):
+    with pytest.raises(ConfigError, match=r"a method cannot be copied into other processes .*; use jobs=1"):
         list(share_work(Locked(), [1, 2], 2))
 
 
 def test_a_process_that_dies() -> None:
-    with pytest.raises(UcnError, match=r"ended by itself.*fewer --jobs"):
+    with pytest.raises(UcnError, match=r"ended by itself.*fewer jobs"):
         list(share_work(Doubling(), [666, 666], 2))
 
 
 def test_predictions_do_not_depend_on_processes(tmp_path: Path) -> None:
     write_sequence(tmp_path / "data", "v_one")
-    benchmark = replace(find_benchmark("hpatches"), preparation=AS_THEY_ARE, points=20)
-    entries = benchmark.open(tmp_path / "data")
+    benchmark = replace(find_benchmark("hpatches"), preparation=ORIGINAL_SIZE, points=20)
+    pairs = benchmark.open(tmp_path / "data")
 
     def run(cache: str, chosen: list[int], jobs: int) -> tuple[Predictions, list[tuple[int, int]]]:
         seen: list[tuple[int, int]] = []
-        found = predict_pairs(
+        found = predict_points(
             benchmark,
-            entries,
+            pairs,
             chosen,
             [make_method()],
             tmp_path / cache,
@@ -93,15 +93,15 @@ def test_predictions_do_not_depend_on_processes(tmp_path: Path) -> None:
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]  # the first was there already
     assert together.points_sha256 == alone.points_sha256
     for one, other in zip(alone.pairs, together.pairs, strict=True):
-        assert all(map(np.array_equal, one.found, other.found))
+        assert all(map(np.array_equal, one.predicted, other.predicted))
 
 
 def test_methods_of_another_device_stay_in_the_first_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_sequence(tmp_path / "data", "v_one")
-    benchmark = replace(find_benchmark("hpatches"), preparation=AS_THEY_ARE, points=20)
-    entries = benchmark.open(tmp_path / "data")
+    benchmark = replace(find_benchmark("hpatches"), preparation=ORIGINAL_SIZE, points=20)
+    pairs = benchmark.open(tmp_path / "data")
     here = ColourExtractor()
     here.device = "meta"  # type: ignore[attr-defined]
     asked: list[tuple[int, int]] = []
@@ -110,9 +110,9 @@ def test_methods_of_another_device_stay_in_the_first_process(
         asked.append((len(tasks), jobs))
         return share_work(work, tasks, 1)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("ucn.evaluate.points.predictions.share_work", share)
+    monkeypatch.setattr("ucn.evaluate.core.predictions.share_work", share)
     methods = [make_method("a"), make_method("b", here), make_method("c")]
-    found = predict_pairs(benchmark, entries, [0, 1], methods, tmp_path / "cache", jobs=3)
+    found = predict_points(benchmark, pairs, [0, 1], methods, tmp_path / "cache", jobs=3)
     assert asked == [(2, 3), (2, 1)]
     assert [variant.method.name for variant in found.variants] == ["a", "a", "b", "b", "c", "c"]
     assert here.calls == 2

@@ -1,7 +1,6 @@
-"""Query points of frame t and where each method finds them in frame t + 1, coloured alike.
+"""A sheet of query points of frame t and where each method finds them in frame t + 1, in the same colours.
 
-The colours are those of places in frame t: where the colours of an answer run as they do in the query, the
-points lie where they should, without any truth to tell.
+Colours code the position in frame t, so that errors break their gradient, even without ground truth.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from torch import Tensor
 
 from ucn.data.checking import spread
 from ucn.data.io import read_image, to_pixels
-from ucn.evaluate.core.benchmark_pairs import Entry
-from ucn.evaluate.core.method_types import Method
-from ucn.evaluate.points.predictions import find_points
+from ucn.evaluate.core.pairs import BenchmarkPair
+from ucn.evaluate.points.predictions import FinderMethod, find_points
 from ucn.evaluate.points.report import PointsRun
 from ucn.evaluate.points.sheet import compose_sheet, encode_sheet
 from ucn.features.extractor import GreyArray, to_grey
+from ucn.features.method import DenseMethod
 from ucn.types import FloatArray
 from ucn.viz.canvas import FINE, draw_dots, reduce, resize, write_labels
-from ucn.viz.colours import Picture, is_finite, position_colours
+from ucn.viz.colours import ImageArray, is_finite, position_colours
 
 FAST_THRESHOLD, FAST_COUNT = 20, 500
-"""Of OpenCV's FAST: difference of grey values, and how many of the strongest are drawn."""
+"""Of OpenCV's FAST: difference of grey values, and how many of the strongest are shown."""
 DENSE_PIXELS = 10
-"""Between dense query points."""
+"""Pixels between dense query points."""
 
-_WIDTH = 620  # of a picture on the sheet
+_WIDTH = 620  # of an image on the sheet, in pixels
 _FRAMES = re.compile(r"([0-9]+)-([0-9]+)$")
 
 
@@ -49,47 +48,48 @@ def list_grid(image_hw: tuple[int, int]) -> FloatArray:
     return np.stack([x.ravel(), y.ravel()], axis=-1).astype(np.float32)
 
 
-def choose_entries(entries: Sequence[Entry], count: int) -> list[Entry]:
-    """So many pairs, evenly spread over those with the fewest frames between them."""
-    gaps = [_find_gap(entry) for entry in entries]
-    close = [entry for entry, gap in zip(entries, gaps, strict=True) if gap == min(gaps)]
+def choose_pairs(pairs: Sequence[BenchmarkPair], count: int) -> list[BenchmarkPair]:
+    """At most `count` pairs, evenly spread over those with the fewest frames between them."""
+    gaps = [_find_gap(pair) for pair in pairs]
+    close = [pair for pair, gap in zip(pairs, gaps, strict=True) if gap == min(gaps)]
     return [close[row] for row in spread(len(close), count)]
 
 
-def _find_gap(entry: Entry) -> int:
-    frames = _FRAMES.search(entry.name)
+def _find_gap(pair: BenchmarkPair) -> int:
+    frames = _FRAMES.search(pair.name)
     if frames is None:
-        raise ValueError(f"the name of a pair of frames must end in FIRST-SECOND, got '{entry.name}'")
+        raise ValueError(f"the name of a pair of frames must end in FIRST-SECOND, got '{pair.name}'")
     return int(frames[2]) - int(frames[1])
 
 
 @torch.no_grad()
 def draw_queries(run: PointsRun, pairs: int) -> bytes:
-    """A JPEG: for each of some pairs the query points in frame t, then each dense method's answers.
+    """A JPEG: for each of some pairs the query points in frame t, then where each dense method finds them.
 
     Args:
-        run: whose methods answer; those that cannot be asked for any point are left out.
+        run: with its methods; those that cannot find any given point are left out.
         pairs: how many at most.
     """
-    methods = [method for method in run.methods if isinstance(method, Method) and method.answerer is None]
-    rows: list[list[Picture]] = []
-    for entry in choose_entries([pair.entry for pair in run.predictions.pairs], pairs):
-        image0, image1 = (read_image(path) for path in entry.data.image_paths(entry.index))
+    dense = [method for method in run.methods if isinstance(method, DenseMethod)]
+    methods = [method for method in dense if not isinstance(method, FinderMethod)]
+    rows: list[list[ImageArray]] = []
+    for chosen in choose_pairs([pair.pair for pair in run.predictions.pairs], pairs):
+        image0, image1 = map(read_image, chosen.image_paths())
         size_hw = (image0.shape[-2], image0.shape[-1])
         queries: tuple[FloatArray, ...] = (detect_fast(to_grey(image0)), list_grid(size_hw))
         colours = [position_colours(points, size_hw) for points in queries]
         labelled = [("frame t", image0, queries)]
-        labelled += [(method.name, image1, _answer(method, image0, image1, queries)) for method in methods]
+        labelled += [(method.name, image1, _find(method, image0, image1, queries)) for method in methods]
         for name, image, found in labelled:
             columns = zip(found, colours, strict=True)
             rows.append([_draw(image, points, own, name) for points, own in columns])
     names = (f"FAST corners, at most {FAST_COUNT}", f"every {DENSE_PIXELS}th pixel")
-    caption = f"{run.benchmark.name}: answers in the next frame have the colours of their queries in frame t"
+    caption = f"{run.benchmark.name}: points in the next frame have the colours of their queries in frame t"
     return encode_sheet(compose_sheet(names, rows, caption))
 
 
-def _answer(
-    method: Method, image0: Tensor, image1: Tensor, queries: Sequence[FloatArray]
+def _find(
+    method: DenseMethod, image0: Tensor, image1: Tensor, queries: Sequence[FloatArray]
 ) -> tuple[FloatArray, ...]:
     features0, features1 = (method.extractor.extract(image) for image in (image0, image1))
     whole = (0, 0, image1.shape[-1], image1.shape[-2])
@@ -97,11 +97,11 @@ def _answer(
         features0, features1, torch.from_numpy(np.concatenate(queries)), whole, True, method.matcher
     )
     first = len(queries[0])
-    answers: FloatArray = found.cpu().numpy().astype(np.float32)
-    return answers[:first], answers[first:]
+    points: FloatArray = found.cpu().numpy().astype(np.float32)
+    return points[:first], points[first:]
 
 
-def _draw(image: Tensor, points: FloatArray, colours: Picture, name: str) -> Picture:
+def _draw(image: Tensor, points: FloatArray, colours: ImageArray, name: str) -> ImageArray:
     """An image with coloured dots and a name."""
     pixels = to_pixels(image)
     scale = _WIDTH / pixels.shape[1]

@@ -9,19 +9,20 @@ import pytest
 
 from support.driving_cases import HW, STEP, make_benchmark
 from support.evaluation_cases import BlankExtractor, make_method
-from ucn.evaluate.core.methods import load_methods
-from ucn.evaluate.driving import pictures as query_pictures
-from ucn.evaluate.driving.pictures import (
+from ucn.evaluate.core.predictions import RunSettings
+from ucn.evaluate.driving import query_sheet as query_pictures
+from ucn.evaluate.driving.query_sheet import (
     DENSE_PIXELS,
     FAST_COUNT,
-    choose_entries,
+    choose_pairs,
     detect_fast,
     draw_queries,
     list_grid,
 )
-from ucn.evaluate.points.run import RunSettings, run_benchmark
+from ucn.evaluate.points.report import run_benchmark
+from ucn.paper.registry import METHODS
 from ucn.types import FloatArray
-from ucn.viz.colours import Picture
+from ucn.viz.colours import ImageArray
 
 
 def test_fast_corners() -> None:
@@ -40,21 +41,21 @@ def test_dense_points() -> None:
 
 
 def test_neighbouring_frames_are_chosen(tmp_path: Path) -> None:
-    entries = make_benchmark(tmp_path / "wall").open(Path())
-    assert [entry.name[-1] for entry in choose_entries(entries, 5)] == ["1"]
-    assert [entry.name[-1] for entry in choose_entries(entries[1:], 5)] == ["3"]
+    pairs = make_benchmark(tmp_path / "wall").open(Path())
+    assert [pair.name[-1] for pair in choose_pairs(pairs, 5)] == ["1"]
+    assert [pair.name[-1] for pair in choose_pairs(pairs[1:], 5)] == ["3"]
 
 
 def test_answers_have_the_colours_of_their_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[str, FloatArray, Picture]] = []
+    drawn: list[tuple[str, FloatArray, ImageArray]] = []
     draw = query_pictures._draw
 
-    def note(image: object, points: FloatArray, colours: Picture, name: str) -> Picture:
+    def note(image: object, points: FloatArray, colours: ImageArray, name: str) -> ImageArray:
         drawn.append((name, points, colours))
         return draw(image, points, colours, name)  # type: ignore[arg-type]
 
     monkeypatch.setattr(query_pictures, "_draw", note)
-    loaded = load_methods(["daisy"])
+    loaded = METHODS.load_dense(["daisy"])
     loaded.methods.append(make_method("blank", BlankExtractor()))
     run = run_benchmark(
         make_benchmark(tmp_path / "wall"), Path(), loaded, RunSettings(tmp_path / "cache", limit=1)

@@ -1,7 +1,7 @@
 import torch
 
 from ucn.data.transforms import PADDING_RGB
-from ucn.evaluate.core.preparation import AS_THEY_ARE, Preparation
+from ucn.evaluate.core.pairs import ORIGINAL_SIZE, Preparation
 from ucn.types import PairSample
 
 
@@ -12,7 +12,7 @@ def make_sample(size0_hw: tuple[int, int], size1_hw: tuple[int, int]) -> PairSam
 
 def test_as_they_are() -> None:
     sample = make_sample((20, 30), (40, 16))
-    prepared = AS_THEY_ARE.apply(sample)
+    prepared = ORIGINAL_SIZE.apply(sample)
     assert prepared.sample is sample
     assert (prepared.content0, prepared.content1) == ((0, 0, 30, 20), (0, 0, 16, 40))
 
@@ -74,7 +74,7 @@ def test_narrow_images_are_padded() -> None:
 
 def test_descriptions_and_keys_tell_them_apart() -> None:
     ways = [
-        AS_THEY_ARE,
+        ORIGINAL_SIZE,
         Preparation(canvas_hw=(480, 640)),
         Preparation(max_side=160),
         Preparation(max_side=160, use_enlarging=True),
@@ -83,4 +83,4 @@ def test_descriptions_and_keys_tell_them_apart() -> None:
     assert "640 × 480" in ways[1].describe()
     assert "160 px" in ways[2].describe()
     assert len({way.describe() for way in ways}) == len({str(way.to_dict()) for way in ways}) == 5
-    assert AS_THEY_ARE.to_dict() == {"canvas_hw": None, "max_side": None}  # keys of older predictions
+    assert ORIGINAL_SIZE.to_dict() == {"canvas_hw": None, "max_side": None}  # keys of older predictions

@@ -1,0 +1,159 @@
+"""Stage 2 of `hpatches-matches`: correct matches, homographies, coverage and repeatability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ucn.evaluate.core.metrics import (
+    Shares,
+    area_under_error_curve,
+    corner_error,
+    coverage,
+    mean_matching_accuracy,
+    point_errors,
+    repeatability,
+)
+from ucn.evaluate.core.pairs import ALL, list_groups
+from ucn.evaluate.matches.predictions import MatchedPair
+from ucn.geometry.warp import warp_points
+from ucn.types import FloatArray
+
+LIMITS = (3.0, 5.0, 10.0)
+"""Pixels of the canvas: of correct matches, and of corner errors."""
+CURVE_LIMITS = tuple(float(limit) for limit in range(1, 11))
+"""Pixels of the canvas: of the curves in the plot."""
+INLIER_PIXELS = 3.0
+"""RANSAC threshold of homographies."""
+NEAR_PIXELS = 16.0
+"""Distance within which a pixel counts as covered by a match."""
+
+_COVERAGE_STEP = 4  # pixels between the positions at which coverage is measured
+_RANSAC_ITERATIONS, _RANSAC_CONFIDENCE = 5000, 0.9999
+
+
+@dataclass(frozen=True)
+class MatchScore:
+    """The score of a method's matches on a group of pairs.
+
+    Attributes:
+        method: its name.
+        group: of pairs.
+        pairs: in it.
+        matches: mean number of a pair.
+        mma: share of correct matches within each of `LIMITS`, mean over pairs.
+        curve: the same within each of `CURVE_LIMITS`.
+        auc: area under the curve of corner errors up to each of `LIMITS`.
+        failures: share of pairs without a homography.
+        covered: share of image 0 near a correct match, mean over pairs.
+        repeatable: repeatability of keypoints, mean over the pairs where it is defined.
+    """
+
+    method: str
+    group: str
+    pairs: int
+    matches: float
+    mma: tuple[float, ...]
+    curve: tuple[float, ...]
+    auc: tuple[float, ...]
+    failures: float
+    covered: float
+    repeatable: float
+
+
+def score_matches(method: str, pairs: Sequence[MatchedPair], seed: int = 0) -> list[MatchScore]:
+    """The scores of a method: each group of pairs, then all."""
+    groups = list_groups([pair.pair for pair in pairs])
+    if len(groups) > 1:
+        groups[ALL] = list(range(len(pairs)))
+    errors = [match_errors(pair) for pair in pairs]
+    corners = np.array([_corner_error(pair, seed) for pair in pairs])
+    covered = np.array([_cover(pair, row) for pair, row in zip(pairs, errors, strict=True)])
+    repeatable = np.array([_repeat(pair) for pair in pairs])
+    scores = []
+    for group, rows in groups.items():
+        defined = repeatable[rows][np.isfinite(repeatable[rows])]
+        scores.append(
+            MatchScore(
+                method=method,
+                group=group,
+                pairs=len(rows),
+                matches=float(np.mean([len(errors[row]) for row in rows])),
+                mma=tuple(mean_matching_accuracy([errors[row] for row in rows], LIMITS).tolist()),
+                curve=tuple(mean_matching_accuracy([errors[row] for row in rows], CURVE_LIMITS).tolist()),
+                auc=tuple(area_under_error_curve(corners[rows], LIMITS).tolist()),
+                failures=float(np.isinf(corners[rows]).mean()),
+                covered=float(covered[rows].mean()),
+                repeatable=float(defined.mean()) if len(defined) else float("nan"),
+            )
+        )
+    return scores
+
+
+def match_errors(pair: MatchedPair) -> Shares:
+    """(K,) errors of matches in pixels of image 1; infinite where the homography is undefined."""
+    expected = _warp(pair.points0, pair.true_0to1)
+    is_known = np.isfinite(expected).all(axis=1)
+    errors = np.full(len(expected), np.inf)
+    errors[is_known] = point_errors(pair.points1[is_known], expected[is_known])
+    return errors
+
+
+def _warp(points: FloatArray, homography: Shares) -> Shares:
+    moved = warp_points(torch.from_numpy(points).double()[None], torch.from_numpy(homography)[None])[0]
+    return np.asarray(moved.numpy(), np.float64)
+
+
+def _corner_error(pair: MatchedPair, seed: int) -> float:
+    left, top, right, bottom = pair.content0
+    corner = np.array([left, top], np.float32)
+    # The corners are those of the image without its padding.
+    shift = np.array([[1, 0, left], [0, 1, top], [0, 0, 1]], np.float64)
+    estimated = ransac_homography(pair.points0 - corner, pair.points1, seed)
+    return corner_error(estimated, pair.true_0to1 @ shift, (bottom - top, right - left))
+
+
+def ransac_homography(points0: FloatArray, points1: FloatArray, seed: int) -> NDArray[np.float64] | None:
+    """A homography (3, 3) from matches (N, 2), by OpenCV's RANSAC; None where there is none.
+
+    Args:
+        points0: pixels of image 0.
+        points1: pixels of image 1.
+        seed: random seed of RANSAC.
+    """
+    if len(points0) < 4:
+        return None
+    cv2.setRNGSeed(seed)
+    found, _ = cv2.findHomography(
+        points0.reshape(-1, 1, 2).astype(np.float64),
+        points1.reshape(-1, 1, 2).astype(np.float64),
+        cv2.RANSAC,
+        INLIER_PIXELS,
+        maxIters=_RANSAC_ITERATIONS,
+        confidence=_RANSAC_CONFIDENCE,
+    )
+    return None if found is None else np.asarray(found, np.float64)
+
+
+def _cover(pair: MatchedPair, errors: Shares) -> float:
+    """Share of image 0 near a correct match, on a grid."""
+    left, top, right, bottom = pair.content0
+    points = (pair.points0[errors <= LIMITS[0]] - np.array([left, top], np.float32)) / _COVERAGE_STEP
+    size_hw = (-(-(bottom - top) // _COVERAGE_STEP), -(-(right - left) // _COVERAGE_STEP))
+    return coverage(points, size_hw, NEAR_PIXELS / _COVERAGE_STEP)
+
+
+def _repeat(pair: MatchedPair) -> float:
+    if not np.isfinite(pair.true_0to1).all():
+        return float("nan")
+    targets1 = _warp(pair.keypoints0, pair.true_0to1)
+    targets0 = _warp(pair.keypoints1, np.asarray(np.linalg.inv(pair.true_0to1), np.float64))
+    for targets, (left, top, right, bottom) in ((targets1, pair.content1), (targets0, pair.content0)):
+        low, high = (left - 0.5, top - 0.5), (right - 0.5, bottom - 0.5)
+        targets[~((targets >= low) & (targets <= high)).all(axis=1)] = np.nan
+    return repeatability(pair.keypoints0, targets1, pair.keypoints1, targets0, LIMITS[0])

@@ -1,0 +1,106 @@
+"""Stage 2 of `reconstruction`: errors of the cameras of sparse reconstructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ucn.evaluate.reconstruction.metrics import centre_errors, direction_errors, fit_similarity
+from ucn.evaluate.reconstruction.predictions import Scene, SceneModel, Variant
+
+
+@dataclass(frozen=True)
+class ReconstructionScore:
+    """The score of a variant on a scene.
+
+    Attributes:
+        scene: its name.
+        method: its name.
+        cameras: "given" or "guessed".
+        is_adjusted: whether keypoints were adjusted.
+        images: number of images of the scene.
+        registered: number of registered images.
+        points: number of 3D points.
+        track_length: mean number of images of a point.
+        reprojection_error: pixels.
+        centre_mean: mean error of camera centres in mm, over registered images.
+        centre_median: mm.
+        centre_max: mm.
+        direction_mean: mean error of viewing directions, degrees.
+    """
+
+    scene: str
+    method: str
+    cameras: str
+    is_adjusted: bool
+    images: int
+    registered: int
+    points: int
+    track_length: float
+    reprojection_error: float
+    centre_mean: float
+    centre_median: float
+    centre_max: float
+    direction_mean: float
+
+
+@dataclass(frozen=True)
+class CameraErrors:
+    """The errors of the camera centres of a variant on a scene.
+
+    Attributes:
+        scene: its name.
+        method: its name.
+        cameras: "given" or "guessed".
+        is_adjusted: whether keypoints were adjusted.
+        images: numbers of the registered ones; empty where too few are registered for an error.
+        errors: mm, of each of them.
+    """
+
+    scene: str
+    method: str
+    cameras: str
+    is_adjusted: bool
+    images: tuple[int, ...]
+    errors: tuple[float, ...]
+
+
+def score_model(scene: Scene, variant: Variant, model: SceneModel) -> ReconstructionScore:
+    """The score of a model; errors are NaN where fewer than three cameras are registered."""
+    rows = model.is_registered
+    truth = scene.centres[rows]
+    errors = 1000 * centre_errors(model.centres[rows], truth)
+    angles = direction_errors(model.centres[rows], truth, model.rotations[rows], scene.rotations[rows])
+    is_scored = len(errors) > 0 and bool(np.isfinite(errors).all())
+    nan = float("nan")
+    return ReconstructionScore(
+        scene=scene.name,
+        method=variant.method.name,
+        cameras=variant.cameras,
+        is_adjusted=variant.is_adjusted,
+        images=len(scene.images),
+        registered=int(rows.sum()),
+        points=model.points,
+        track_length=model.track_length,
+        reprojection_error=model.reprojection_error,
+        centre_mean=float(errors.mean()) if is_scored else nan,
+        centre_median=float(np.median(errors)) if is_scored else nan,
+        centre_max=float(errors.max()) if is_scored else nan,
+        direction_mean=float(angles.mean()) if is_scored else nan,
+    )
+
+
+def list_camera_errors(scene: Scene, variant: Variant, model: SceneModel) -> CameraErrors:
+    """The error of each registered camera of a model."""
+    rows = np.flatnonzero(model.is_registered)
+    if fit_similarity(model.centres[rows], scene.centres[rows]) is None:
+        rows = rows[:0]
+    return CameraErrors(
+        scene=scene.name,
+        method=variant.method.name,
+        cameras=variant.cameras,
+        is_adjusted=variant.is_adjusted,
+        images=tuple(rows.tolist()),
+        errors=tuple((1000 * centre_errors(model.centres[rows], scene.centres[rows])).tolist()),
+    )
