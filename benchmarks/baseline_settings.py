@@ -1,13 +1,13 @@
-"""Which settings baselines take, by pairs that no benchmark contains; and how long the optimising ones work.
+"""Settings of the baselines, chosen on pairs that no benchmark contains, and run time of the optimising ones.
 
 python benchmarks/baseline_settings.py DATA [--only sift-flow geometric+sift-flow dsp surf] [--json]
 python benchmarks/baseline_settings.py --time [--json]
 
-DATA holds the folders of training data. Weights of the optimising systems are tried on seven pairs of
+DATA holds the folders of training data. Weights of the optimising methods are tried on seven pairs of
 ``kitti_odometry`` (frames 600 to 639, one and three frames apart) and ``rgbd_7scenes`` (8 and 20 frames
-apart); printed is the percentage of points at most 10 px from the truth, as the mean over pairs and pair by
-pair. Sizes of SURF are tried on 24 synthetic pairs of ``photos`` (320 × 320, turned by up to 30°, scaled by
-up to 1.5), at 5 px. The second form prints the seconds that each system takes for a pair of 640 × 480.
+apart); the output is PCK@10 in percent, as the mean over pairs and for each pair. Scales of SURF are tried on
+24 synthetic pairs of ``photos`` (320 × 320, rotated by up to 30°, scaled by up to 1.5), with PCK@5. The
+second form prints the seconds of each method for a pair of 640 × 480.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from typing import Any
 import torch
 
 from ucn.config import SyntheticConfig
+from ucn.data.bundled import SelfPairs, find_self_images
 from ucn.data.catalogue import open_data
 from ucn.data.checking import spread
 from ucn.data.sets.synthetic import Synthetic
-from ucn.evaluate.core.bundled import SelfPairs, find_self_images
-from ucn.evaluate.core.methods import OPTIMISERS, load_methods
-from ucn.evaluate.points.predictions import draw_points, find_points
-from ucn.features import Extractor
+from ucn.evaluate.points.predictions import find_points, sample_points
+from ucn.features.extractor import Extractor
+from ucn.features.pair_matcher import NearestNeighbours, PairMatcher
 from ucn.features.surf import DenseSurf
-from ucn.paper import NearestNeighbours, PairMatcher, SiftFlow, SpatialPyramid
+from ucn.paper.dsp import SpatialPyramid
+from ucn.paper.registry import METHODS
+from ucn.paper.sift_flow import SiftFlow
 from ucn.types import Features, PairSample
 
 Tried = list[tuple[str, Extractor, PairMatcher]]
-POINTS = 1000  # asked of a pair
+POINTS = 1000  # queries per pair
 
 
 def main() -> None:
     arguments = _parse_arguments()
     if arguments.time:
-        result: dict[str, Any] = {name: measure_seconds(name) for name in OPTIMISERS}
+        result: dict[str, Any] = {name: measure_seconds(name) for name in METHODS.systems}
     else:
         result = {name: TRIALS[name](arguments.data) for name in arguments.only}
     if arguments.json:
@@ -54,15 +56,15 @@ def main() -> None:
 
 
 def try_sift_flow(folder: Path) -> dict[str, Any]:
-    extractor = OPTIMISERS["sift-flow"].own_extractor
+    extractor = METHODS.systems["sift-flow"].published_extractor
     tried: Tried = [(f"α = {weight:g}", extractor, SiftFlow(weight)) for weight in (2.0, 1.0, 0.7, 0.5)]
     tried.append(("nearest neighbours", extractor, NearestNeighbours()))
     return try_settings(tried, read_scenes(folder), 10.0)
 
 
 def try_flow_of_others(folder: Path) -> dict[str, Any]:
-    """SIFT Flow over features whose cells lie 4 px apart, and their nearest neighbours."""
-    (method,) = load_methods(["geometric"]).methods
+    """SIFT Flow on features of stride 4, and their nearest neighbours."""
+    (method,) = METHODS.load_dense(["geometric"]).methods
     tried: Tried = [
         (f"α = {weight:g}", method.extractor, SiftFlow(weight)) for weight in (0.7, 0.4, 0.2, 0.1)
     ]
@@ -71,7 +73,7 @@ def try_flow_of_others(folder: Path) -> dict[str, Any]:
 
 
 def try_dsp(folder: Path) -> dict[str, Any]:
-    extractor = OPTIMISERS["dsp"].own_extractor
+    extractor = METHODS.systems["dsp"].published_extractor
     tried: Tried = [
         (f"α = {weight:g}", extractor, SpatialPyramid(weight)) for weight in (4.0, 8.0, 16.0, 32.0)
     ]
@@ -93,23 +95,23 @@ TRIALS = {
 
 
 def read_scenes(folder: Path) -> Iterator[PairSample]:
-    """The pairs that weights are chosen by."""
+    """The pairs for choosing weights."""
     kitti, scenes = folder / "kitti_odometry", folder / "rgbd_7scenes"
-    for name, place, gap, shares in (
+    for name, path, gap, shares in (
         ("kitti-odometry", kitti, 1, (0.1, 0.5, 0.9)),
         ("kitti-odometry", kitti, 3, (0.5,)),
         ("seven-scenes", scenes, 8, (0.1, 0.9)),
         ("seven-scenes", scenes, 20, (0.5,)),
     ):
         frames = {"frames": "600-639"} if name == "kitti-odometry" else {}
-        data = open_data(name, place, "train", {"min_gap": gap, "max_gap": gap, **frames})
+        data = open_data(name, path, "train", {"min_gap": gap, "max_gap": gap, **frames})
         for share in shares:
             sample = data.read(int(share * len(data)))
-            yield sample.select(draw_points(len(sample), POINTS, 0, sample.name))
+            yield sample.select(sample_points(len(sample), POINTS, 0, sample.name))
 
 
 def read_photos(folder: Path) -> Iterator[PairSample]:
-    """Synthetic pairs that sizes are chosen by."""
+    """The synthetic pairs for choosing scales."""
     config = SyntheticConfig(side=320, points=500, upright_share=1.0, upright_degrees=30.0, max_scale=1.5)
     data = Synthetic(folder / "photos", "homography", config, seed=0)
     return (data.read(index) for index in spread(len(data), 24))
@@ -117,15 +119,15 @@ def read_photos(folder: Path) -> Iterator[PairSample]:
 
 @torch.no_grad()
 def try_settings(tried: Tried, samples: Iterator[PairSample], limit: float) -> dict[str, Any]:
-    """Percentage of points found, by what was tried: the mean over pairs, and pair by pair."""
+    """PCK in percent for each setting: the mean over pairs, and for each pair."""
     shares: dict[str, list[float]] = {label: [] for label, *_ in tried}
     for sample in samples:
         height, width = sample.image1.shape[-2:]
-        described: dict[int, list[Features]] = {}
+        extracted: dict[int, list[Features]] = {}
         for label, extractor, matcher in tried:
-            if id(extractor) not in described:
-                described[id(extractor)] = [extractor.extract(i) for i in (sample.image0, sample.image1)]
-            features0, features1 = described[id(extractor)]
+            if id(extractor) not in extracted:
+                extracted[id(extractor)] = [extractor.extract(i) for i in (sample.image0, sample.image1)]
+            features0, features1 = extracted[id(extractor)]
             found = find_points(features0, features1, sample.points0, (0, 0, width, height), True, matcher)
             errors = (found - sample.points1).norm(dim=-1)
             shares[label].append(round(100 * float((errors <= limit).float().mean()), 1))
@@ -134,10 +136,10 @@ def try_settings(tried: Tried, samples: Iterator[PairSample], limit: float) -> d
 
 @torch.no_grad()
 def measure_seconds(name: str) -> dict[str, float]:
-    """Seconds of a pair of 640 × 480 and 2,000 points, step by step; in all, and of one core."""
-    (method,) = load_methods([name]).methods
-    sample = SelfPairs(find_self_images()).read(1)  # the shipped left view, turned by 15 degrees
-    sample = sample.select(draw_points(len(sample), 2000, 0, sample.name))
+    """Seconds for a pair of 640 × 480 with 2,000 points, by stage, in total, and of CPU time."""
+    (method,) = METHODS.load_dense([name]).methods
+    sample = SelfPairs(find_self_images()).read(1)  # the bundled left view, rotated by 15 degrees
+    sample = sample.select(sample_points(len(sample), 2000, 0, sample.name))
     before, moments = time.process_time(), [time.perf_counter()]
     map0, map1 = (method.extractor.extract(image).map for image in (sample.image0, sample.image1))
     moments.append(time.perf_counter())
@@ -146,7 +148,7 @@ def measure_seconds(name: str) -> dict[str, float]:
     alignment.find(sample.points0, use_refinement=True)
     moments.append(time.perf_counter())
     steps = [after - begin for begin, after in pairwise(moments)]
-    names = ("describing", "aligning", "answering", "in all", "of one core")
+    names = ("extraction", "alignment", "lookup", "total", "CPU time")
     seconds = (*steps, moments[-1] - moments[0], time.process_time() - before)
     return {name: round(value, 2) for name, value in zip(names, seconds, strict=True)}
 

@@ -1,4 +1,4 @@
-"""Page and figure of cost_figure.py: forward passes and seconds against the number of keypoints."""
+"""Page and plot of cost_figure.py: forward passes and seconds against the number of keypoints."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from page_text import join_cells, start_table, wrap, wrap_items
 
-from ucn.data.io import write_bytes_atomically
 from ucn.evaluate.core.plots import lay_out, save_plot
+from ucn.files import write_bytes_atomically
 
 UCN, CACHED, WHOLE = "UCN", "Siamese, branches cached", "Siamese, without a cache"
 COLOURS = {UCN: "#0072B2", CACHED: "#E69F00", WHOLE: "#D55E00"}
@@ -36,8 +37,7 @@ def make_page(results: Results) -> str:
     """The page as Markdown."""
     settings = results["settings"]
     height, width = settings["image_hw"]
-    patch, threads = settings["patch"], settings["threads"]
-    versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
+    patch = settings["patch"]
     lines = [
         "# What n keypoints cost",
         "",
@@ -45,40 +45,49 @@ def make_page(results: Results) -> str:
         settings["command"],
         "```",
         "",
-        f"There are n keypoints in each of two images of {width} × {height}: which of image 1 is which of "
-        "image 0? UCN runs once an image, whatever n is, and compares descriptors. A Siamese network sees "
-        f"two patches of {patch} × {patch} px at a time, so n² pairs are n² forward passes of the whole "
-        "network. Where descriptors of patches are kept (branches cached), the branch runs 2n times, but the "
-        "decision layers still n² times.",
+        *wrap(
+            f"n keypoints in each of two images of {width} × {height} are matched. UCN runs once per image, "
+            "whatever n is, and compares descriptors. A Siamese network takes two patches of "
+            f"{patch} × {patch} px at a time, so n² pairs are n² forward passes of the whole network. If "
+            "descriptors of patches are cached, the branch runs 2n times, but the decision layers still n² "
+            "times."
+        ),
         "",
-        *say_ratios(results),
+        *wrap_items(compare_methods(results)),
         "",
         "![Forward passes and seconds against n](cost.png)",
         "",
         *make_table(results),
         "",
-        f"- seconds: of {threads} CPU thread{'s' if threads > 1 else ''}, a run each. A run was stopped when "
-        f"it passed {settings['limit']:g} s; that one and larger n are extrapolated (`~`, dashed in the "
-        "figure) from the last whole run: describing patches grows with n, comparing pairs with n²",
-        "- forward passes: counted while the networks ran; an image, a patch or a pair counts once, however "
-        "many go through together. A pass of the whole network is two of the branch and one of the decision "
-        "layers",
-        "- accuracy: PCK@10 in percent, the keypoints whose answer lies within 10 px of the truth. The "
-        "keypoints of image 1 are the true matches of those of image 0, so the fewer there are, the easier "
-        "it is. "
-        f"`stereo` is the shipped pair ({settings['pairs']['stereo']}), `warped` a photograph under a known "
-        f"homography ({settings['pairs']['warped']}), which has 500 keypoints. Both Siamese ways give the "
-        "same answers",
-        f"- UCN: weights {settings['weights']}",
-        f"- Siamese: {settings['siamese']}; GoogLeNet's conv1 to inception_4a, as in UCN, and decision "
-        "layers over two descriptors; trained by [siamese_training.py](../../benchmarks/siamese_training.py)",
-        f"- seed {settings['seed']}; {versions}",
+        *wrap_items(list_notes(settings)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def say_ratios(results: Results) -> list[str]:
-    """How the ways compare at the largest n, and from which n on UCN is the fastest."""
+def list_notes(settings: dict[str, Any]) -> list[str]:
+    """How the table was measured."""
+    threads = "one CPU thread" if settings["threads"] == 1 else f"{settings['threads']} CPU threads"
+    versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
+    return [
+        f"seconds: {threads}, one run each. Runs over {settings['limit']:g} s were stopped; they and larger "
+        "n are extrapolated (`~`, dashed in the plot) from the last complete run: the branch grows with n, "
+        "the decision layers with n²",
+        "forward passes: counted while the networks ran; an image, a patch or a pair counts once, whatever "
+        "the batch size. A pass of the whole network is two of the branch and one of the decision layers",
+        "accuracy: PCK@10 in percent, the keypoints whose match lies within 10 px of the ground truth. The "
+        "keypoints of image 1 are the true matches of those of image 0, so the fewer there are, the easier "
+        f"it is. `stereo` is the bundled pair ({settings['pairs']['stereo']}), `warped` a photograph under a "
+        f"known homography ({settings['pairs']['warped']}), which has 500 keypoints. Both Siamese variants "
+        "give the same matches",
+        f"UCN: weights {settings['weights']}",
+        f"Siamese: {settings['siamese']}; GoogLeNet's conv1 to inception_4a, as in UCN, and decision layers "
+        "over two descriptors; trained by [siamese_training.py](../../benchmarks/siamese_training.py)",
+        f"seed {settings['seed']}; {versions}",
+    ]
+
+
+def compare_methods(results: Results) -> list[str]:
+    """Speed-up at the largest n, and the smallest n at which UCN is faster."""
     runs = results["runs"]
     ours, last = runs[UCN], runs[UCN][-1]
     lines = []
@@ -87,37 +96,41 @@ def say_ratios(results: Results) -> list[str]:
         faster = [row["n"] for row, other in rows if row["seconds"] < other["seconds"]]
         begun = f"faster from n = {faster[0]:,} on" if faster else "never faster"
         factor = runs[name][-1]["seconds"] / last["seconds"]
-        lines.append(f"- against {name}: UCN is {begun}; at n = {last['n']:,} by a factor of {factor:,.1f}")
+        lines.append(f"against {name}: UCN is {begun}; at n = {last['n']:,} by a factor of {factor:,.1f}")
     return lines
 
 
 def make_table(results: Results) -> list[str]:
-    """A Markdown table, a line for each n."""
+    """A Markdown table with a row for each n."""
     runs = results["runs"]
     heads = ["n", "UCN, images", "UCN, s", "cached: branch", "cached: decisions", "cached, s"]
     heads += ["no cache: whole network", "no cache, s", "UCN, stereo", "Siamese, stereo"]
     heads += ["UCN, warped", "Siamese, warped"]
-    lines = [f"| {' | '.join(heads)} |", "|---:" * len(heads) + "|"]
+    lines = start_table(heads, "---:")
     for ours, cached, whole in zip(runs[UCN], runs[CACHED], runs[WHOLE], strict=True):
-        cells = [f"{ours['n']:,}", f"{ours['passes']['images']:,}", say_seconds(ours)]
-        cells += [f"{cached['passes']['patches']:,}", f"{cached['passes']['pairs']:,}", say_seconds(cached)]
-        cells += [f"{whole['passes']['pairs']:,}", say_seconds(whole)]
+        cells = [f"{ours['n']:,}", f"{ours['passes']['images']:,}", format_seconds(ours)]
+        cells += [
+            f"{cached['passes']['patches']:,}",
+            f"{cached['passes']['pairs']:,}",
+            format_seconds(cached),
+        ]
+        cells += [f"{whole['passes']['pairs']:,}", format_seconds(whole)]
         for key in ("accuracy", "accuracy_warped"):
-            cells += [say_share(run.get(key)) for run in (ours, cached)]
-        lines.append(f"| {' | '.join(cells)} |")
+            cells += [format_share(run.get(key)) for run in (ours, cached)]
+        lines.append(join_cells(cells))
     return lines
 
 
-def say_seconds(run: dict[str, Any]) -> str:
+def format_seconds(run: dict[str, Any]) -> str:
     return f"{'' if run['is_measured'] else '~'}{run['seconds']:,.2f}"
 
 
-def say_share(share: float | None) -> str:
+def format_share(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f}"
 
 
 def draw(results: Results) -> Any:
-    """Two panels, both logarithmic both ways."""
+    """Two log-log panels."""
     runs = results["runs"]
     canvas, (left, right) = lay_out(2, (3.8, 5.2))
     counts = [run["n"] for run in runs[UCN]]
@@ -141,7 +154,7 @@ def draw(results: Results) -> Any:
 
 
 def draw_seconds(axis: Axes, name: str, rows: list[dict[str, Any]]) -> None:
-    """Measured runs with a line, what is extrapolated dashed on from the last of them."""
+    """Measured runs as a solid line, extrapolated ones dashed."""
     measured = [row for row in rows if row["is_measured"]]
     beyond = [*measured[-1:], *(row for row in rows if not row["is_measured"])]
     points = [[(row["n"], row["seconds"]) for row in part] for part in (measured, beyond)]

@@ -1,37 +1,36 @@
-"""How often the keypoints of `ucn extract` are found again in another frame, where the truth is known.
+"""Repeatability of the keypoints of `ucn extract`, on RGB-D frames with ground truth.
 
 python benchmarks/keypoint_repeatability.py DIR [--every N] [--keypoints N] [--weights NAME]
 
-DIR holds RGB-D frames in the layout of 7-Scenes, which are not for tests. Of the strongest keypoints of a
-frame, those count whose true place in the other frame is known, by depth and camera poses, and seen there;
-the figure is the share of them that has a keypoint of the other frame within 3 pixels of that place, on
-average over all pairs of every N-th frame with at least 50 that count. (That truth itself errs by 1.7 pixels
-in the median.) Points drawn at random say what chance gives; a grid, which does not look at the image, can do
-no better. With --json, one JSON object.
+DIR holds training RGB-D frames in the layout of 7-Scenes. Depth and camera poses give the positions of the
+strongest keypoints of a frame in the other one. Repeatability is the share of keypoints visible in both with
+a keypoint of the other frame within 3 pixels of that position, averaged over all pairs of every N-th frame
+with at least 50 such keypoints. (The ground truth has a median error of 1.7 pixels.) Random points are the
+chance level; a grid, which ignores the image, can do no better. With --json, one JSON object.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from command_line import make_parser
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from ucn.data.io import read_image
 from ucn.data.sets.posed.seven_scenes import SevenScenes, open_folder
-from ucn.evaluate.reconstruction.methods import load_folder_method
-from ucn.folders.detectors import DETECTORS, detect
+from ucn.folders.detectors import DETECTORS, detect_keypoints
+from ucn.paper.registry import METHODS
 from ucn.types import PairSample
 
 Array = NDArray[np.float64]
-_WITHIN = 3.0  # pixels from the true place
-_KNOWN = 1.0  # pixels from a point whose place in the other frame is known
+_WITHIN = 3.0  # pixels from the ground truth
+_KNOWN = 1.0  # pixels from a point with ground truth
 _MIN_COUNT = 50
-_RANDOM = "points at random"
+_RANDOM = "random points"
 
 
 def choose_pairs(data: SevenScenes, every: int) -> list[int]:
@@ -41,11 +40,11 @@ def choose_pairs(data: SevenScenes, every: int) -> list[int]:
 
 
 def find_keypoints(path: Path, extractor: Any, count: int, seed: int) -> dict[str, Array]:
-    """Keypoints (N, 2) of an image by detector."""
+    """Keypoints (N, 2) of an image, by detector."""
     image = read_image(path)
     features = extractor.extract(image).map
     found = {
-        name: detect(name, image, features, count).points.astype(np.float64)
+        name: detect_keypoints(name, image, features, count).points.astype(np.float64)
         for name in DETECTORS
         if name != "grid"
     }
@@ -54,17 +53,17 @@ def find_keypoints(path: Path, extractor: Any, count: int, seed: int) -> dict[st
 
 
 def count_repeated(sample: PairSample, points0: Array, points1: Array) -> tuple[int, int]:
-    """How many keypoints of frame 0 have one of frame 1 at their place, and how many count."""
+    """Number of repeated keypoints of frame 0, and of those with ground truth."""
     away, nearest = cKDTree(sample.points0.numpy()).query(points0)
-    places = sample.points1.numpy()[nearest[away <= _KNOWN]]
-    if not len(places) or not len(points1):
-        return 0, len(places)
-    return int((cKDTree(points1).query(places)[0] <= _WITHIN).sum()), len(places)
+    positions = sample.points1.numpy()[nearest[away <= _KNOWN]]
+    if not len(positions) or not len(points1):
+        return 0, len(positions)
+    return int((cKDTree(points1).query(positions)[0] <= _WITHIN).sum()), len(positions)
 
 
 def measure(data: SevenScenes, every: int, count: int, weights: str) -> dict[str, Any]:
     rows = choose_pairs(data, every)
-    extractor = load_folder_method(weights).method.make("cpu")
+    extractor = METHODS.find_features(weights).load("cpu").extractor
     paths = sorted({path for row in rows for path in data.image_paths(row)})
     found = {path: find_keypoints(path, extractor, count, seed) for seed, path in enumerate(paths)}
     shares: dict[str, list[float]] = {}
@@ -84,9 +83,7 @@ def measure(data: SevenScenes, every: int, count: int, weights: str) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path, metavar="DIR")
     parser.add_argument("--every", type=int, default=4)
     parser.add_argument("--keypoints", type=int, default=1000)
@@ -94,15 +91,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     data = open_folder(options.data, "all", max_gap=1_000_000)
-    figures = measure(data, options.every, options.keypoints, options.weights)
+    results = measure(data, options.every, options.keypoints, options.weights)
     if options.json:
-        print(json.dumps(figures, indent=1))
+        print(json.dumps(results, indent=1))
         return
-    print(f"{figures['frames']} frames, {figures['pairs']} pairs, {figures['keypoints']:,} keypoints\n")
-    print("| keypoints | found again, % | pairs that count |")
+    print(f"{results['frames']} frames, {results['pairs']} pairs, {results['keypoints']:,} keypoints\n")
+    print("| keypoints | repeatability, % | pairs |")
     print("|---|---|---|")
-    for name, share in figures["repeatability"].items():
-        print(f"| {name} | {100 * share:.1f} | {figures['pairs_counted'][name]} |")
+    for name, share in results["repeatability"].items():
+        print(f"| {name} | {100 * share:.1f} | {results['pairs_counted'][name]} |")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""Other ways to cut the work of the fused search on a CUDA device, timed; `ucn bench knn` measures the rest.
+"""Times tunings of the fused nearest-neighbour search on a CUDA device.
 
 python benchmarks/knn_sweep.py [--queries 3000] [--rows 22000] [--dim 128]
 
-Each way is first tried in a process of its own, which compiles it and compares with float64, so that one that
-fails costs a line. Then ways to rank are timed, on the quickest of them ways to settle, and on the quickest
-of those ways to prepare. Times are of captured CUDA graphs, conversion and exact ranking included, over
-inputs that do not stay in the cache: plain, and outside 16 pixels. The last line is JSON.
+Each tuning is first compiled and compared with float64 in a process of its own, so that a failing one costs a
+line only. Then tunings of the rank kernel are timed, on the fastest of them those of settle, and on the
+fastest of those those of prepare. Times are of captured CUDA graphs, conversion and exact ranking included,
+on inputs larger than the cache: plain, and with an exclusion radius of 16 pixels. The last line is JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -21,12 +20,13 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from command_line import make_parser
 from torch import Tensor
 
-from ucn.bench.knn import draw_exclusion
+from ucn.bench.knn import sample_exclusion
 from ucn.bench.machine import describe_machine
-from ucn.bench.samples import draw_unit
-from ucn.bench.timing import time_graphs
+from ucn.bench.samples import sample_unit_vectors
+from ucn.bench.timing import Work, time_graphs_in_turns
 from ucn.knn import ExclusionRadius
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 DEVICE = torch.device("cuda")
 
-# Together several times as large as the L2 cache of an H200, 60 MB.
+# Together several times the 60 MB L2 cache of an H200.
 _SETS = 12
 _LAUNCHES = ("prepare", "rank", "settle")
-# Queries that are compared with float64.
+# Queries compared with float64.
 _CHECKED = 1000
 _SECONDS = 60
 
 Changes = dict[str, Any]
-# All are changes to what `choose_tuning` takes for the device.
+# Changes to the result of `choose_tuning`.
 BASE: Changes = {}
 RANKINGS: list[Changes] = [
     {},
@@ -63,13 +63,11 @@ PREPARATIONS: list[Changes] = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--queries", type=int, default=3000)
     parser.add_argument("--rows", type=int, default=22000)
     parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--check", metavar="JSON", help="only compare one way with float64")
+    parser.add_argument("--check", metavar="JSON", help="only compare one tuning with float64")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this script measures a CUDA device, and this machine has none")
@@ -82,38 +80,38 @@ def main() -> None:
 
 
 def sweep(N: int, M: int, D: int) -> list[dict[str, Any]]:
-    """Times of other cuts; those that fail on the device, or are wrong, say so."""
-    sets = [_draw(N, M, D, seed) for seed in range(_SETS)]
+    """Times of all tunings; failing and wrong ones are reported."""
+    sets = [_sample(N, M, D, seed) for seed in range(_SETS)]
     halves = [(q.bfloat16()[0], b.bfloat16()[0]) for q, b in sets]
-    product = time_graphs([partial(_multiply, q, b) for q, b in halves])
+    product = _time([partial(_multiply, q, b) for q, b in halves])
     print(f"bf16 matmul + max: {1e3 * product:.2f} µs", flush=True)
     print(
-        "µs: plain  ratio  outside  ratio  plain: prepare, rank, settle  outside: the same  changes",
+        "µs: plain  ratio  excluding  ratio  plain: prepare, rank, settle  excluding: the same  changes",
         flush=True,
     )
     report: list[dict[str, Any]] = []
     best: Changes = BASE
     for others in (RANKINGS, SETTLINGS, PREPARATIONS):
         base = best
-        for changes, verdict in zip(others, _try_all((N, M, D), base, others), strict=True):
-            row = _measure({**base, **changes}, verdict, sets, product)
+        for changes, fault in zip(others, _check_all((N, M, D), base, others), strict=True):
+            row = _measure({**base, **changes}, fault, sets, product)
             report += [] if row is None else [row]
         if report:
             best = min(report, key=lambda row: float(row["plain"] + row["exclusion"]))["changes"]
-    print(f"quickest, plain and outside together: {_make_tuning(D, **best)}", flush=True)
+    print(f"fastest, sum of plain and excluding: {_make_tuning(D, **best)}", flush=True)
     return report
 
 
 def check(N: int, M: int, D: int, changes: Changes) -> dict[str, float]:
-    """The shares of queries for which a way finds the row of float64, and the largest error of a distance."""
-    queries, database = _draw(N, M, D, 0)
-    for exclusion in (None, _draw_outside(N, M)):  # compiled for `_time_launches`
+    """Shares of queries with the row of float64, and largest errors of a distance."""
+    queries, database = _sample(N, M, D, 0)
+    for exclusion in (None, _sample_exclusion(N, M)):  # compiled for `_time_launches`
         _search(queries, database, exclusion, {**changes, "use_chain": False})
     part = slice(0, N, max(1, N // _CHECKED))
     exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
     distances = exactly(queries[0, part].double(), database[0].double())
     result = {}
-    for name, exclusion in (("plain", None), ("exclusion", _draw_outside(N, M))):
+    for name, exclusion in (("plain", None), ("exclusion", _sample_exclusion(N, M))):
         if exclusion is not None:
             gaps = exactly(exclusion.centres[0, part].double(), exclusion.positions[0].double())
             distances.masked_fill_(gaps <= exclusion.radius, torch.inf)
@@ -124,8 +122,8 @@ def check(N: int, M: int, D: int, changes: Changes) -> dict[str, float]:
     return result
 
 
-def _try_all(shape: tuple[int, int, int], base: Changes, others: Sequence[Changes]) -> list[str]:
-    """What is wrong with each way, found by processes of their own, which also fill Triton's cache."""
+def _check_all(shape: tuple[int, int, int], base: Changes, others: Sequence[Changes]) -> list[str]:
+    """What is wrong with each tuning, checked in parallel processes that also fill Triton's cache."""
     options = [f"--{name}={size}" for name, size in zip(("queries", "rows", "dim"), shape, strict=True)]
     processes = [
         subprocess.Popen(
@@ -137,17 +135,17 @@ def _try_all(shape: tuple[int, int, int], base: Changes, others: Sequence[Change
         for changes in others
     ]
     end = time.monotonic() + _SECONDS
-    return [_judge(process, end) for process in processes]
+    return [_find_fault(process, end) for process in processes]
 
 
-def _judge(process: subprocess.Popen[str], end: float) -> str:
-    """What is wrong with a way; nothing where it is exact."""
+def _find_fault(process: subprocess.Popen[str], end: float) -> str:
+    """What is wrong with a tuning; empty where it is exact."""
     try:
         out, errors = process.communicate(timeout=max(1.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return f"no answer in {_SECONDS} s"
+        return f"no result in {_SECONDS} s"
     lines = errors.strip().splitlines() or ["no message"]
     if process.returncode != 0:
         return f"exit code {process.returncode}: {lines[-1][:160]}"
@@ -159,20 +157,20 @@ def _judge(process: subprocess.Popen[str], end: float) -> str:
 
 
 def _measure(
-    changes: Changes, verdict: str, sets: list[tuple[Tensor, Tensor]], product: float
+    changes: Changes, fault: str, sets: list[tuple[Tensor, Tensor]], product: float
 ) -> dict[str, Any] | None:
-    """Times of one way, printed as a line; None where it cannot be used."""
+    """Times of one tuning, printed as a line; None where it cannot be used."""
     (_, N, D), M = sets[0][0].shape, sets[0][1].shape[1]
-    exclusion = _draw_outside(N, M)
-    if not verdict:
+    exclusion = _sample_exclusion(N, M)
+    if not fault:
         try:
-            plain = time_graphs([partial(_search, q, b, None, changes) for q, b in sets])
-            masked = time_graphs([partial(_search, q, b, exclusion, changes) for q, b in sets])
-            launches = [_time_launches(*sets[0], places, changes) for places in (None, exclusion)]
-        except Exception as error:  # Triton raises its own kinds where shared memory does not suffice
-            verdict = f"{type(error).__name__}: {str(error)[:160]}"
-    if verdict:
-        print(f"{changes}: {verdict}", flush=True)
+            plain = _time([partial(_search, q, b, None, changes) for q, b in sets])
+            masked = _time([partial(_search, q, b, exclusion, changes) for q, b in sets])
+            launches = [_time_launches(*sets[0], excluded, changes) for excluded in (None, exclusion)]
+        except Exception as error:  # Triton raises various errors where shared memory does not suffice
+            fault = f"{type(error).__name__}: {str(error)[:160]}"
+    if fault:
+        print(f"{changes}: {fault}", flush=True)
         return None
     times = "   ".join(
         " ".join(f"{1e3 * part.get(name, 0.0):6.2f}" for name in _LAUNCHES) for part in launches
@@ -195,7 +193,7 @@ def _measure(
 def _time_launches(
     queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None, changes: Changes
 ) -> dict[str, float]:
-    """Milliseconds of each launch, one after the other, with inputs in the cache."""
+    """Milliseconds of each kernel launched alone, with inputs in the cache."""
     changes = {**changes, "use_chain": False}
     _search(queries, database, exclusion, changes)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -224,15 +222,19 @@ def _make_tuning(D: int, **changes: Any) -> Tuning:
     return replace(choose_tuning(DEVICE, D), **changes)
 
 
-def _draw(N: int, M: int, D: int, seed: int) -> tuple[Tensor, Tensor]:
-    queries = draw_unit(1, N, D, seed=2 * seed, device=DEVICE)
-    return queries, draw_unit(1, M, D, seed=2 * seed + 1, device=DEVICE)
+def _sample(N: int, M: int, D: int, seed: int) -> tuple[Tensor, Tensor]:
+    queries = sample_unit_vectors(1, N, D, seed=2 * seed, device=DEVICE)
+    return queries, sample_unit_vectors(1, M, D, seed=2 * seed + 1, device=DEVICE)
 
 
 @cache
-def _draw_outside(N: int, M: int) -> ExclusionRadius:
-    exclusion = draw_exclusion(N, M, 0, DEVICE)
+def _sample_exclusion(N: int, M: int) -> ExclusionRadius:
+    exclusion = sample_exclusion(N, M, 0, DEVICE)
     return ExclusionRadius(exclusion.centres[None], exclusion.positions[None], exclusion.radius)
+
+
+def _time(works: list[Work]) -> float:
+    return time_graphs_in_turns({"work": works})["work"]
 
 
 def _multiply(queries: Tensor, database: Tensor) -> Any:

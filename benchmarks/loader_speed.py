@@ -1,10 +1,9 @@
-"""How many KITTI pairs a second the loader gives, and where the time goes.
+"""Throughput of the pair loader on KITTI, and the time of its stages.
 
 python benchmarks/loader_speed.py [--data DIR] [--workers 0 1 2] [--batch 4] [--repeats 5] [--json]
 
-Pairs are cropped to 321×769 with 1,000 correspondences, as networks for KITTI flow are trained. A folder with
-fewer than 200 pairs is read over and over. Every figure is the best of its repeats: other work on the machine
-can only make them worse.
+Pairs are cropped to 321×769 with 1,000 correspondences, as in training for KITTI flow. A folder with fewer
+than 200 pairs is read repeatedly. Every result is the best of its repeats, since other load only slows down.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ from typing import Any
 
 import cv2
 import torch
+from command_line import make_parser
 
 from ucn.data.catalogue import open_data
 from ucn.data.io import read_image
-from ucn.data.loading import Fitting, PairLoader, collate, fit_pair, make_generator
+from ucn.data.loading import PairAugmentation, PairLoader, augment_pair, collate, make_generator
 from ucn.data.pairs import PairData, Selection
 
 SIZE_HW = (321, 769)
@@ -40,9 +40,9 @@ def main() -> None:
         "milliseconds_per_pair_in_one_process": _time_stages(data, arguments.batch, arguments.repeats)
     }
     for workers in arguments.workers:
-        rate = _measure_rate(data, arguments, workers)
-        result[f"pairs_per_second_with_{workers}_workers"] = round(rate, 1)
-        result[f"milliseconds_waited_per_pair_with_{workers}_workers"] = round(1000 / rate, 1)
+        throughput = _measure_throughput(data, arguments, workers)
+        result[f"pairs_per_second_with_{workers}_workers"] = round(throughput, 1)
+        result[f"milliseconds_waited_per_pair_with_{workers}_workers"] = round(1000 / throughput, 1)
     result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     if arguments.json:
         print(json.dumps(result))
@@ -52,9 +52,7 @@ def main() -> None:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--data", type=Path, help="folder of KITTI flow (default: $UCN_DATA/kitti_flow_2015)")
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--batch", type=int, default=4)
@@ -70,13 +68,13 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def _time_stages(data: PairData, batch: int, repeats: int) -> dict[str, float]:
-    """What each part of making a batch takes per pair, in one thread, as in a worker."""
+    """Milliseconds per pair of each stage, in one thread, as in a worker."""
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
     generator = make_generator(0)
-    fitting = Fitting(SIZE_HW, min_points=200)
+    fitting = PairAugmentation(SIZE_HW, min_points=200)
     sample = data.read(0)
-    cropped = fit_pair(sample, fitting, generator)
+    cropped = augment_pair(sample, fitting, generator)
     chosen = cropped.select(torch.arange(POINTS))
 
     def choose_points() -> object:
@@ -85,8 +83,8 @@ def _time_stages(data: PairData, batch: int, repeats: int) -> dict[str, float]:
     images = _best(lambda: [read_image(path) for path in data.image_paths(0)], repeats)
     stages = {
         "decode images": images,
-        "decode truth": max(0.0, _best(lambda: data.read(0), repeats) - images),
-        "crop": _best(lambda: fit_pair(sample, fitting, generator), repeats),
+        "decode ground truth": max(0.0, _best(lambda: data.read(0), repeats) - images),
+        "crop": _best(lambda: augment_pair(sample, fitting, generator), repeats),
         "choose points": _best(choose_points, repeats),
         "collate": _best(lambda: collate([chosen] * batch, POINTS, generator), repeats) / batch,
     }
@@ -102,27 +100,27 @@ def _best(work: Callable[[], object], repeats: int) -> float:
     return min(seconds)
 
 
-def _measure_rate(data: PairData, arguments: argparse.Namespace, workers: int) -> float:
-    """Pairs a second that a process gets which does nothing but wait for them."""
+def _measure_throughput(data: PairData, arguments: argparse.Namespace, workers: int) -> float:
+    """Pairs per second for a consumer that only waits."""
     loader = PairLoader(
         data,
-        Fitting(SIZE_HW, min_points=200),
+        PairAugmentation(SIZE_HW, min_points=200),
         batch=arguments.batch,
         points=POINTS,
         seed=0,
         workers=workers,
     )
     batches = loader.batches()
-    for _ in range(2 * max(1, workers)):  # workers start, and fill what they keep ready
+    for _ in range(2 * max(1, workers)):  # workers start and fill their queues
         next(batches)
-    rates: list[float] = []
+    throughputs: list[float] = []
     for _ in range(arguments.repeats):
         started = time.perf_counter()
         for _ in range(arguments.batches):
             next(batches)
-        rates.append(arguments.batch * arguments.batches / (time.perf_counter() - started))
+        throughputs.append(arguments.batch * arguments.batches / (time.perf_counter() - started))
     batches.close()
-    return max(rates)
+    return max(throughputs)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,30 @@
-"""The paper's claim about training: many correspondences of a pair teach faster than one example of it.
+"""The paper's claim about training: many correspondences per pair train faster than one example.
 
 python benchmarks/loss_comparison.py --images FOLDER --trunk GOOGLENET --seconds 20 -o FOLDER
 
 Every run starts from the same ImageNet trunk (the paper's network without a transformer: the 512 channels of
-inception_4a) and trains for the same seconds, validation not counted, on pairs made from photographs. The
+inception_4a) and trains for the same seconds, validation not counted, on synthetic pairs of photographs. The
 methods are those of the paper's Table 2:
 
-- Siamese: one example of each pair of images, positive or negative, of which the network sees two patches as
-  large as its receptive field; contrastive loss
-- triplet: one point, its match and a random other place of each pair of images
-- one-example contrastive: the Siamese network's example, read from whole images
-- correspondence contrastive: many points of each pair of images, with one random negative each, or with hard
+- Siamese: one example per image pair, positive or negative, as two patches of the size of the receptive
+  field; contrastive loss
+- triplet: one point, its match and a random other position per image pair
+- one-example contrastive: the example of the Siamese network, sampled from whole images
+- correspondence contrastive: many points per image pair, with one random negative each, or with hard
   negatives as the paper mines them
 
-and the last one is trained with N = 1, 10, 100, 1,000 and 3,000 points of a pair. Learning rates fall along a
-cosine over the seconds; with several --rates each method counts at its best one. Validation: held-out
-photographs, dense nearest neighbour placed between cells, PCK within 5 and 10 pixels. The variance of the
-gradient is measured at the start: trace of its covariance over random batches, divided by the squared length
-of its mean, both without bias.
+and the last one is trained with N = 1, 10, 100, 1,000 and 3,000 points per pair. The learning rate follows a
+cosine over the seconds; with several --rates, each method is reported at its best one. Validation: held-out
+photographs, dense nearest neighbour with sub-cell refinement, PCK@5 and PCK@10. The variance of the gradient
+is measured at the start: trace of its covariance over random batches, divided by the squared length of its
+mean, both without bias.
 
-Written are training-claim.json, after each run (a later call with the same settings goes on where it ended),
-training-claim.md and training-claim.png; loss_comparison_figure.py makes the last two again of the first.
+Writes training-claim.json after each run (a later call with the same settings resumes), training-claim.md and
+training-claim.png; loss_comparison_figure.py makes the last two from the first.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import math
 import time
@@ -37,6 +36,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from command_line import make_parser
 from loss_comparison_figure import write_report
 from resumable import open_results, save_results
 from torch import Tensor
@@ -47,7 +47,7 @@ from ucn.data.io import read_image
 from ucn.data.synthetic import ImageBank, list_images, make_pairs
 from ucn.geometry.sampling import sample_descriptors, sample_image
 from ucn.losses import correspondence_contrastive_loss
-from ucn.matching.cells import match_cells
+from ucn.matching.cells import match_forward
 from ucn.nn import CorrespondenceNetwork, build_model, load_imagenet_trunk
 from ucn.train.step import compute_loss, encode_pair
 from ucn.types import PairBatch
@@ -63,21 +63,21 @@ WARMUP_STEPS = 50
 CLIP_NORM = 1.0
 THRESHOLDS = (5, 10)
 
-Lose = Callable[[CorrespondenceNetwork, PairBatch, torch.Generator], Tensor]
+LossFunction = Callable[[CorrespondenceNetwork, PairBatch, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
 class Method:
-    """What is compared: a loss over so many points of each pair of images."""
+    """A loss, and its number of points per image pair."""
 
     name: str
     points: int
-    lose: Lose
+    compute_loss: LossFunction
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How everything is measured."""
+    """Settings of the comparison."""
 
     seconds: float
     rates: tuple[float, ...]
@@ -91,9 +91,7 @@ class Plan:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--images", type=Path, help="folder of photographs; without it random textures")
     parser.add_argument("--trunk", type=Path, help="BVLC GoogLeNet; without it random weights")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the results")
@@ -101,7 +99,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-4], help="learning rates to try")
     parser.add_argument("--points", type=int, nargs="+", default=[1, 10, 100, 1000, 3000])
     parser.add_argument("--batch", type=int, default=16, help="pairs of images per step")
-    parser.add_argument("--side", type=int, default=256, help="of the views, pixels")
+    parser.add_argument("--side", type=int, default=256, help="side of the views in pixels")
     parser.add_argument("--checkpoints", type=int, default=8, help="validations after the first")
     parser.add_argument("--validation-pairs", type=int, default=64)
     parser.add_argument("--draws", type=int, default=64, help="batches for the variance of the gradient")
@@ -122,7 +120,7 @@ def main() -> None:
 
 
 def measure(plan: Plan, images: Path | None, trunk: Path | None, device: torch.device, path: Path) -> None:
-    """Measures all that the file of results does not hold yet, and writes it after each part."""
+    """Makes all runs that the file of results lacks, and writes it after each."""
     begun = time.perf_counter()
     torch.set_float32_matmul_precision("high")  # as training does; the forward pass is in bf16 anyway
     training, held_out = open_banks(images, device)
@@ -131,8 +129,8 @@ def measure(plan: Plan, images: Path | None, trunk: Path | None, device: torch.d
         load_imagenet_trunk(start.trunk, trunk)
     # torch's annotations do not know memory_format.
     start = start.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    drawn, count = make_generator(device, plan.seed + 1), max(1, plan.validation_pairs // plan.batch)
-    validation = [make_batch(held_out, plan.batch, 500, plan, drawn) for _ in range(count)]
+    generator, count = make_generator(device, plan.seed + 1), max(1, plan.validation_pairs // plan.batch)
+    validation = [make_batch(held_out, plan.batch, 500, plan, generator) for _ in range(count)]
     methods = list_methods(plan)
     settings = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
@@ -147,7 +145,7 @@ def measure(plan: Plan, images: Path | None, trunk: Path | None, device: torch.d
     todo = [(method, rate) for method in methods for rate in plan.rates if (method.name, rate) not in done]
     unmeasured = [method for method in methods if method.name not in gradients]
     print(f"{len(training):,} photographs read, {time.perf_counter() - begun:.0f} s", flush=True)
-    results["start"] = say_plan(todo, unmeasured, start, training, validation, plan)
+    results["start"] = print_plan(todo, unmeasured, start, training, validation, plan)
     for method in unmeasured:
         gradients[method.name] = measure_gradient(method, start, training, plan)
         save_results(path, results)
@@ -159,7 +157,7 @@ def measure(plan: Plan, images: Path | None, trunk: Path | None, device: torch.d
     print(f"everything took {time.perf_counter() - begun:.0f} s", flush=True)
 
 
-def say_plan(
+def print_plan(
     todo: Sequence[tuple[Method, float]],
     unmeasured: Sequence[Method],
     start: CorrespondenceNetwork,
@@ -167,22 +165,22 @@ def say_plan(
     validation: Sequence[PairBatch],
     plan: Plan,
 ) -> dict[str, float]:
-    """Prints how long all will take; returns the PCK that every run begins with."""
-    validate(start, validation)  # the first time chooses kernels
+    """Prints the expected duration; returns the initial PCK of every run."""
+    validate(start, validation)  # warm-up: libraries choose kernels
     begun = time.perf_counter()
     found = validate(start, validation)
     validating = len(todo) * plan.checkpoints * (time.perf_counter() - begun)
-    drawing, model = 0.0, copy.deepcopy(start).train()
+    sampling, model = 0.0, copy.deepcopy(start).train()
     generator = make_generator(bank.canvases.device, plan.seed)
     for method in unmeasured:
         for _ in range(2):
             begun = time.perf_counter()
             take_step(method, model, None, bank, generator, plan)
-        drawing += plan.draws * (time.perf_counter() - begun)
-    total = len(todo) * plan.seconds + validating + drawing
+        sampling += plan.draws * (time.perf_counter() - begun)
+    total = len(todo) * plan.seconds + validating + sampling
     print(
         f"plan: {len(todo)} runs of {plan.seconds:g} s, validation {validating:.0f} s, gradients of "
-        f"{len(unmeasured)} methods {drawing:.0f} s: about {total:.0f} s",
+        f"{len(unmeasured)} methods {sampling:.0f} s: about {total:.0f} s",
         flush=True,
     )
     return found
@@ -191,41 +189,41 @@ def say_plan(
 def list_methods(plan: Plan) -> list[Method]:
     many = max((count for count in plan.points if count <= 1000), default=min(plan.points))
     return [
-        Method("Siamese, patches", 1, lose_patches),
-        Method("triplet", 1, lose_whole(TRIPLET)),
-        Method("one-example contrastive", 1, lose_whole(ONE_EXAMPLE)),
-        Method(f"correspondence contrastive, random negatives, N = {many:,}", many, lose_whole(RANDOM)),
+        Method("Siamese, patches", 1, compute_patch_loss),
+        Method("triplet", 1, make_image_loss(TRIPLET)),
+        Method("one-example contrastive", 1, make_image_loss(ONE_EXAMPLE)),
+        Method(f"correspondence contrastive, random negatives, N = {many:,}", many, make_image_loss(RANDOM)),
         *(
-            Method(f"correspondence contrastive, hard negatives, N = {count:,}", count, lose_whole(HARD))
+            Method(f"correspondence contrastive, hard negatives, N = {count:,}", count, make_image_loss(HARD))
             for count in plan.points
         ),
     ]
 
 
-def lose_whole(config: LossConfig) -> Lose:
-    """A loss of training, over whole images."""
+def make_image_loss(config: LossConfig) -> LossFunction:
+    """A loss on whole images."""
 
-    def lose(model: CorrespondenceNetwork, batch: PairBatch, generator: torch.Generator) -> Tensor:
+    def compute(model: CorrespondenceNetwork, batch: PairBatch, generator: torch.Generator) -> Tensor:
         return compute_loss(*encode_pair(model, batch), batch, config, generator)
 
-    return lose
+    return compute
 
 
-def lose_patches(model: CorrespondenceNetwork, batch: PairBatch, generator: torch.Generator) -> Tensor:
-    """One example of each pair of images, its two places cut out as large as the network looks."""
+def compute_patch_loss(model: CorrespondenceNetwork, batch: PairBatch, generator: torch.Generator) -> Tensor:
+    """One example per image pair, as two patches of the size of the receptive field."""
     B, device = len(batch.names), batch.image0.device
     height, width = batch.image1.shape[-2:]
     points0, points1 = batch.points0[:, :1], batch.points1[:, :1]
     is_positive = torch.rand(B, generator=generator, device=device) < 0.5
-    # The first of some random places that is far enough from the truth; one in 64 is, nearly always.
+    # The first of 64 random positions that is far enough from the true match.
     size = torch.tensor([width, height], device=device)
-    places = torch.rand(B, 64, 2, generator=generator, device=device) * size - 0.5
-    is_far = (places - points1).square().sum(-1) >= RANDOM.radius**2
+    positions = torch.rand(B, 64, 2, generator=generator, device=device) * size - 0.5
+    is_far = (positions - points1).square().sum(-1) >= RANDOM.radius**2
     first = is_far.int().argmax(dim=1)[:, None, None].expand(-1, 1, 2)
-    other = torch.where(is_positive[:, None, None], points1, places.gather(1, first))
+    other = torch.where(is_positive[:, None, None], points1, positions.gather(1, first))
     is_used = batch.is_valid[:, 0] & (is_positive | is_far.any(1))
     labels = torch.where(is_used, is_positive.long(), -1)[:, None]
-    # An invalid point may be NaN, which no mask stops from reaching the gradient.
+    # An invalid point may be NaN, which would reach the gradient through any mask.
     points0, other = points0.nan_to_num(0.0), other.nan_to_num(0.0)
     centre = model.stride * math.ceil((model.reach - model.offset) / model.stride) + model.offset
     patches = replace(
@@ -241,7 +239,7 @@ def lose_patches(model: CorrespondenceNetwork, batch: PairBatch, generator: torc
 
 
 def cut_patches(images: Tensor, points: Tensor, centre: float) -> Tensor:
-    """Squares (B, 3, S, S) of images whose pixel (centre, centre) is the point (B, 1, 2)."""
+    """Patches (B, 3, S, S) whose pixel (centre, centre) is the point (B, 1, 2)."""
     steps = torch.arange(2 * int(centre), device=images.device) - centre
     offsets = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1)
     return sample_image(images, points[:, None] + offsets, "border")
@@ -256,11 +254,11 @@ def train_for(
     begin: dict[str, float],
     plan: Plan,
 ) -> dict[str, Any]:
-    """One run; the clock stands still during validation. All begin with the same PCK."""
+    """One run; validation is not timed. All start with the same PCK."""
     model = copy.deepcopy(start).train()
     optimiser = AdamW(model.parameters(), lr=rate, weight_decay=1e-4)
     generator = make_generator(bank.canvases.device, plan.seed)
-    # The first step of a kind chooses kernels and takes memory; it is not what is compared.
+    # Warm-up: the first step chooses kernels and allocates memory.
     take_step(method, copy.deepcopy(model), None, bank, generator, plan)
     curve: list[dict[str, float]] = [{"seconds": 0.0, "steps": 0, **begin}]
     seconds, steps = 0.0, 0
@@ -292,11 +290,11 @@ def take_step(
     generator: torch.Generator,
     plan: Plan,
 ) -> None:
-    """Gradient of one batch and, with an optimiser, an update; returns when the device is done."""
+    """Computes the gradient of one batch and, with an optimiser, updates; then synchronises."""
     batch = make_batch(bank, plan.batch, method.points, plan, generator)
-    loss = method.lose(model, batch, generator)
+    loss = method.compute_loss(model, batch, generator)
     model.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     if optimiser is not None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimiser.step()
@@ -305,7 +303,7 @@ def take_step(
 
 
 def make_batch(bank: ImageBank, pairs: int, points: int, plan: Plan, generator: torch.Generator) -> PairBatch:
-    """Pairs with up to so many points; for all numbers of points alike, so that data costs the same."""
+    """Pairs with up to `points` points, sampled alike for all methods, so that data costs the same."""
     made = max(points, *plan.points, 1000)
     batch = make_pairs(bank, pairs, SyntheticConfig(side=plan.side, points=made), generator)
     # Rows are in random order, the valid ones first.
@@ -323,8 +321,8 @@ def validate(model: CorrespondenceNetwork, batches: Sequence[PairBatch]) -> dict
     for batch in batches:
         map0, map1 = encode_pair(model, batch)
         for row, is_valid in enumerate(batch.is_valid):
-            found = match_cells(map0[row], map1[row], batch.points0[row][is_valid])
-            errors.append((found.points1 - batch.points1[row][is_valid]).norm(dim=-1))
+            found = match_forward(map0[row], map1[row], batch.points0[row][is_valid])
+            errors.append((found.points - batch.points1[row][is_valid]).norm(dim=-1))
     merged = torch.cat(errors)
     return {f"pck@{pixels}": round((merged <= pixels).float().mean().item(), 4) for pixels in THRESHOLDS}
 
@@ -332,17 +330,17 @@ def validate(model: CorrespondenceNetwork, batches: Sequence[PairBatch]) -> dict
 def measure_gradient(
     method: Method, start: CorrespondenceNetwork, bank: ImageBank, plan: Plan
 ) -> dict[str, float | None]:
-    """How much the gradient of a batch varies, at the start."""
+    """Variance of the gradient over batches, at the start."""
     model = copy.deepcopy(start).train()
     generator = make_generator(bank.canvases.device, plan.seed + 2)
 
-    def draw_gradients() -> Iterable[Tensor]:
+    def sample_gradients() -> Iterable[Tensor]:
         for _ in range(plan.draws):
             take_step(method, model, None, bank, generator, plan)
             gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
             yield torch.cat(gradients).double()
 
-    variance, squared_mean = estimate_spread(draw_gradients())
+    variance, squared_mean = estimate_variance(sample_gradients())
     is_known = squared_mean > 0
     return {
         "variance": variance,
@@ -351,10 +349,10 @@ def measure_gradient(
     }
 
 
-def estimate_spread(vectors: Iterable[Tensor]) -> tuple[float, float]:
-    """Trace of the covariance, and squared length of the mean, of at least two vectors; both unbiased.
+def estimate_variance(vectors: Iterable[Tensor]) -> tuple[float, float]:
+    """Unbiased trace of the covariance and squared length of the mean of at least two vectors.
 
-    The second is below 0 where the mean is lost in the noise.
+    The second is negative where noise dominates the mean.
     """
     total, squares, count = torch.zeros(()), 0.0, 0
     for vector in vectors:
@@ -367,7 +365,7 @@ def estimate_spread(vectors: Iterable[Tensor]) -> tuple[float, float]:
 
 
 def open_banks(folder: Path | None, device: torch.device) -> tuple[ImageBank, ImageBank]:
-    """Photographs, or random textures, for training and for validation."""
+    """Photographs, or random textures, for training and validation."""
     if folder is not None:
         return split_banks(list_images(folder), read_image, device)
     noise = torch.rand(4, 3, 20, 20, generator=torch.Generator().manual_seed(0))

@@ -1,24 +1,25 @@
-"""Page and figure of what loss_comparison.py measured.
+"""Page and plot of the results of loss_comparison.py.
 
 python benchmarks/loss_comparison_figure.py training-claim.json
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from command_line import make_parser
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from page_text import join_cells, start_table, wrap
 
-from ucn.data.io import write_bytes_atomically
+from ucn.files import write_bytes_atomically
 
 HARD = "correspondence contrastive, hard negatives"
-# Of Okabe and Ito: told apart by colour-blind readers too.
+# Colour-blind safe palette of Okabe and Ito.
 COLOURS = ("#E69F00", "#56B4E9", "#CC79A7", "#D55E00", "#0072B2")
 SERIES = ("#CC79A7", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#000000")
 
@@ -26,24 +27,22 @@ Run = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("results", type=Path, help="training-claim.json")
     print(write_report(parser.parse_args().results))
 
 
 def write_report(path: Path) -> str:
-    """Writes page and figure beside the results; returns the page."""
+    """Writes page and plot beside the results; returns the page."""
     results = json.loads(path.read_text(encoding="utf-8"))
-    page, picture = make_page(results), path.with_suffix(".png")
-    draw(results, picture)
+    page = make_page(results)
+    draw(results, path.with_suffix(".png"))
     write_bytes_atomically(path.with_suffix(".md"), page.encode(), overwrite=True)
     return page
 
 
 def choose_best(results: dict[str, Any]) -> list[Run]:
-    """Of each method the run whose learning rate ended highest, in the order of the methods."""
+    """The run with the best learning rate of each method, in the order of the methods."""
     best: dict[str, Run] = {}
     for run in sorted(results["runs"], key=lambda run: float(run["curve"][-1]["pck@10"])):
         best[run["method"]] = run
@@ -51,7 +50,7 @@ def choose_best(results: dict[str, Any]) -> list[Run]:
 
 
 def split_runs(results: dict[str, Any]) -> tuple[list[Run], list[Run]]:
-    """The four kinds of losses, the last with as many points as before; and the last with N points each."""
+    """The runs that compare losses, and those that compare numbers of points."""
     runs = choose_best(results)
     series = [run for run in runs if run["method"].startswith(HARD)]
     others = [run for run in runs if run not in series]
@@ -62,7 +61,7 @@ def split_runs(results: dict[str, Any]) -> tuple[list[Run], list[Run]]:
 def make_page(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     settings = results["settings"]
-    plan, photographs = settings["plan"], settings["photographs"]
+    plan = settings["plan"]
     methods, series = split_runs(results)
     rates = " ".join(f"{rate:g}" for rate in plan["rates"])
     command = (
@@ -70,65 +69,84 @@ def make_page(results: dict[str, Any]) -> str:
         f"--seconds {plan['seconds']:g} --rates {rates} --batch {plan['batch']} --side {plan['side']} "
         f"--points {' '.join(map(str, plan['points']))}"
     )
-    lines = ["# Many correspondences of a pair, or one example of it", "", "```bash", command, "```", ""]
-    lines += [
-        "The paper says that many correspondences of a pair of images, in one pass, give an accurate "
-        "gradient and so teach faster than one example of the pair. Here each loss trains the same network "
-        f"(the paper's, without a transformer, trunk {settings['trunk']}) for the same {plan['seconds']:g} s "
-        f"of {settings['device']}, torch {settings['torch']}; validation is not counted. Each step has "
-        f"{plan['batch']} pairs of {plan['side']} × {plan['side']} px, made of {photographs['training']:,} "
-        f"photographs; AdamW, gradients clipped at {plan['clip_norm']:g}, rates along a cosine to 0"
-        f"{', the best of ' + rates if len(plan['rates']) > 1 else ''}; seed {plan['seed']}. PCK in percent: "
-        f"held-out points ({plan['validation_pairs']} pairs of {photographs['held_out']:,} other "
-        "photographs) found within 5 or 10 px by dense nearest neighbour placed between cells. Variance of "
-        f"the gradient: trace of its covariance over {plan['draws']} batches, divided by the squared length "
-        "of its mean, "
-        "both without bias, measured before training.",
-        "",
-        "![validation against time, and variance of the gradient](training-claim.png)",
-        "",
-        "## Which loss",
-        "",
-        *make_table(results, methods),
-        "",
-        "*Siamese*: one example of each pair of images, cut out as two patches as large as the network's "
-        "receptive field. *Triplet* and *one-example contrastive*: one example of each pair, read from whole "
-        "images. *Time to match* is when a run first reaches what the best of these three has at its end.",
-        "",
-        "## How many correspondences of a pair",
-        "",
-        *make_table(results, series),
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(
+        [
+            "# Many correspondences per pair, or one example",
+            "",
+            "```bash",
+            command,
+            "```",
+            "",
+            *wrap(describe(settings)),
+            "",
+            "![validation against time, and variance of the gradient](training-claim.png)",
+            "",
+            "## Which loss",
+            "",
+            *make_table(results, methods),
+            "",
+            *wrap(
+                "*Siamese*: one example of each pair of images, cut out as two patches as large as the "
+                "network's receptive field. *Triplet* and *one-example contrastive*: one example of each "
+                "pair, read from whole images. *Time to match* is when a run first reaches the final result "
+                "of the best of these three."
+            ),
+            "",
+            "## How many correspondences per pair",
+            "",
+            *make_table(results, series),
+            "",
+        ]
+    )
+
+
+def describe(settings: dict[str, Any]) -> str:
+    """What was compared, and how."""
+    plan, photographs = settings["plan"], settings["photographs"]
+    rates = " ".join(f"{rate:g}" for rate in plan["rates"])
+    return (
+        "The paper claims that many correspondences of an image pair, in one pass, give an accurate gradient "
+        "and so train faster than one example per pair. Here each loss trains the same network (the paper's, "
+        f"without a transformer, trunk {settings['trunk']}) for the same {plan['seconds']:g} s of "
+        f"{settings['device']}, torch {settings['torch']}; validation is not counted. Each step has "
+        f"{plan['batch']} pairs of {plan['side']} × {plan['side']} px, synthesised from "
+        f"{photographs['training']:,} photographs; AdamW, gradients clipped at {plan['clip_norm']:g}, "
+        f"learning rate along a cosine to 0{', the best of ' + rates if len(plan['rates']) > 1 else ''}; "
+        f"seed {plan['seed']}. PCK in percent: held-out points ({plan['validation_pairs']} pairs of "
+        f"{photographs['held_out']:,} other photographs) found within 5 or 10 px by dense nearest neighbour "
+        "with sub-cell refinement. Variance of the gradient: trace of its covariance over "
+        f"{plan['draws']} batches, divided by the squared length of its mean, both without bias, measured "
+        "before training."
+    )
 
 
 def make_table(results: dict[str, Any], runs: list[Run]) -> list[str]:
-    """A Markdown table, a line for each run."""
+    """A Markdown table with a row for each run."""
     plan = results["settings"]["plan"]
     marks = sorted({max(1, plan["checkpoints"] // 4), plan["checkpoints"]})
     times = [f"PCK@10 after {plan['seconds'] * mark / plan['checkpoints']:g} s" for mark in marks]
-    heads = ["method", "N", "rate", "steps/s", "variance of the gradient", "PCK@10 at the start", *times]
-    heads += ["PCK@5 at the end", "time to match"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    heads = ["method", "N", "learning rate", "steps/s", "variance of the gradient"]
+    heads += ["PCK@10 at the start", *times, "PCK@5 at the end", "time to match"]
+    lines = start_table(heads)
     goal = max((run["curve"][-1]["pck@10"] for run in choose_best(results)[:3]), default=1.0)
     for run in runs:
         curve = run["curve"]
         cells = [run["method"].split(", N =")[0], f"{run['points']:,}", f"{run['rate']:g}"]
-        cells += [f"{run['steps_per_second']:.1f}", say_variance(results, run)]
+        cells += [f"{run['steps_per_second']:.1f}", format_variance(results, run)]
         cells += [f"{100 * curve[mark]['pck@10']:.1f}" for mark in (0, *marks)]
         reached = find_time(curve, goal)
         cells += [f"{100 * curve[-1]['pck@5']:.1f}", "never" if reached is None else f"{reached:.1f} s"]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(join_cells(cells))
     return lines
 
 
-def say_variance(results: dict[str, Any], run: Run) -> str:
+def format_variance(results: dict[str, Any], run: Run) -> str:
     found = results["gradients"][run["method"]]["relative_variance"]
     return "mean not found" if found is None else f"{found:.3g}"
 
 
 def find_time(curve: list[dict[str, float]], goal: float) -> float | None:
-    """When a curve first reaches a PCK@10, on straight lines between its points; None where it does not."""
+    """Seconds at which a curve first reaches a PCK@10, by linear interpolation; None where it does not."""
     for before, after in pairwise(curve):
         if before["pck@10"] >= goal:
             return before["seconds"]

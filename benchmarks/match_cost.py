@@ -1,4 +1,4 @@
-"""What one `ucn match` costs on a CPU: wall time and peak memory of the whole command, import included.
+"""Wall time and peak memory of one `ucn match` on a CPU, imports included.
 
 python benchmarks/match_cost.py [--threads 2] [--repeats 3] [--json]
 
@@ -7,7 +7,6 @@ The pair is the bundled one, resized to 640×480.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -19,15 +18,14 @@ import tempfile
 import time
 from pathlib import Path
 
+from command_line import make_parser
 from PIL import Image
 
 from ucn.data.example import example_pair
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -1,20 +1,20 @@
-"""How well weights find points of real pairs that may be trained on: a room and a street, to choose by.
+"""PCK of weights on real training pairs, indoors and outdoors, for model selection.
 
 UCN_DATA=DIR python benchmarks/real_pairs.py geometric-lite weights.safetensors … [--gain 2]
 
 Up to 30 pairs of 7-Scenes (5 to 20 frames apart) and of KITTI raw, evenly spread over the set, with up to
-1,000 known points each. A point's descriptor is interpolated between the cells of image 0, and its match is
-the nearest cell of image 1, not placed between cells; PCK@3 / 5 / 10 px over all points.
+1,000 points each. Descriptors are interpolated at the points of image 0, and matches are the nearest cells of
+image 1, without sub-cell refinement; PCK@3 / 5 / 10 px over all points.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from command_line import make_parser
 
 from ucn.data.catalogue import open_data
 from ucn.data.pairs import PairData
@@ -32,13 +32,9 @@ _LIMITS = (3, 5, 10)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("weights", nargs="+", help="names of shipped weights, or files")
-    parser.add_argument(
-        "--gain", type=float, default=1.0, help="times what coarser levels count for in the file"
-    )
+    parser.add_argument("--gain", type=float, default=1.0, help="factor on the weight of coarser levels")
     arguments = parser.parse_args()
     if "UCN_DATA" not in os.environ:
         raise SystemExit("set UCN_DATA to the folder that holds rgbd_7scenes/ and kitti_raw/")
@@ -49,7 +45,7 @@ def main() -> None:
 
 
 def measure(folder: Path, all_weights: Sequence[str], gain: float) -> None:
-    """Prints a line for each of the weights and sets."""
+    """Prints a line for each of the weights and data sets."""
     sets = {
         "7-Scenes": open_data("seven-scenes", folder / "rgbd_7scenes", "all", {"min_gap": 5, "max_gap": 20}),
         "KITTI raw": open_data("kitti-raw", folder / "kitti_raw", "all"),
@@ -68,7 +64,7 @@ def measure(folder: Path, all_weights: Sequence[str], gain: float) -> None:
 
 
 def choose_pairs(data: PairData) -> list[tuple[PairSample, torch.Tensor]]:
-    """Pairs spread over a set, and which of their points are asked for."""
+    """Evenly spread pairs, and the rows of their query points."""
     generator = torch.Generator().manual_seed(0)
     chosen: list[tuple[PairSample, torch.Tensor]] = []
     count = min(_PAIRS, len(data))
@@ -80,11 +76,11 @@ def choose_pairs(data: PairData) -> list[tuple[PairSample, torch.Tensor]]:
 
 @torch.inference_mode()
 def measure_errors(model: CorrespondenceNetwork, pair: tuple[PairSample, torch.Tensor]) -> torch.Tensor:
-    """Pixels (N,) between where points lie in image 1 and the cells that are found for them."""
+    """Errors (N,) in pixels of the nearest cells in image 1."""
     sample, rows = pair
     map0, map1 = model.encode(sample.image0[None]), model.encode(sample.image1[None])
-    asked = sample_descriptors(map0, sample.points0[rows][None])[0]
-    cells = nearest(asked, map1.features[0].flatten(1).T).indices[:, 0]
+    queries = sample_descriptors(map0, sample.points0[rows][None])[0]
+    cells = nearest(queries, map1.features[0].flatten(1).T).indices[:, 0]
     errors: torch.Tensor = (cell_centres(map1)[cells] - sample.points1[rows]).norm(dim=-1)
     return errors
 

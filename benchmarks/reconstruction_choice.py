@@ -1,20 +1,19 @@
-"""Which keypoints make the best models, and what their adjustment gains, on data that is not for tests.
+"""Accuracy of reconstructions by detector, with and without keypoint refinement, on training data.
 
 python benchmarks/reconstruction_choice.py [--photos DIR] [--kitti DIR] [--rgbd DIR] [--detectors A,B]
 
-Three scenes are made of photographs: a room's corner, two walls and the floor papered with 16 photographs
-each, seen by 9 cameras of 640 × 480 on an arc of 50 degrees, with noise, changing light and cameras held
-askew by 0, 9 and 29 degrees (standard deviation). Their cameras are known exactly. The fourth is every second
-frame of KITTI odometry, sequence 05, frames 600 to 639, which is training data; the fifth is every fourth of
-the RGB-D frames in a folder of 7-Scenes' layout, whose truth, by KinectFusion, errs by about a centimetre.
-All cameras are given. Rows are the detectors of `ucn extract`, plain and adjusted, and COLMAP's own SIFT;
-errors of camera centres are in mm after the best similarity; "stricter" is SIFT with the limit that adjusted
-keypoints have. With --json, one JSON object.
+Three synthetic scenes show the corner of a room, two walls and the floor with 16 photographs each, from 9
+cameras of 640 × 480 on an arc of 50 degrees, with noise, illumination change and roll angles of 0, 9 and 29
+degrees (standard deviation). Their cameras are exact. The fourth scene is every second frame of KITTI
+odometry, sequence 05, frames 600 to 639, which is training data; the fifth is every fourth RGB-D frame of a
+folder in the layout of 7-Scenes, whose ground truth from KinectFusion has errors of about a centimetre. All
+intrinsics are given. Rows are the detectors of `ucn extract`, plain and adjusted, and COLMAP's own SIFT;
+errors of camera centres are in mm after similarity alignment; "stricter" is SIFT with the reprojection limit
+of adjusted keypoints. With --json, one JSON object.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,30 +24,32 @@ from typing import Any
 
 import cv2
 import numpy as np
+from command_line import make_parser
 from numpy.typing import NDArray
 
 from ucn.data.sets.posed.seven_scenes import open_folder, read_pose
 from ucn.errors import DataError
-from ucn.evaluate.reconstruction.methods import load_folder_method
 from ucn.evaluate.reconstruction.metrics import centre_errors
+from ucn.features.method import MethodInfo
 from ucn.folders.detectors import DETECTORS
-from ucn.folders.extraction import Method
-from ucn.folders.image_features import ExtractSettings
-from ucn.folders.reconstruction import PairingSettings, ReconstructSettings, be_strict, reconstruct_folder
-from ucn.formats.colmap import CameraSettings, MappingSettings, Model, map_incrementally, quiet
+from ucn.folders.pairing import PairingSettings
+from ucn.folders.reconstruction import ReconstructSettings, reconstruct_folder, use_strict_limits
+from ucn.folders.worker import ExtractSettings
+from ucn.formats.colmap import CameraSettings, MappingSettings, SparseModel, map_incrementally, quiet
 from ucn.formats.colmap_sift import make_sift_model
+from ucn.paper.registry import METHODS
 
 Array = NDArray[np.float64]
 HW = (480, 640)
 _TILE, _TILES, _METRES, _FINER = 288, 4, 8.0, 3
-_ASKEW = (0.0, 0.15, 0.5)
-_EVERY = 4  # of the RGB-D frames
+_ROLLS = (0.0, 0.15, 0.5)
+_EVERY = 4  # step between RGB-D frames
 _FORWARD = {"mapper.init_max_forward_motion": 1.0, "mapper.init_min_tri_angle": 2.0}
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Images in a folder, and the truth."""
+    """Images in a folder, and the ground truth."""
 
     name: str
     folder: Path
@@ -58,8 +59,8 @@ class Scene:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def paper_wall(paths: Iterator[Path]) -> Array:
-    """Photographs side by side, 4 × 4."""
+def make_wall(paths: Iterator[Path]) -> Array:
+    """4 × 4 photographs side by side."""
     rows = []
     for _ in range(_TILES):
         row = []
@@ -73,7 +74,7 @@ def paper_wall(paths: Iterator[Path]) -> Array:
     return np.vstack(rows).astype(np.float64)
 
 
-def photograph(walls: list[Array], K: Array, R: Array, centre: Array) -> Array:
+def render_view(walls: list[Array], K: Array, R: Array, centre: Array) -> Array:
     texel = _METRES / (_TILE * _TILES)
     first = [[0, -_METRES, 0], [0, -_METRES, -_METRES], [0, 0, 0]]
     along, down = (
@@ -82,20 +83,20 @@ def photograph(walls: list[Array], K: Array, R: Array, centre: Array) -> Array:
     )
     size = (HW[1] * _FINER, HW[0] * _FINER)
     grow = np.array([[_FINER, 0, (_FINER - 1) / 2], [0, _FINER, (_FINER - 1) / 2], [0, 0, 1]])
-    picture = np.zeros((size[1], size[0], 3), np.float32)
+    image = np.zeros((size[1], size[0], 3), np.float32)
     for wall, start, right, below in zip(walls, first, along, down, strict=True):
         columns = [texel * (R @ right), texel * (R @ below), R @ (np.array(start) - centre)]
         H = grow @ K @ np.stack(columns, axis=1)
         seen = cv2.warpPerspective(wall.astype(np.float32), H, size, flags=cv2.INTER_LINEAR)
         where = cv2.warpPerspective(np.ones(wall.shape[:2], np.float32), H, size, flags=cv2.INTER_NEAREST)
-        picture[where > 0.5] = seen[where > 0.5]
-    return np.asarray(cv2.resize(picture, (HW[1], HW[0]), interpolation=cv2.INTER_AREA), np.float64)
+        image[where > 0.5] = seen[where > 0.5]
+    return np.asarray(cv2.resize(image, (HW[1], HW[0]), interpolation=cv2.INTER_AREA), np.float64)
 
 
 def make_scene(photos: list[Path], folder: Path, seed: int) -> Scene:
     rng = np.random.default_rng(seed)
     chosen = iter([photos[row] for row in rng.permutation(len(photos))])
-    walls = [paper_wall(chosen) for _ in range(3)]
+    walls = [make_wall(chosen) for _ in range(3)]
     focal = 1.1 * HW[1]
     K = np.array([[focal, 0, (HW[1] - 1) / 2], [0, focal, (HW[0] - 1) / 2], [0, 0, 1.0]])
     folder.mkdir(parents=True)
@@ -107,10 +108,10 @@ def make_scene(photos: list[Path], folder: Path, seed: int) -> Scene:
         ahead /= np.linalg.norm(ahead)
         right = np.cross([0.0, 1.0, 0.0], ahead)
         right /= np.linalg.norm(right)
-        tilt = rng.normal() * _ASKEW[seed]
-        turn = np.array([[np.cos(tilt), -np.sin(tilt), 0], [np.sin(tilt), np.cos(tilt), 0], [0, 0, 1]])
+        roll = rng.normal() * _ROLLS[seed]
+        turn = np.array([[np.cos(roll), -np.sin(roll), 0], [np.sin(roll), np.cos(roll), 0], [0, 0, 1]])
         R = turn @ np.stack([right, np.cross(ahead, right), ahead])
-        image = photograph(walls, K, R, centre) * rng.uniform(0.8, 1.1) + rng.normal(size=(*HW, 3)) * 3
+        image = render_view(walls, K, R, centre) * rng.uniform(0.8, 1.1) + rng.normal(size=(*HW, 3)) * 3
         cv2.imwrite(str(folder / f"{number:03}.png"), image.clip(0, 255).round().astype(np.uint8))
         centres[f"{number:03}.png"] = centre
     return Scene(f"corner {seed}", folder, K, centres)
@@ -135,12 +136,12 @@ def copy_rgbd(data: Path, folder: Path) -> Scene:
     for path in frames:
         (folder / path.name).write_bytes(path.read_bytes())
         pose = read_pose(path.with_name(f"{path.name[:12]}.pose.txt"))
-        centres[path.name] = (pose @ [0.02, 0, 0, 1])[:3]  # the colour camera stands beside the other
+        centres[path.name] = (pose @ [0.02, 0, 0, 1])[:3]  # the colour camera is beside the depth camera
     K = open_folder(data, "all").intrinsics(0)[0]
     return Scene("RGB-D frames", folder, K, centres)
 
 
-def score(scene: Scene, model: Model | None) -> dict[str, Any]:
+def score(scene: Scene, model: SparseModel | None) -> dict[str, Any]:
     if model is None:
         return {"registered": 0}
     found = np.stack([model.centre(name) for name in model.registered])
@@ -155,7 +156,7 @@ def score(scene: Scene, model: Model | None) -> dict[str, Any]:
 
 
 def measure(scene: Scene, work: Path, detectors: list[str], keypoints: int, weights: str) -> dict[str, Any]:
-    method = load_folder_method(weights).method
+    method = METHODS.find_features(weights)
     cameras = CameraSettings(intrinsics=scene.K)
     mapping = MappingSettings(options=scene.options)
     found: dict[str, Any] = {}
@@ -173,18 +174,18 @@ def measure(scene: Scene, work: Path, detectors: list[str], keypoints: int, weig
         names = sorted(scene.centres)
         plain = attempt(lambda: make_sift_model(output, scene.folder, names, cameras, mapping))
         found["colmap-sift"] = score(scene, plain)
-        places = (output / "database.db", scene.folder, output / "strict")
-        strict = attempt(lambda: map_incrementally(*places, be_strict(mapping), True))
+        paths = (output / "database.db", scene.folder, output / "strict")
+        strict = attempt(lambda: map_incrementally(*paths, use_strict_limits(mapping), True))
         found["colmap-sift, stricter"] = score(scene, strict)
     return found
 
 
-def make_model(folder: Path, output: Path, method: Method, settings: ReconstructSettings) -> Model:
+def make_model(folder: Path, output: Path, method: MethodInfo, settings: ReconstructSettings) -> SparseModel:
     return reconstruct_folder(folder, output, method, settings).model
 
 
-def attempt(make: Callable[[], Model]) -> Model | None:
-    """A model; None where the images make none."""
+def attempt(make: Callable[[], SparseModel]) -> SparseModel | None:
+    """A model; None where the reconstruction fails."""
     try:
         return make()
     except DataError:
@@ -192,42 +193,40 @@ def attempt(make: Callable[[], Model]) -> Model | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--photos", type=Path, help="photographs, in folders below it too")
+    parser = make_parser(__doc__)
+    parser.add_argument("--photos", type=Path, help="folder of photographs, searched recursively")
     parser.add_argument("--kitti", type=Path, help="KITTI odometry")
     parser.add_argument("--rgbd", type=Path, help="RGB-D frames in the layout of 7-Scenes")
     parser.add_argument("--keypoints", type=int, default=4096)
     parser.add_argument("--detectors", default=",".join(DETECTORS))
     parser.add_argument("--weights", default="geometric")
-    parser.add_argument("--scenes", type=int, default=len(_ASKEW))
+    parser.add_argument("--scenes", type=int, default=len(_ROLLS))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     photos = [] if options.photos is None else sorted(options.photos.rglob("*.jpg"))
-    figures: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        rooms = range(options.scenes if photos else 0)
-        scenes = [make_scene(photos, work / f"corner{seed}", seed) for seed in rooms]
+        numbers = range(options.scenes if photos else 0)
+        scenes = [make_scene(photos, work / f"corner{seed}", seed) for seed in numbers]
         if options.kitti is not None:
             scenes.append(copy_kitti(options.kitti, work / "kitti"))
         if options.rgbd is not None:
             scenes.append(copy_rgbd(options.rgbd, work / "rgbd"))
         for scene in scenes:
             detectors = options.detectors.split(",")
-            figures[scene.name] = measure(scene, work, detectors, options.keypoints, options.weights)
+            results[scene.name] = measure(scene, work, detectors, options.keypoints, options.weights)
             if not options.json:
-                _print(scene, figures[scene.name])
+                _print(scene, results[scene.name])
     if options.json:
-        print(json.dumps(figures, indent=1))
+        print(json.dumps(results, indent=1))
 
 
-def _print(scene: Scene, figures: dict[str, Any]) -> None:
+def _print(scene: Scene, results: dict[str, Any]) -> None:
     print(f"\n{scene.name}: {len(scene.centres)} images", flush=True)
     print("| keypoints | registered | points | track length | reprojection, px | centre error, mm |")
     print("|---|---|---|---|---|---|")
-    for name, row in figures.items():
+    for name, row in results.items():
         if not row["registered"]:
             print(f"| {name} | 0 | – | – | – | – |")
             continue

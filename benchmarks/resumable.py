@@ -1,4 +1,4 @@
-"""Results of a long measurement in one JSON file, written after each part: a later call goes on."""
+"""Results of a long benchmark in one JSON file, written after each run, so that a later call resumes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ucn.data.io import write_bytes_atomically
+from ucn.files import write_bytes_atomically
 
 
 def open_results(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """What a file holds so far, its runs under "runs"; results of other settings are never mixed with these.
+    """Reads the results so far, with the finished runs under "runs"; exits where their settings differ.
 
     Args:
-        path: the file; where it is not there yet, results begin.
-        settings: everything that results depend on, as JSON can hold it.
+        path: the file, which may be missing.
+        settings: everything that results depend on, as JSON values.
     """
-    settings = json.loads(json.dumps(settings))  # as a file gives them back
+    settings = json.loads(json.dumps(settings))  # as read from a file
     if not path.exists():
         return {"settings": settings, "runs": []}
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -27,5 +27,5 @@ def open_results(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_results(path: Path, results: dict[str, Any]) -> None:
-    """Writes beside the file, then renames, so that a kill leaves the file of before."""
+    """Replaces the file atomically."""
     write_bytes_atomically(path, (json.dumps(results, indent=1) + "\n").encode(), overwrite=True)

@@ -1,12 +1,12 @@
-"""Writes what docs/scale.md calculates, from the results of extract_speed.py.
+"""Fills docs/scale.md from the results of extract_speed.py.
 
 OMP_NUM_THREADS=1 python benchmarks/extract_speed.py --images 4 --json > benchmarks/results/extract-cpu.json
 python benchmarks/extract_speed.py --device cuda --batch 16 --images 1024 --json \
     > benchmarks/results/extract-gpu.json
 python benchmarks/scale_page.py
 
-A block of the page begins with ``<!-- scale:NAME -->`` and ends with ``<!-- /scale -->``. Without a result of
-a GPU, the rows of GPUs say that none was measured.
+A block of the page begins with ``<!-- scale:NAME -->`` and ends with ``<!-- /scale -->``. Without a GPU
+result, the entries of GPUs say that none was measured.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ucn.data.io import write_bytes_atomically
+from page_text import wrap, wrap_items
+
 from ucn.errors import DataError
+from ucn.files import write_bytes_atomically
 
 _ROOT = Path(__file__).parents[1]
 _PAGE = _ROOT / "docs" / "scale.md"
@@ -28,9 +30,9 @@ _RESULTS = _ROOT / "benchmarks" / "results"
 _BLOCK = re.compile(r"<!-- scale:(\w+) -->.*?<!-- /scale -->", re.DOTALL)
 
 _DIMENSION = 128
-_KEYPOINT_BYTES = 8 + 2 + 2 * _DIMENSION  # two floats for its place, a half float for its score, half floats
+_KEYPOINT_BYTES = 8 + 2 + 2 * _DIMENSION  # position (two floats), score and descriptor (half floats)
 _FEW_KEYPOINTS = 1024
-_MATCH_BYTES = 6  # of a keypoint of the first image: a row and a half float
+_MATCH_BYTES = 6  # per keypoint of the first image: an index and a half float
 _NEIGHBOURS = 20
 _CORE_FLOPS, _GPU_FLOPS = 70e9, 24e12
 _EURO_GPU_HOUR, _EURO_GIGABYTE_MONTH = 2.0, 0.02
@@ -39,17 +41,17 @@ _YEAR = 3600 * 24 * 365
 
 @dataclass(frozen=True)
 class Gpu:
-    """What was measured with a GPU, in images a second.
+    """Throughput of a GPU, in images a second.
 
     Attributes:
         name: of the device.
-        cores: of its machine.
-        batch: images that pass the network together.
+        cores: CPU cores of its machine.
+        batch: images per forward pass.
         all: the whole command.
         encoding: the network alone, with images on the device.
-        rest: the whole command but for the network; None where that was not measured.
-        pairs: pairs that it matches in a second.
-        core_seconds: of the whole command, an image.
+        rest: the whole command without the network; None if not measured.
+        pairs: matched pairs per second.
+        core_seconds: CPU time of the whole command per image.
     """
 
     name: str
@@ -64,19 +66,19 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured.
+    """Measured CPU time, in core-seconds.
 
     Attributes:
-        image: core-seconds of an image, all in all.
-        encoding: of them, those of the network.
-        reading: of them, those of reading.
-        keypoints: of them, those of finding keypoints.
-        writing: of them, those of all that is done with features until they lie in the file.
-        pair: core-seconds of matching a pair.
-        image_bytes: of the features of an image.
-        count: keypoints of an image.
-        size: of the images.
-        gpu: one GPU; None where it was not measured.
+        image: total per image.
+        encoding: the network.
+        reading: reading the file.
+        keypoints: detecting keypoints.
+        writing: packing, writing and merging the features.
+        pair: matching a pair.
+        image_bytes: size of the features of an image.
+        count: keypoints per image.
+        size: image size, as text.
+        gpu: results of one GPU; None if not measured.
     """
 
     image: float
@@ -92,7 +94,7 @@ class Speed:
 
     @property
     def beside(self) -> float:
-        """Core-seconds of an image on the CPU, whatever the network runs on."""
+        """Core-seconds per image without the network."""
         return self.reading + self.keypoints + self.writing
 
 
@@ -129,7 +131,7 @@ def read_gpu(gpu: Mapping[str, Any]) -> Gpu:
 
 
 def fill_page(text: str, speed: Speed) -> str:
-    """The page with blocks that hold what was measured and what follows from it."""
+    """The page with its blocks filled."""
     blocks = {"measured": show_measured, "million": show_million, "billion": show_billion}
 
     def fill(found: re.Match[str]) -> str:
@@ -142,32 +144,33 @@ def fill_page(text: str, speed: Speed) -> str:
 
 def show_measured(speed: Speed) -> str:
     rows = [
-        ("the whole command, an image", _say(speed.image), f"{_say(1 / speed.image)} images a second"),
-        ("– encoding", _say(speed.encoding), ""),
-        ("– reading a JPEG file", _say(speed.reading), f"{_say(1 / speed.reading)} images a second"),
-        ("– keypoints", _say(speed.keypoints), f"{_say(1 / speed.keypoints)} images a second"),
-        ("– writing", _say(speed.writing), f"{_say(1 / speed.writing)} images a second"),
-        ("matching a pair", _say(speed.pair), f"{_say(1 / speed.pair)} pairs a second"),
-        ("size of the features", f"{speed.image_bytes / 1e6:.2f} MB an image", ""),
+        ("the whole command, one image", _format(speed.image), f"{_format(1 / speed.image)} images a second"),
+        ("– encoding", _format(speed.encoding), ""),
+        ("– reading a JPEG file", _format(speed.reading), f"{_format(1 / speed.reading)} images a second"),
+        ("– keypoints", _format(speed.keypoints), f"{_format(1 / speed.keypoints)} images a second"),
+        ("– writing", _format(speed.writing), f"{_format(1 / speed.writing)} images a second"),
+        ("matching a pair", _format(speed.pair), f"{_format(1 / speed.pair)} pairs a second"),
+        ("size of the features", f"{speed.image_bytes / 1e6:.2f} MB per image", ""),
     ]
-    table = _tabulate(("stage", "core-seconds", "so a core does"), rows)
-    return (
-        f"Images of {speed.size}, {speed.count:,} keypoints, weights `geometric`, one core:\n\n{table}\n"
+    table = _tabulate(("stage", "core-seconds", "throughput of a core"), rows)
+    text = (
         f"{_describe_gpu(speed.gpu)} On the machine of the table, reading, keypoints and writing take "
-        f"{_say(speed.beside)} core-seconds, and more for larger files, so one core feeds at most about "
-        f"{_say(1 / speed.beside)} images a second.\n"
+        f"{_format(speed.beside)} core-seconds, and more for larger files, so one core feeds at most about "
+        f"{_format(1 / speed.beside)} images a second."
     )
+    title = f"Images of {speed.size}, {speed.count:,} keypoints, weights `geometric`, one core:"
+    return f"{title}\n\n{table}\n{_wrap(text)}"
 
 
 def _describe_gpu(gpu: Gpu | None) -> str:
     if gpu is None:
         return "A GPU was not measured yet."
-    rest = "" if gpu.rest is None else f", and all that is done beside the network {_say(gpu.rest)}"
+    rest = "" if gpu.rest is None else f", everything else {_format(gpu.rest)}"
     return (
-        f"One GPU ({gpu.name}, beside it {gpu.cores} cores, `--batch {gpu.batch}`), the whole command: "
-        f"**{_say(gpu.all)} images a second**. The network alone would do {_say(gpu.encoding)}{rest}. It "
-        f"matches {_say(gpu.pairs)} pairs a second. Its cores spent {_say(gpu.core_seconds)} core-seconds "
-        "on an image."
+        f"One GPU ({gpu.name}, {gpu.cores} CPU cores, `--batch {gpu.batch}`), the whole command: "
+        f"**{_format(gpu.all)} images a second**. The network alone reaches {_format(gpu.encoding)}{rest}. "
+        f"It matches {_format(gpu.pairs)} pairs a second. An image takes {_format(gpu.core_seconds)} "
+        "core-seconds of the CPU."
     )
 
 
@@ -177,28 +180,28 @@ def show_million(speed: Speed) -> str:
     looks = 2 * _DIMENSION * images**2
     few = _KEYPOINT_BYTES * _FEW_KEYPOINTS * images
     rows = [
-        ("describing, CPU", f"{_say(hours)} core-hours: {_say(hours / 100)} hours on 100 cores"),
-        ("describing, GPU", _say_gpu(speed, images, 1)),
+        ("extraction, CPU", f"{_format(hours)} core-hours: {_format(hours / 100)} hours on 100 cores"),
+        ("extraction, GPU", _format_gpu(speed, images, 1)),
         (
             "features",
-            f"{_KEYPOINT_BYTES} bytes a keypoint (8 for its place, 2 for its score, {2 * _DIMENSION} for "
-            f"{_DIMENSION} half floats): {images * speed.image_bytes / 1e12:.2f} TB with {speed.count:,} "
+            f"{_KEYPOINT_BYTES} bytes a keypoint (position 8, score 2, {_DIMENSION} half floats "
+            f"{2 * _DIMENSION}): {images * speed.image_bytes / 1e12:.2f} TB with {speed.count:,} "
             f"keypoints, {few / 1e12:.2f} TB with `--max-keypoints {_FEW_KEYPOINTS}`",
         ),
         (
-            "descriptors of whole images",
+            "global descriptors",
             f"{_DIMENSION} floats, {4 * _DIMENSION} bytes: {4 * _DIMENSION * images / 1e9:.1f} GB, which "
-            "fits in the memory of one machine",
+            "fits into the memory of one machine",
         ),
         (
-            "pairs by looks",
+            "retrieval",
             f"`--pairing retrieval` compares all with all: {_power(looks)} operations, "
-            f"{_say(looks / _CORE_FLOPS / 3600)} hours on a core at {_CORE_FLOPS / 1e9:.0f} Gflop/s, seconds "
-            "on a GPU; memory is bounded, distances are never all held",
+            f"{_format(looks / _CORE_FLOPS / 3600)} hours on a core at {_CORE_FLOPS / 1e9:.0f} GFLOP/s, "
+            "seconds on a GPU, in bounded memory",
         ),
         (
             f"matching {_NEIGHBOURS} neighbours each",
-            f"at most {_power(pairs)} pairs: {_say(matching)} core-hours{_say_gpu_pairs(speed, pairs)}",
+            f"at most {_power(pairs)} pairs: {_format(matching)} core-hours{_format_gpu_pairs(speed, pairs)}",
         ),
         (
             "matches",
@@ -207,10 +210,11 @@ def show_million(speed: Speed) -> str:
         ),
     ]
     every = images**2 / 2
-    return (
-        f"{_tabulate(('', ''), rows)}\nAll pairs would be {_power(every)}, and "
-        f"{_say(every * speed.pair / _YEAR)} core-years: at this size pairs must be chosen.\n"
+    note = (
+        f"All pairs would be {_power(every)}, and {_format(every * speed.pair / _YEAR)} core-years: at this "
+        "size pairs must be chosen."
     )
+    return f"{_list(rows)}\n{_wrap(note)}"
 
 
 def show_billion(speed: Speed) -> str:
@@ -221,50 +225,58 @@ def show_billion(speed: Speed) -> str:
     looks, whole = 2 * _DIMENSION * images**2, 4 * _DIMENSION * images / 1e9
     rows = [
         (
-            "describing, CPU",
-            f"{hours / 1e6:.2f} million core-hours: {_say(hours / 24 / 1000)} days on 1,000 cores",
+            "extraction, CPU",
+            f"{hours / 1e6:.2f} million core-hours: {_format(hours / 24 / 1000)} days on 1,000 cores",
         ),
-        ("describing, GPU", _say_gpu(speed, images, 100)),
+        ("extraction, GPU", _format_gpu(speed, images, 100)),
         (
             "features",
             f"{many / 1e15:.2f} PB with {speed.count:,} keypoints, {few / 1e15:.2f} PB with "
-            f"{_FEW_KEYPOINTS:,}; at {_EURO_GIGABYTE_MONTH} € a gigabyte and month {_say(cost_many)} € or "
-            f"{_say(cost_few)} € a month",
+            f"{_FEW_KEYPOINTS:,}; at {_EURO_GIGABYTE_MONTH} € a gigabyte and month {_format(cost_many)} € or "
+            f"{_format(cost_few)} € a month",
         ),
         (
-            "descriptors of whole images",
+            "global descriptors",
             f"{whole:.0f} GB, {whole / 2:.0f} GB as half floats: over the memory of eight machines",
         ),
         (
-            "pairs by looks, all with all",
-            f"{_power(looks)} operations: {_say(looks / _GPU_FLOPS / 100 / 3600)} hours on 100 GPUs at "
-            f"{_GPU_FLOPS / 1e12:.0f} Tflop/s; an inverted index that looks into a thousandth of the cells "
-            "does it in minutes. Such an index is not in this package: `faiss` reads the "
-            "`global_descriptor`s as they are",
+            "retrieval, all with all",
+            f"{_power(looks)} operations: {_format(looks / _GPU_FLOPS / 100 / 3600)} hours on 100 GPUs at "
+            f"{_GPU_FLOPS / 1e12:.0f} TFLOP/s; an inverted index that probes a thousandth of its lists does "
+            "it in minutes. This package has none; `faiss` reads the `global_descriptor`s as they are",
         ),
         (
             f"matching {_NEIGHBOURS} neighbours each",
-            f"{_power(pairs)} pairs: {matching / 1e6:.2f} million core-hours{_say_gpu_pairs(speed, pairs)}",
+            f"{_power(pairs)} pairs: {matching / 1e6:.2f} million core-hours"
+            f"{_format_gpu_pairs(speed, pairs)}",
         ),
     ]
-    return _tabulate(("", ""), rows)
+    return _list(rows)
 
 
-def _say_gpu(speed: Speed, images: int, gpus: int) -> str:
+def _format_gpu(speed: Speed, images: int, gpus: int) -> str:
     if speed.gpu is None:
         return "not measured yet"
     hours = images / speed.gpu.all / 3600
     cores = math.ceil(speed.gpu.all * speed.gpu.core_seconds)
-    where = "on one GPU" if gpus == 1 else f"of GPUs, {_say(hours / gpus)} hours on {gpus}"
-    cost = f"at {_EURO_GPU_HOUR:g} € a GPU-hour {_say(hours * _EURO_GPU_HOUR)} €"
-    return f"{_say(hours)} hours {where}; each keeps {cores} cores busy beside it; {cost}"
+    where = "on one GPU" if gpus == 1 else f"of GPU time, {_format(hours / gpus)} hours on {gpus} GPUs"
+    cost = f"{_format(hours * _EURO_GPU_HOUR)} € at {_EURO_GPU_HOUR:g} € a GPU-hour"
+    return f"{_format(hours)} hours {where}; each keeps {cores} CPU cores busy; {cost}"
 
 
-def _say_gpu_pairs(speed: Speed, pairs: int) -> str:
+def _format_gpu_pairs(speed: Speed, pairs: int) -> str:
     if speed.gpu is None:
         return ""
     hours = pairs / speed.gpu.pairs / 3600
-    return f", or {_say(hours)} hours of a GPU ({_say(hours * _EURO_GPU_HOUR)} €)"
+    return f", or {_format(hours)} hours of a GPU ({_format(hours * _EURO_GPU_HOUR)} €)"
+
+
+def _list(rows: Sequence[tuple[str, str]]) -> str:
+    return "".join(f"{line}\n" for line in wrap_items(f"**{name}**: {text}" for name, text in rows))
+
+
+def _wrap(text: str) -> str:
+    return "".join(f"{line}\n" for line in wrap(text))
 
 
 def _tabulate(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -272,8 +284,8 @@ def _tabulate(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
 
 
-def _say(value: float) -> str:
-    """Two digits that count, no more than the measurement is good for."""
+def _format(value: float) -> str:
+    """Two significant digits, as accurate as the measurement."""
     if value == 0:
         return "0"
     digits = 1 - math.floor(math.log10(abs(value)))

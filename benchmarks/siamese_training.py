@@ -1,20 +1,21 @@
-"""Trains the Siamese patch-similarity network on pairs of photographs as the recipe of `geometric` has them.
+"""Trains the Siamese patch-similarity network on the synthetic pairs of the recipe of `geometric`.
 
 python benchmarks/siamese_training.py --images FOLDER --trunk GOOGLENET --seconds 240 -o siamese.safetensors
 
-Each step makes pairs of views, cuts a patch round each point of both, describes all patches by the branch,
-and lets the decision layers see every patch of view 0 with every patch of view 1 of the same pair. The loss
-is the cross-entropy of the right one among them, both ways; others within --radius pixels of it are left out.
-Patches of view 1 lie up to --jitter pixels beside the truth, as they will where images are cut on a grid.
+Each step makes pairs of views, cuts a patch around each point of both, computes descriptors of all patches
+with the branch, and compares every patch of view 0 with every patch of view 1 of the same pair by the
+decision layers. The loss is the cross-entropy of the true match among them, in both directions, without
+others within --radius pixels of it. Patches of view 1 are moved by up to --jitter pixels, as when images are
+cut on a grid.
 
-Rates follow a cosine over the seconds, and the clock begins after the first steps, which choose kernels and
-compile. Every --report seconds a line tells how many of the points of held-out photographs find their match
-(a patch at most 10 pixels from the truth) among all points of the pair. Kept is a moving average.
+The learning rate follows a cosine over the seconds; the first steps, which choose kernels and compile, are
+not timed. Every --report seconds it prints the validation on held-out photographs: the share of points whose
+best patch among all of the pair lies within 10 pixels of the ground truth. The exponential moving average is
+saved.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import math
 import time
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import make_parser
 from loss_comparison import make_generator, open_banks
 from torch import Tensor
 from torch.optim import AdamW
@@ -33,10 +35,10 @@ from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.nn import load_imagenet_trunk
 from ucn.paper.siamese import SiameseConfig, SiameseNetwork, build_siamese, cut_patches, save_siamese
-from ucn.train.recipe import read_recipe
+from ucn.train.recipe import find_recipe, read_recipe
 from ucn.types import PairBatch
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "geometric.yaml"
+RECIPE = find_recipe("geometric")
 WARMUP_STEPS = 200
 UNTIMED_STEPS = 3
 CLIP_NORM = 1.0
@@ -47,7 +49,7 @@ WITHIN = 10.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How the network is trained."""
+    """Settings of the training."""
 
     seconds: float
     batch: int
@@ -63,22 +65,22 @@ class Plan:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--images", type=Path, help="folder of photographs; without it random textures")
     parser.add_argument("--trunk", type=Path, help="BVLC GoogLeNet; without it random weights")
     parser.add_argument("-o", "--output", type=Path, required=True, help=".safetensors")
-    parser.add_argument("--recipe", type=Path, default=RECIPE, help="whose synthetic pairs are made")
-    parser.add_argument("--side", type=int, help="of the views in pixels, in place of the recipe's")
+    parser.add_argument("--recipe", type=Path, default=RECIPE, help="recipe of the synthetic pairs")
+    parser.add_argument("--side", type=int, help="side of the views in pixels; default: the recipe's")
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--batch", type=int, default=8, help="pairs of views per step")
-    parser.add_argument("--points", type=int, default=128, help="of each pair; each is a patch in both views")
-    parser.add_argument("--trunk-rate", type=float, default=5e-4)
-    parser.add_argument("--head-rate", type=float, default=1e-3)
+    parser.add_argument("--points", type=int, default=128, help="points per pair, each a patch in both views")
+    parser.add_argument("--trunk-learning-rate", type=float, default=5e-4)
+    parser.add_argument("--head-learning-rate", type=float, default=1e-3)
     parser.add_argument("--weight-decay", type=float, default=5e-2)
-    parser.add_argument("--radius", type=float, default=10.0, help="pixels within which others do not count")
-    parser.add_argument("--jitter", type=float, default=3.0, help="pixels, each way, of view 1's patches")
+    parser.add_argument("--radius", type=float, default=10.0, help="pixels; nearer points are no negatives")
+    parser.add_argument(
+        "--jitter", type=float, default=3.0, help="largest shift of the patches of view 1, px"
+    )
     parser.add_argument("--report", type=float, default=20.0, help="seconds between validations")
     parser.add_argument("--validation-pairs", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
@@ -110,7 +112,7 @@ def main() -> None:
 
 
 def read_synthetic(recipe: Path, points: int, side: int | None) -> SyntheticConfig:
-    """How a recipe makes pairs of photographs; its folders and first weights are not looked at."""
+    """The synthetic pairs of a recipe; its folders and initial weights are ignored."""
     elsewhere = [f"{name}=." for name in ("synthetic", "cub")]
     synthetic = read_recipe(recipe, overrides=["init=random"], data=elsewhere).synthetic
     return replace(synthetic, points=points, side=side or synthetic.side)
@@ -133,12 +135,12 @@ def train(
     plan: Plan,
     use_compile: bool = False,
 ) -> tuple[SiameseNetwork, dict[str, Any]]:
-    """Trains for the seconds of the plan; gives the average network and the record of the run."""
+    """Trains for the seconds of the plan; returns the averaged network and the record of the run."""
     device = training.canvases.device
-    generator, drawn = make_generator(device, plan.seed), make_generator(device, plan.seed + 1)
+    generator, validation_generator = make_generator(device, plan.seed), make_generator(device, plan.seed + 1)
     plain = replace(synthetic, collage_share=0.0, blend_share=0.0)
     count = max(1, plan.validation_pairs // plan.batch)
-    validation = [make_pairs(held_out, plan.batch, plain, drawn) for _ in range(count)]
+    validation = [make_pairs(held_out, plan.batch, plain, validation_generator) for _ in range(count)]
     average = copy.deepcopy(model).eval().requires_grad_(False)
     if use_compile:
         model.branch.compile()
@@ -168,11 +170,11 @@ def train(
 
 
 class Clock:
-    """Counts steps and their seconds, but for the first steps, which choose kernels and compile.
+    """Counts steps and their seconds, without the first steps, which choose kernels and compile.
 
     Attributes:
         steps: so far.
-        seconds: when the clock was last read, which is not after each step: that waits for the device.
+        seconds: at the last synchronisation, which is not after every step.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -180,7 +182,7 @@ class Clock:
         self._device, self._begun = device, time.perf_counter()
 
     def tick(self) -> None:
-        """A step was taken."""
+        """Counts a step."""
         self.steps += 1
         if self.steps == UNTIMED_STEPS:
             synchronise(self._device)
@@ -191,7 +193,7 @@ class Clock:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """What is done meanwhile is not counted."""
+        """Excludes the time in this context."""
         before = time.perf_counter()
         yield
         self._begun += time.perf_counter() - before
@@ -213,7 +215,7 @@ def build_optimiser(model: SiameseNetwork, plan: Plan) -> AdamW:
 
 
 def set_learning_rates(optimiser: AdamW, steps: int, progress: float) -> None:
-    """A linear rise, then a cosine over the run."""
+    """Linear warm-up, then a cosine over the run."""
     falling = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     for group in optimiser.param_groups:
         group["lr"] = group["peak"] * falling * min(1.0, (steps + 1) / WARMUP_STEPS)
@@ -224,25 +226,25 @@ def take_step(
 ) -> Tensor:
     """One update; the loss stays on the device."""
     points1 = jitter_points(batch.points1, plan.jitter, generator)
-    loss = lose(compare(model, batch, points1), batch, plan.radius)
+    loss = compute_loss(compare(model, batch, points1), batch, plan.radius)
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
     optimiser.step()
     return loss.detach()
 
 
 def jitter_points(points: Tensor, pixels: float, generator: torch.Generator) -> Tensor:
-    """Points moved by up to so many pixels along each axis."""
+    """Points moved by up to `pixels` along each axis."""
     moves = torch.rand(points.shape, generator=generator, device=points.device)
     return points + (2 * moves - 1) * pixels
 
 
 def compare(model: SiameseNetwork, batch: PairBatch, points1: Tensor) -> Tensor:
-    """Similarities (B, N, N) of the patches round points of view 0 with those round points of view 1."""
+    """Similarities (B, N, N) of the patches around points of view 0 and view 1."""
     B, N = points1.shape[:2]
     side = model.config.patch
-    # A point that is not valid may be NaN, which no mask stops from reaching the gradient.
+    # An invalid point may be NaN, which would reach the gradient through any mask.
     patches = torch.cat(
         [
             cut_patches(batch.image0, batch.points0.nan_to_num(0.0), side),
@@ -257,10 +259,11 @@ def compare(model: SiameseNetwork, batch: PairBatch, points1: Tensor) -> Tensor:
     return similarities.float()
 
 
-def lose(similarities: Tensor, batch: PairBatch, radius: float) -> Tensor:
-    """Cross-entropy of the right patch among all of the other view, both ways, mean over valid points.
+def compute_loss(similarities: Tensor, batch: PairBatch, radius: float) -> Tensor:
+    """Cross-entropy of the true match among all patches of the other view, in both directions.
 
-    Patches that are not valid, and others than the right one within a radius of it, do not count.
+    It is the mean over valid points. Invalid patches, and others within `radius` of the true one, are
+    excluded.
     """
     is_valid, N = batch.is_valid, similarities.shape[1]
     is_own = torch.eye(N, dtype=torch.bool, device=similarities.device)
@@ -276,7 +279,7 @@ def lose(similarities: Tensor, batch: PairBatch, radius: float) -> Tensor:
 
 @torch.no_grad()
 def update_average(average: SiameseNetwork, model: SiameseNetwork, steps: int) -> None:
-    """Moves the average towards the model; early weights are soon forgotten."""
+    """Updates the exponential moving average, with a shorter memory at the start."""
     kept: list[Tensor] = list(average.parameters())
     current: list[Tensor] = list(model.parameters())
     torch._foreach_lerp_(kept, current, 1 - min(AVERAGE_DECAY, steps / (steps + 10)))
@@ -286,7 +289,7 @@ def update_average(average: SiameseNetwork, model: SiameseNetwork, steps: int) -
 
 @torch.no_grad()
 def validate(model: SiameseNetwork, batches: Sequence[PairBatch]) -> dict[str, float]:
-    """Share of points whose most similar patch is right, and of those within 10 pixels of the truth."""
+    """Share of points whose most similar patch is the true match, and within 10 pixels of it."""
     right, near, count = 0, 0, 0
     for batch in batches:
         is_valid = batch.is_valid

@@ -1,4 +1,4 @@
-"""How well matches are placed between cells: an image against itself, shifted by parts of a pixel.
+"""Accuracy of sub-cell refinement: an image matched to itself, shifted by fractions of a pixel.
 
 python benchmarks/subcell_shifts.py [IMAGE ...] [--json]
 
@@ -9,12 +9,12 @@ from its border.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 import torch
+from command_line import make_parser
 from torch import Tensor
 
 import ucn
@@ -26,7 +26,7 @@ _BORDER = 32
 
 
 def shift_image(image: Tensor, shift_xy: tuple[float, float]) -> Tensor:
-    """The image (3, H, W) moved right and down by parts of a pixel; it wraps at the border."""
+    """Shifts an image (3, H, W) right and down by fractions of a pixel; it wraps around."""
     height, width = image.shape[-2:]
     frequency_y = torch.fft.fftfreq(height)[:, None]
     frequency_x = torch.fft.rfftfreq(width)[None]
@@ -36,7 +36,7 @@ def shift_image(image: Tensor, shift_xy: tuple[float, float]) -> Tensor:
 
 
 def measure(matchers: dict[str, ucn.Matcher], image: Tensor) -> dict[str, list[float]]:
-    """Errors in pixels of each matcher, over all shifts and queries; the matchers share their weights."""
+    """Errors in pixels of each matcher over all shifts and queries; the matchers share their weights."""
     errors: dict[str, list[float]] = {name: [] for name in matchers}
     height, width = image.shape[-2:]
     encoder = next(iter(matchers.values()))
@@ -44,7 +44,7 @@ def measure(matchers: dict[str, ucn.Matcher], image: Tensor) -> dict[str, list[f
     points = features0.keypoints.cpu().numpy()
     inner = ((points >= _BORDER) & (points < [width - _BORDER, height - _BORDER])).all(axis=1)
     for index, shift in enumerate(SHIFTS):
-        # Each shift along x meets another along y, so that both axes see all of them.
+        # Each shift along x is paired with another along y, so that both axes cover all.
         shift_xy = (shift, SHIFTS[(3 * index + 2) % len(SHIFTS)])
         features1 = encoder.extract(shift_image(image, shift_xy))
         for name, matcher in matchers.items():
@@ -55,9 +55,7 @@ def measure(matchers: dict[str, ucn.Matcher], image: Tensor) -> dict[str, list[f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("images", nargs="*", type=Path)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--weights", default="geometric")

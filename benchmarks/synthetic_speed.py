@@ -1,14 +1,13 @@
-"""How many synthetic pairs a device makes in a second, by kind and mixed, photometric change included.
+"""Throughput of synthetic pairs, by kind and mixed, illumination change included.
 
 python benchmarks/synthetic_speed.py [--images FOLDER] [--device cuda] [--sides 256 320] [--batches 16 64]
 
-Without a folder of photographs, random textures are used; speed does not depend on what they show. Each
-figure is the median of several runs of some batches, with the device idle before and after.
+Without a folder of photographs, random textures are used; speed does not depend on the content. Each
+result is the median of several runs, with the device idle before and after.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from command_line import make_parser
 
 from ucn.config import SyntheticConfig
 from ucn.data.io import write_image
@@ -35,20 +35,18 @@ RUNS = 5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--images", type=Path, help="folder of photographs")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--sides", type=int, nargs="+", default=[256, 320], help="of the views, pixels")
+    parser.add_argument("--sides", type=int, nargs="+", default=[256, 320], help="sides of the views, px")
     parser.add_argument("--batches", type=int, nargs="+", help="pairs per batch; 16 and 64, on a CPU 4")
-    parser.add_argument("--seconds", type=float, default=0.5, help="least time per figure")
+    parser.add_argument("--seconds", type=float, default=0.5, help="shortest time per result")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     batches = arguments.batches or ([4] if device.type == "cpu" else [16, 64])
     bank = _open_bank(arguments.images, device)
-    figures = {
+    results = {
         f"{side} px, batches of {batch}": {
             kind: round(_pairs_per_second(bank, batch, replace(config, side=side), arguments.seconds), 1)
             for kind, config in KINDS.items()
@@ -58,11 +56,11 @@ def main() -> None:
     }
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     if arguments.json:
-        print(json.dumps({"device": name, "photographs": len(bank), "pairs_per_second": figures}))
+        print(json.dumps({"device": name, "photographs": len(bank), "pairs_per_second": results}))
         return
     print(f"{name}, torch {torch.__version__}, {len(bank)} photographs; pairs per second")
     print(f"{'':<26}" + "".join(f"{kind:>12}" for kind in KINDS))
-    for row, speeds in figures.items():
+    for row, speeds in results.items():
         print(f"{row:<26}" + "".join(f"{speeds[kind]:>12,.0f}" for kind in KINDS))
 
 

@@ -1,21 +1,20 @@
-"""The paper's three variants on birds (its Figure 8): RN < HN < HN-ST, at equal seconds, several seeds each.
+"""The paper's variants RN, HN and HN-ST on birds (its Figure 8), with equal training time and several seeds.
 
 UCN_DATA=DIR python benchmarks/variants.py -o FOLDER --seconds 22
 
-Each run is a recipe of recipes/paper (semantic-rn, -hn, -hn-st). Changed are only how long it trains (its
-steps are squeezed into the seconds: rates follow its schedule at the same share of the run; validation is not
-counted), how many pairs a step has, and what --set changes, in all recipes alike or (hn-st:KEY=VALUE) in one;
-all of it is printed. What is told apart are the seeds: of the first weights, of the pairs and of random
-negatives. All runs share one copy of CUB's images on the device.
+Each run is a shipped recipe (paper/semantic-rn, -hn, -hn-st). Only the training time changes (learning
+rates follow the recipe's schedule at the same fraction of the run; validation is not counted), the batch
+size, and what --set changes, in all recipes or (hn-st:KEY=VALUE) in one; all of it is printed. The seeds
+change initial weights, pairs and random negatives. All runs share one copy of CUB's images on the device.
 
-Measured is as `ucn evaluate cub` does, with its own code: each part of image 0 that both images show, by its
-nearest descriptor in image 1, placed between cells; share within α of image 1's diagonal, mean over points;
-on the listed pairs of test images and, to choose settings by (--held-out-only), on same-class pairs of the
-training images that the recipes hold out. --control adds the network of HN-ST whose windows may not move
-(θ = I): what of the step from HN to HN-ST is its further convolution's, not its windows'.
+Evaluation is that of `ucn evaluate cub`: each part of image 0 visible in both images is matched to its
+nearest descriptor in image 1, with sub-cell refinement; PCK at α of image 1's diagonal, mean over points; on
+the listed test pairs and, for choosing settings (--held-out-only), on same-class pairs of held-out training
+images. --control adds the network of HN-ST with fixed θ = I, which isolates the effect of its additional
+convolution.
 
-Written are variants.json, after each run (a later call with the same settings goes on where it ended),
-variants.md and variants.png; --figure-only makes the last two again of the first.
+Writes variants.json after each run (a later call with the same settings resumes), variants.md and
+variants.png; --figure-only makes the last two from the first.
 """
 
 from __future__ import annotations
@@ -31,35 +30,36 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import make_parser
 from resumable import open_results, save_results
 from torch import Tensor
-from variants_report import CONTROL, HELD_OUT, TEST, UNTRAINED, VARIANTS, draw, make_page, say_shares
+from variants_report import CONTROL, HELD_OUT, TEST, UNTRAINED, VARIANTS, draw, format_shares, make_page
 
 from ucn.config import TrainConfig
 from ucn.data.catalogue import open_data, parse_options
-from ucn.data.io import write_bytes_atomically
 from ucn.data.pairs import PairData
 from ucn.evaluate.core.metrics import average, count_within, point_errors
 from ucn.evaluate.points.benchmarks import Benchmark, find_benchmark
 from ucn.evaluate.points.predictions import find_points
+from ucn.files import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork
 from ucn.nn.transformer import ConvolutionalSpatialTransformer
 from ucn.train.optim import build_optimiser, learning_rate_factor, update_average
-from ucn.train.recipe import read_recipe
-from ucn.train.sources.kinds import PartSource
+from ucn.train.recipe import find_recipe, read_recipe
+from ucn.train.sources.data_sets import PartSource
 from ucn.train.start import start_model
 from ucn.train.step import check_finite, training_step
 from ucn.types import FeatureMap, Features, PairBatch
 from ucn.weights import save_weights
 
-RECIPES = Path(__file__).parents[1] / "recipes" / "paper"
+RECIPES = find_recipe("paper/semantic-hn").parent
 SYNCHRONISE_EVERY = 10
 ENCODED_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
-class Question:
-    """A pair of images, by their numbers, and what is asked of it."""
+class EvaluationPair:
+    """A pair by its image indices, with query points, ground truth and PCK length."""
 
     image0: int
     image1: int
@@ -69,17 +69,15 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Exam:
-    """Pairs to be measured on: images (3, H, W) on the device, those of many pairs once."""
+class EvaluationSet:
+    """Pairs to evaluate; images (3, H, W) on the device are shared between pairs."""
 
     images: list[Tensor]
-    questions: list[Question]
+    pairs: list[EvaluationPair]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the results")
     parser.add_argument("--recipes", type=Path, default=RECIPES, help="folder of semantic-*.yaml")
     parser.add_argument("--data", type=Path, help="CUB's folder, in place of the recipes'")
@@ -88,12 +86,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="pairs of images per step")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="[VARIANT:]KEY=VALUE")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--control", action="store_true", help="also HN-ST's network with fixed windows")
-    parser.add_argument("--held-out-only", action="store_true", help="leave the test images alone")
-    parser.add_argument("--limit", type=int, help="at most so many pairs of each kind are measured")
-    parser.add_argument("--keep-weights", action="store_true", help="write each network, too")
+    parser.add_argument("--control", action="store_true", help="also HN-ST's network with fixed θ = I")
+    parser.add_argument("--held-out-only", action="store_true", help="skip the test images")
+    parser.add_argument("--limit", type=int, help="largest number of pairs of each kind")
+    parser.add_argument("--keep-weights", action="store_true", help="also write the weights")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--figure-only", action="store_true", help="draw variants.json again")
+    parser.add_argument("--figure-only", action="store_true", help="only draw variants.json")
     given = parser.parse_args()
     path = given.output / "variants.json"
     if not given.figure_only:
@@ -107,17 +105,17 @@ def main() -> None:
 
 
 def measure(given: argparse.Namespace, path: Path) -> None:
-    """Makes all runs that the results do not hold yet."""
+    """Makes all runs that the results lack."""
     begun, device = time.perf_counter(), torch.device(given.device)
     configs = read_recipes(given)
     first = next(iter(configs.values()))
     results = open_results(path, describe(given, configs, device))
-    source, exams = open_data_sets(first, given, device)
+    source, sets = open_data_sets(first, given, device)
     chosen = [*given.variants, *([CONTROL] if given.control else [])]
     plan = [(variant, seed) for seed in given.seeds for variant in chosen]
     done = {(run["variant"], run["seed"]) for run in results["runs"]}
     todo = [run for run in plan if run not in done]
-    print("pairs: " + ", ".join(f"{len(exam.questions):,} of {name}" for name, exam in exams.items()))
+    print("pairs: " + ", ".join(f"{len(chosen.pairs):,} of {name}" for name, chosen in sets.items()))
     print(
         f"plan: {len(todo)} of {len(plan)} runs of {given.seconds:g} s, each with about 8 s on a GPU to "
         f"measure: {len(todo) * (given.seconds + 8):.0f} s from here; "
@@ -125,28 +123,28 @@ def measure(given: argparse.Namespace, path: Path) -> None:
         flush=True,
     )
     if UNTRAINED not in results:
-        # Without its transformer the network begins as ImageNet's trunk; a projection would be random.
+        # Without its transformer the network is the ImageNet trunk; a projection would be random.
         plain = replace(first.model, dim=None, head_norm="none", transformer="none")
         start = prepare(replace(first, model=plain), 0, device)
-        results[UNTRAINED] = examine(start, exams)
+        results[UNTRAINED] = evaluate_sets(start, sets)
         save_results(path, results)
     for variant, seed in todo:
         model, run = train_for(variant, configs[variant], seed, source, given.seconds, device)
         before = time.perf_counter()
-        run |= examine(model, exams)
+        run |= evaluate_sets(model, sets)
         run["seconds_measuring"] = round(time.perf_counter() - before, 1)
         results["runs"].append(run)
         save_results(path, results)
         if given.keep_weights:
             target = path.parent / f"semantic-{variant}-{seed}.safetensors"
             save_weights(target, model, training=configs[variant].to_dict(), overwrite=True)
-        shares = ", ".join(f"{exam}: {say_shares(run[exam])}" for exam in exams)
+        shares = ", ".join(f"{set_name}: {format_shares(run[set_name])}" for set_name in sets)
         print(f"{variant}, seed {seed}: {run['steps']} steps, loss {run['loss']:.3f}; {shares}", flush=True)
     print(f"everything took {time.perf_counter() - begun:.0f} s", flush=True)
 
 
 def read_recipes(given: argparse.Namespace) -> dict[str, TrainConfig]:
-    """The recipes of the runs, and what they may not differ in checked."""
+    """The recipes of the runs; exits where they differ in what must be equal."""
     data = [f"cub={given.data}"] if given.data else []
     configs = {}
     for name in (*VARIANTS, CONTROL):
@@ -170,13 +168,13 @@ def read_recipes(given: argparse.Namespace) -> dict[str, TrainConfig]:
 def describe(
     given: argparse.Namespace, configs: dict[str, TrainConfig], device: torch.device
 ) -> dict[str, Any]:
-    """What results depend on; two calls with the same go into one file."""
+    """Everything that results depend on."""
     configs = {name: replace(config, init=Path(config.init).name) for name, config in configs.items()}
     recipes = {}
     for name, config in configs.items():
         values = config.to_dict()
         for source in values["sources"]:
-            source["folder"] = Path(source["folder"]).name  # a place on this machine says nothing
+            source["folder"] = Path(source["folder"]).name  # without local paths
         recipes[name] = values
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
@@ -192,12 +190,12 @@ def describe(
 
 def open_data_sets(
     config: TrainConfig, given: argparse.Namespace, device: torch.device
-) -> tuple[PartSource, dict[str, Exam]]:
-    """The images that are trained on, the same for all runs, and the pairs that are measured."""
+) -> tuple[PartSource, dict[str, EvaluationSet]]:
+    """The training images, shared by all runs, and the evaluation pairs."""
     benchmark, source = find_benchmark("cub"), config.sources[0]
     data = open_data(source.name, source.folder, source.split, parse_options(source.options))
     training, held_out = data.split_off(config.validation_share)
-    drawn = PartSource(
+    training_source = PartSource(
         source.name,
         source,
         training,
@@ -208,34 +206,36 @@ def open_data_sets(
         validation_pairs=1,
         use_skipping=False,
     )
-    asked = {HELD_OUT: [(held_out, index) for index in range(len(held_out))]}
+    requested = {HELD_OUT: [(held_out, index) for index in range(len(held_out))]}
     if not given.held_out_only:
-        asked[TEST] = [(entry.data, entry.index) for entry in benchmark.open(Path(source.folder))]
-    exams = {}
-    for name, pairs in asked.items():
+        requested[TEST] = [(pair.data, pair.index) for pair in benchmark.open(Path(source.folder))]
+    sets = {}
+    for name, pairs in requested.items():
         step = max(1, len(pairs) // given.limit) if given.limit else 1
-        exams[name] = make_exam(pairs[::step], benchmark, device)
-    return drawn, exams
+        sets[name] = make_evaluation_set(pairs[::step], benchmark, device)
+    return training_source, sets
 
 
-def make_exam(pairs: Sequence[tuple[PairData, int]], benchmark: Benchmark, device: torch.device) -> Exam:
+def make_evaluation_set(
+    pairs: Sequence[tuple[PairData, int]], benchmark: Benchmark, device: torch.device
+) -> EvaluationSet:
     numbers: dict[Path, int] = {}
-    exam = Exam([], [])
+    found = EvaluationSet([], [])
     for data, index in pairs:
         shown = benchmark.preparation.apply(data.read(index)).sample
-        places = []
+        rows = []
         for path, image in zip(data.image_paths(index), (shown.image0, shown.image1), strict=True):
             if path not in numbers:
-                numbers[path] = len(exam.images)
-                exam.images.append(image.to(device))
-            places.append(numbers[path])
+                numbers[path] = len(found.images)
+                found.images.append(image.to(device))
+            rows.append(numbers[path])
         length = float("nan") if shown.pck_length is None else shown.pck_length
-        exam.questions.append(Question(places[0], places[1], shown.points0.to(device), shown.points1, length))
-    return exam
+        found.pairs.append(EvaluationPair(rows[0], rows[1], shown.points0.to(device), shown.points1, length))
+    return found
 
 
 def prepare(config: TrainConfig, seed: int, device: torch.device) -> CorrespondenceNetwork:
-    """The network that a run begins with."""
+    """The initial network of a run."""
     model = start_model(replace(config, seed=seed))
     # torch's annotations do not know memory_format.
     moved: CorrespondenceNetwork = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -245,14 +245,14 @@ def prepare(config: TrainConfig, seed: int, device: torch.device) -> Corresponde
 def train_for(
     variant: str, config: TrainConfig, seed: int, source: PartSource, seconds: float, device: torch.device
 ) -> tuple[CorrespondenceNetwork, dict[str, Any]]:
-    """One run; the clock counts training only."""
+    """One run; only training is timed."""
     torch.set_float32_matmul_precision("high")  # as `ucn train` does; the forward pass is in bf16 anyway
     model = prepare(config, seed, device)
     if variant == CONTROL:
         for layer in list_transformers(model):
             layer.localiser.requires_grad_(False)
     generator = torch.Generator(device).manual_seed(seed)
-    # The first steps choose kernels and take memory; that is no training.
+    # Warm-up: the first steps choose kernels and allocate memory.
     spare = copy.deepcopy(model)
     take_step(spare, config, build_optimiser(spare, config), source, torch.Generator(device).manual_seed(0))
     optimiser, kept = build_optimiser(model, config), copy.deepcopy(model).requires_grad_(False)
@@ -285,7 +285,7 @@ def train_for(
         "pairs_per_second": round(len(losses) * config.batch / spent, 1),
         "points": int(points),
         "loss": float(torch.stack(losses[-len(losses) // 5 :]).mean()),
-        "window_change": measure_windows(kept, batch),
+        "window_change": measure_theta(kept, batch),
         "memory_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
     }
 
@@ -298,7 +298,7 @@ def take_step(
     generator: torch.Generator,
 ) -> tuple[Tensor, PairBatch]:
     """One training step on a new batch; does not wait for the device."""
-    batch = source.draw(0, generator)
+    batch = source.sample_batch(0, generator)
     result = training_step(
         model, batch, config.loss, optimiser, config.clip_norm, generator, config.precision
     )
@@ -310,8 +310,8 @@ def list_transformers(model: CorrespondenceNetwork) -> list[ConvolutionalSpatial
 
 
 @torch.no_grad()
-def measure_windows(model: CorrespondenceNetwork, batch: PairBatch) -> list[float]:
-    """How far the windows of each transformer have left the identity: mean of |θ - I| over the images."""
+def measure_theta(model: CorrespondenceNetwork, batch: PairBatch) -> list[float]:
+    """Mean |θ - I| of each transformer over the images of a batch."""
     found: list[float] = []
 
     def look(layer: ConvolutionalSpatialTransformer, inputs: tuple[Tensor, ...]) -> None:
@@ -326,22 +326,22 @@ def measure_windows(model: CorrespondenceNetwork, batch: PairBatch) -> list[floa
     return found
 
 
-def examine(model: CorrespondenceNetwork, exams: dict[str, Exam]) -> dict[str, Any]:
+def evaluate_sets(model: CorrespondenceNetwork, sets: dict[str, EvaluationSet]) -> dict[str, Any]:
     """The share of points found within each α, on each kind of pairs."""
-    return {name: score(model.eval(), exam) for name, exam in exams.items()}
+    return {name: score(model.eval(), pairs_set) for name, pairs_set in sets.items()}
 
 
 @torch.no_grad()
-def score(model: CorrespondenceNetwork, exam: Exam) -> dict[str, Any]:
+def score(model: CorrespondenceNetwork, pairs_set: EvaluationSet) -> dict[str, Any]:
     limits = find_benchmark("cub").curve_limits
-    described = encode_images(model, exam.images)
+    maps = encode_images(model, pairs_set.images)
     correct, totals = [], []
-    for question in exam.questions:
-        features0, features1 = described[question.image0], described[question.image1]
+    for pair in pairs_set.pairs:
+        features0, features1 = maps[pair.image0], maps[pair.image1]
         height, width = features1.image_hw
-        found = find_points(features0, features1, question.points0, (0, 0, width, height), True)
-        errors = point_errors(found.cpu().numpy(), question.points1.numpy())
-        correct.append(count_within(errors, np.asarray(limits) * question.length))
+        found = find_points(features0, features1, pair.points0, (0, 0, width, height), True)
+        errors = point_errors(found.cpu().numpy(), pair.points1.numpy())
+        correct.append(count_within(errors, np.asarray(limits) * pair.length))
         totals.append(len(errors))
     shares = average(np.array(correct), np.array(totals))
     return {

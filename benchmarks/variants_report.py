@@ -1,4 +1,4 @@
-"""Page and figure of what variants.py measured."""
+"""Page and plot of the results of variants.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from page_text import wrap
 
 VARIANTS = ("rn", "hn", "hn-st")
 CONTROL = "hn-conv"
@@ -17,7 +18,7 @@ TITLES = {
     "rn": "RN",
     "hn": "HN",
     "hn-st": "HN-ST",
-    CONTROL: "HN, windows fixed",
+    CONTROL: "HN, fixed θ",
     UNTRAINED: "untrained trunk",
 }
 COLOURS = {"rn": "#D55E00", "hn": "#0072B2", "hn-st": "#009E73", CONTROL: "#CC79A7", UNTRAINED: "#999999"}
@@ -25,27 +26,27 @@ SHOWN = (0.1, 0.05, 0.025)
 HELD_OUT, TEST = "held-out training images", "listed test pairs"
 
 
-def say_shares(exam: dict[str, Any]) -> str:
-    return " / ".join(f"{100 * share_at(exam, alpha):.1f}" for alpha in SHOWN)
+def format_shares(scores: dict[str, Any]) -> str:
+    return " / ".join(f"{100 * share_at(scores, alpha):.1f}" for alpha in SHOWN)
 
 
-def share_at(exam: dict[str, Any], alpha: float) -> float:
-    return float(exam["shares"][exam["alphas"].index(alpha)])
+def share_at(scores: dict[str, Any], alpha: float) -> float:
+    return float(scores["shares"][scores["alphas"].index(alpha)])
 
 
-def list_exams(results: dict[str, Any]) -> list[str]:
+def list_sets(results: dict[str, Any]) -> list[str]:
     return [name for name in (TEST, HELD_OUT) if name in results[UNTRAINED]]
 
 
 def list_variants(results: dict[str, Any]) -> list[str]:
-    """Those that were run, as the paper orders them, the control before the last."""
+    """The variants that were run, in the order of the paper, with the control before the last."""
     found = {run["variant"] for run in results["runs"]}
     return [variant for variant in ("rn", "hn", CONTROL, "hn-st") if variant in found]
 
 
-def collect(results: dict[str, Any], variant: str, exam: str, alpha: float) -> list[float]:
-    """PCK in percent of each seed of a variant."""
-    return [100 * share_at(run[exam], alpha) for run in results["runs"] if run["variant"] == variant]
+def collect(results: dict[str, Any], variant: str, set_name: str, alpha: float) -> list[float]:
+    """PCK in percent for each seed of a variant."""
+    return [100 * share_at(run[set_name], alpha) for run in results["runs"] if run["variant"] == variant]
 
 
 def make_page(results: dict[str, Any]) -> str:
@@ -53,21 +54,23 @@ def make_page(results: dict[str, Any]) -> str:
     settings, runs = results["settings"], results["runs"]
     recipe = next(iter(settings["recipes"].values()))
     changes = ", ".join([f"batch={settings['batch']}", *settings["changes"]])
-    lines = ["# The paper's variants on birds", "", "```bash", say_command(results), "```", ""]
+    lines = ["# The paper's variants on birds", "", "```bash", format_command(results), "```", ""]
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     lines += [
-        f"Each recipe of `recipes/paper/semantic-*.yaml` for {settings['seconds']:g} s of "
-        f"{settings['device']}, torch {settings['torch']}, with {changes}; seeds {seeds}; "
-        f"{recipe['validation_share']:.0%} of the training images held out. PCK is the share, in percent, of "
-        "points found within α of image 1's diagonal, by dense nearest neighbour placed between cells: mean "
-        "over the seeds (smallest to largest). A step is the difference of two means; the spread is the "
-        "larger of the two ranges of seeds.",
+        *wrap(
+            f"Each recipe of `paper/semantic-*` for {settings['seconds']:g} s of "
+            f"{settings['device']}, torch {settings['torch']}, with {changes}; seeds {seeds}; "
+            f"{recipe['validation_share']:.0%} of the training images held out. PCK is the share, in "
+            "percent, of points found within α of image 1's diagonal, by dense nearest neighbour with "
+            "sub-cell refinement: mean over the seeds (smallest to largest). A step is the difference of two "
+            "means; the spread is the larger of the two ranges of seeds."
+        ),
         "",
-        "![share of points found against α](variants.png)",
+        "![PCK against α](variants.png)",
         "",
     ]
-    for exam in list_exams(results):
-        lines += [*table_of_variants(results, exam), "", *table_of_steps(results, exam), ""]
+    for set_name in list_sets(results):
+        lines += [*table_of_variants(results, set_name), "", *table_of_steps(results, set_name), ""]
     lines += [
         "| variant | steps | pairs/s | loss at the end | change of windows | GPU memory |",
         "|---" * 6 + "|",
@@ -88,8 +91,8 @@ def make_page(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def say_command(results: dict[str, Any]) -> str:
-    """The command that makes the results again, without places on a machine."""
+def format_command(results: dict[str, Any]) -> str:
+    """The command that repeats the results, without local paths."""
     settings, variants = results["settings"], list_variants(results)
     words = ["UCN_DATA=DIR", "python", "benchmarks/variants.py", "-o", "FOLDER"]
     words += ["--seconds", f"{settings['seconds']:g}", "--batch", str(settings["batch"])]
@@ -102,33 +105,32 @@ def say_command(results: dict[str, Any]) -> str:
     return " ".join([*words, *(["--held-out-only"] if settings["is_held_out_only"] else [])])
 
 
-def table_of_variants(results: dict[str, Any], exam: str) -> list[str]:
-    """PCK of each variant; the untrained trunk beside them."""
-    asked = results[UNTRAINED][exam]
+def table_of_variants(results: dict[str, Any], set_name: str) -> list[str]:
+    """PCK of each variant and of the untrained trunk."""
+    untrained = results[UNTRAINED][set_name]
     heads = [f"α = {alpha:g}" for alpha in SHOWN]
-    lines = [f"**{exam}** ({asked['pairs']:,} pairs, {asked['points']:,} points)", ""]
+    lines = [f"**{set_name}** ({untrained['pairs']:,} pairs, {untrained['points']:,} points)", ""]
     lines += [f"| variant | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    lines.append(
-        f"| {TITLES[UNTRAINED]} | {' | '.join(f'{100 * share_at(asked, alpha):.1f}' for alpha in SHOWN)} |"
-    )
+    shares = " | ".join(f"{100 * share_at(untrained, alpha):.1f}" for alpha in SHOWN)
+    lines.append(f"| {TITLES[UNTRAINED]} | {shares} |")
     for variant in list_variants(results):
         cells = []
         for alpha in SHOWN:
-            found = collect(results, variant, exam, alpha)
+            found = collect(results, variant, set_name, alpha)
             cells.append(f"{np.mean(found):.1f} ({min(found):.1f} to {max(found):.1f})")
         lines.append(f"| {TITLES[variant]} | {' | '.join(cells)} |")
     return lines
 
 
-def table_of_steps(results: dict[str, Any], exam: str) -> list[str]:
-    """By how much each variant is ahead of the one before, against the spread of their seeds."""
+def table_of_steps(results: dict[str, Any], set_name: str) -> list[str]:
+    """Gain of each variant over the one before, and the spread over seeds."""
     variants = list_variants(results)
     steps = [pair for pair in (("rn", "hn"), ("hn", "hn-st"), (CONTROL, "hn-st")) if set(pair) <= {*variants}]
     lines = [f"| step | {' | '.join(f'α = {alpha:g}' for alpha in SHOWN)} |", "|---" * (1 + len(SHOWN)) + "|"]
     for before, after in steps:
         cells = []
         for alpha in SHOWN:
-            low, high = (collect(results, variant, exam, alpha) for variant in (before, after))
+            low, high = (collect(results, variant, set_name, alpha) for variant in (before, after))
             step, spread = np.mean(high) - np.mean(low), max(np.ptp(low), np.ptp(high))
             cells.append(f"{step:+.1f}, spread {spread:.1f}{'' if step > spread else ': **not larger**'}")
         lines.append(f"| {TITLES[before]} → {TITLES[after]} | {' | '.join(cells)} |")
@@ -136,23 +138,23 @@ def table_of_steps(results: dict[str, Any], exam: str) -> list[str]:
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Share of points found against α, as in the paper's Figure 8: mean and range of the seeds."""
-    exams = list_exams(results)
-    canvas = Figure(figsize=(0.6 + 4.6 * len(exams), 4.2), layout="constrained")
+    """PCK against α, as in the paper's Figure 8: mean and range over seeds."""
+    sets = list_sets(results)
+    canvas = Figure(figsize=(0.6 + 4.6 * len(sets), 4.2), layout="constrained")
     FigureCanvasAgg(canvas)
-    panels = canvas.subplots(1, len(exams), sharey=True, squeeze=False)[0]
-    for panel, exam in zip(panels, exams, strict=True):
-        alphas = results[UNTRAINED][exam]["alphas"]
+    panels = canvas.subplots(1, len(sets), sharey=True, squeeze=False)[0]
+    for panel, set_name in zip(panels, sets, strict=True):
+        alphas = results[UNTRAINED][set_name]["alphas"]
         for variant in reversed(list_variants(results)):
-            rows = [run[exam]["shares"] for run in results["runs"] if run["variant"] == variant]
+            rows = [run[set_name]["shares"] for run in results["runs"] if run["variant"] == variant]
             shares = 100 * np.array(rows)
             panel.plot(alphas, shares.mean(0), color=COLOURS[variant], label=TITLES[variant])
             panel.fill_between(alphas, shares.min(0), shares.max(0), color=COLOURS[variant], alpha=0.25, lw=0)
-        shares = 100 * np.array(results[UNTRAINED][exam]["shares"])
+        shares = 100 * np.array(results[UNTRAINED][set_name]["shares"])
         panel.plot(alphas, shares, ":", color=COLOURS[UNTRAINED], label=TITLES[UNTRAINED])
         panel.set(xlabel="α (of the diagonal of image 1)", xlim=(0, max(alphas)), ylim=(0, 100))
-        panel.set_title(exam, fontsize=10)
+        panel.set_title(set_name, fontsize=10)
         panel.grid(alpha=0.3, linewidth=0.6)
-    panels[0].set_ylabel("points found, %")
+    panels[0].set_ylabel("PCK, %")
     panels[0].legend(fontsize=9, frameon=False, loc="lower right")
     canvas.savefig(path, dpi=130, metadata={"Software": None})

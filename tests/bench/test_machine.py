@@ -3,7 +3,7 @@ import platform
 
 import torch
 
-from ucn.bench.machine import describe_machine, find_warnings, say_machine
+from ucn.bench.machine import describe_machine, find_warnings, format_machine
 
 
 def test_machine_is_described_without_its_name() -> None:
@@ -14,17 +14,17 @@ def test_machine_is_described_without_its_name() -> None:
     assert found["cpu"]
     text = json.dumps(found)
     assert platform.node() not in text
-    line = say_machine(found)
+    line = format_machine(found)
     assert f"{found['cores']} cores" in line
     assert "torch" in line
 
 
-def test_busy_machines_are_told() -> None:
+def test_busy_machines_get_a_warning() -> None:
     at_rest = {"load_average": 0.1, "cores": 2, "threads": 2}
     assert find_warnings(at_rest) == []
     assert find_warnings({**at_rest, "load_average": None}) == []
     (busy,) = find_warnings({**at_rest, "load_average": 1.5})
-    assert "busy before the measuring began (load 1.50 on 2 cores)" in busy
+    assert "busy before the benchmark began (load 1.50 on 2 cores)" in busy
     (threads,) = find_warnings({**at_rest, "threads": 1})
     assert "1 threads on 2 cores" in threads
     (shared,) = find_warnings({**at_rest, "device_memory_used_mb": 9000})

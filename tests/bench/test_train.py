@@ -4,12 +4,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
+from support.bench_cases import CPU, check_part, make_fake_cuda, make_settings, replace_timings
 from ucn.bench import train
-from ucn.bench.train import list_runs, make_bank, make_stepper, settle_teacher
+from ucn.bench.train import list_runs, make_bank, make_stepper, resolve_teacher
 from ucn.config import ModelConfig, TeacherConfig, TrainConfig
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train.step import Teacher
+from ucn.weights import WeightsInfo, list_weights, load_weights
 
 
 def test_photographs_depend_on_the_seed_alone() -> None:
@@ -25,6 +26,11 @@ def test_runs_are_the_papers_and_the_shipped_one() -> None:
     assert shipped.model.levels >= 1
     assert paper.batch == shipped.batch
     assert paper.synthetic.points == shipped.synthetic.points
+
+
+@pytest.mark.parametrize("info", list_weights(), ids=lambda info: info.name)
+def test_recipes_of_all_shipped_weights_are_read(info: WeightsInfo) -> None:
+    assert TrainConfig.from_record(load_weights(info.name).training).steps > 0
 
 
 def test_steps_move_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +57,7 @@ def _teach(weights: str) -> TrainConfig:
 
 
 def test_a_step_includes_its_teacher_whichever_file_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, note = settle_teacher(_teach("geometric"))
+    config, note = resolve_teacher(_teach("geometric"))
     assert note == "The steps of student include its teacher, geometric."
     assert config.teacher is not None
     taught: list[object] = []
@@ -65,13 +71,13 @@ def test_a_step_includes_its_teacher_whichever_file_it_is(monkeypatch: pytest.Mo
     assert isinstance(taught[0], Teacher)
 
 
-def test_a_teacher_that_is_not_there_is_told(tmp_path: Path) -> None:
-    config, note = settle_teacher(_teach(str(tmp_path / "missing.safetensors")))
+def test_a_missing_teacher_is_left_out(tmp_path: Path) -> None:
+    config, note = resolve_teacher(_teach(str(tmp_path / "missing.safetensors")))
     assert config.teacher is None
     assert "Without the teacher" in note
     assert "missing.safetensors" in note
     plain = next(iter(list_runs(make_settings()).values()))
-    assert settle_teacher(plain) == (plain, "")
+    assert resolve_teacher(plain) == (plain, "")
 
 
 def test_a_run_with_a_teacher_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +91,8 @@ def test_a_run_with_a_teacher_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("is_cuda", [False, True])
 def test_table(is_cuda: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_timings(train, monkeypatch)
-    part = train.measure(make_pretended() if is_cuda else make_settings())
+    part = train.measure(make_fake_cuda() if is_cuda else make_settings())
     check_part(part)
     (table,) = part.tables
     assert len(table.rows) == 2
     assert table.rows[0][2:4] == (500.0, 1000.0)  # two pairs a step of 2 ms
-    assert [target.value for target in part.targets] == ([500.0] if is_cuda else [])

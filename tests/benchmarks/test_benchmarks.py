@@ -1,4 +1,4 @@
-"""The figures that the documents quote, from the scripts they name."""
+"""Results quoted in the documentation, from the scripts it names."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ def _run(script: str, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_refined_matches_are_placed_between_cells() -> None:
+def test_refined_matches_have_sub_cell_accuracy() -> None:
     medians = _run("subcell_shifts.py")["median_error_px"]
     assert medians["refined"] < 0.7
     assert medians["refined"] < 0.5 * medians["unrefined"]

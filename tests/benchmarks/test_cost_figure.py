@@ -36,7 +36,7 @@ def ucn_model() -> CorrespondenceNetwork:
 
 
 def make_sample(n: int = 3) -> PairSample:
-    """An image and itself: every answer should be the keypoint itself."""
+    """An image and itself: every match should be the keypoint itself."""
     image = make_photo(64, 80, seed=0, grain=4)
     points = torch.tensor([[10.0, 12.0], [60.0, 15.0], [33.0, 50.0], [70.0, 55.0]])[:n]
     return PairSample(image, image, points, points, "itself")
@@ -53,24 +53,24 @@ def test_forward_passes_by_hand(
         "Siamese, branches cached": {1: (0, 2, 1), 3: (0, 6, 9)},
         "Siamese, without a cache": {1: (0, 2, 1), 3: (0, 18, 9)},
     }
-    ways: dict[str, Callable[[], Iterator[Tensor]]] = {
-        "UCN": lambda: script.answer_by_ucn(ucn_model, sample),
-        "Siamese, branches cached": lambda: script.answer_from_cache(siamese, sample),
-        "Siamese, without a cache": lambda: script.answer_pair_by_pair(siamese, sample),
+    methods: dict[str, Callable[[], Iterator[Tensor]]] = {
+        "UCN": lambda: script.match_with_ucn(ucn_model, sample),
+        "Siamese, branches cached": lambda: script.match_with_cache(siamese, sample),
+        "Siamese, without a cache": lambda: script.match_pair_by_pair(siamese, sample),
     }
-    for name, way in ways.items():
+    for name, method in methods.items():
         counter.reset()
-        assert len(torch.cat(list(way()))) == n
+        assert len(torch.cat(list(method()))) == n
         found = counter.read()
         assert (found.images, found.patches, found.pairs) == expected[name][n]
         assert script.count_passes(name, n) == found
 
 
-def test_both_siamese_ways_agree_with_single_pairs(script: ModuleType, siamese: SiameseNetwork) -> None:
+def test_both_siamese_methods_agree_with_single_pairs(script: ModuleType, siamese: SiameseNetwork) -> None:
     sample = make_sample(4)
     answers = [
         torch.cat(list(way(siamese, sample))).tolist()
-        for way in (script.answer_from_cache, script.answer_pair_by_pair)
+        for way in (script.match_with_cache, script.match_pair_by_pair)
     ]
     slow = []
     for own in sample.points0:
@@ -86,7 +86,7 @@ def test_both_siamese_ways_agree_with_single_pairs(script: ModuleType, siamese: 
 def test_ucn_finds_each_keypoint_of_an_image_in_itself(
     script: ModuleType, ucn_model: CorrespondenceNetwork
 ) -> None:
-    assert torch.cat(list(script.answer_by_ucn(ucn_model, make_sample(4)))).tolist() == [0, 1, 2, 3]
+    assert torch.cat(list(script.match_with_ucn(ucn_model, make_sample(4)))).tolist() == [0, 1, 2, 3]
 
 
 def test_accuracy_and_the_limit(
@@ -94,13 +94,13 @@ def test_accuracy_and_the_limit(
 ) -> None:
     counter, sample = script.PassCounter(ucn_model, siamese), make_sample(4)
 
-    def answer(_sample: PairSample) -> Iterator[Tensor]:
+    def match(_sample: PairSample) -> Iterator[Tensor]:
         ucn_model.encode(torch.rand(2, 3, 32, 32))
         yield script.NOTHING
         yield torch.tensor([0, 1])
         yield torch.tensor([1, 3])
 
-    run = script.run_way("UCN", answer, sample, counter, limit=60.0)
+    run = script.run_method("UCN", match, sample, counter, limit=60.0)
     assert run.accuracy == 0.75 and run.is_measured and run.n == 4
 
     def wait(_sample: PairSample) -> Iterator[Tensor]:
@@ -109,14 +109,14 @@ def test_accuracy_and_the_limit(
         yield torch.tensor([0])
         raise AssertionError("it should have been stopped")
 
-    assert script.run_way("UCN", wait, sample, counter, limit=0.01) is None
+    assert script.run_method("UCN", wait, sample, counter, limit=0.01) is None
 
     def miscount(_sample: PairSample) -> Iterator[Tensor]:
         ucn_model.encode(torch.rand(3, 3, 32, 32))
         yield torch.arange(4)
 
     with pytest.raises(SystemExit, match="images=3"):
-        script.run_way("UCN", miscount, sample, counter, limit=60.0)
+        script.run_method("UCN", miscount, sample, counter, limit=60.0)
 
 
 def test_extrapolation_by_hand(script: ModuleType) -> None:
@@ -127,9 +127,9 @@ def test_extrapolation_by_hand(script: ModuleType) -> None:
         script.Run(100, script.count_passes(name, 100), 6.0, 20.0, False),
     ]
     found = script.extrapolate(name, runs, 200)
-    assert (found.describing, found.comparing, found.is_measured) == (12.0, 80.0, False)
+    assert (found.encoding, found.comparing, found.is_measured) == (12.0, 80.0, False)
     assert (found.passes.patches, found.passes.pairs) == (400, 40_000)
-    assert script.extrapolate("UCN", runs, 200).describing == 3.0
+    assert script.extrapolate("UCN", runs, 200).encoding == 3.0
     with pytest.raises(SystemExit, match="--limit"):
         script.extrapolate(name, [], 200)
 
@@ -148,23 +148,23 @@ def make_rows(seconds: list[float], kind: str) -> list[dict[str, Any]]:
 
 
 def test_the_shipped_pairs_have_enough_keypoints(script: ModuleType) -> None:
-    stereo, warped = script.show_sample("motorcycle", 0, 0), script.show_sample("mini", 0, 0)
+    stereo, warped = script.read_sample("motorcycle", 0, 0), script.read_sample("mini", 0, 0)
     assert len(stereo) >= max(script.COUNTS) == 2000 and len(warped) == 500
     assert stereo.image0.shape == (3, 500, 741)
     few = script.select(stereo, 10)
     assert len(few) == 10 and torch.equal(few.points1, stereo.points1[:10])
-    with pytest.raises(SystemExit, match="500 keypoints, 501 were asked"):
+    with pytest.raises(SystemExit, match="500 keypoints, 501 were requested"):
         script.select(warped, 501)
 
 
-def test_the_page_says_where_lines_cross() -> None:
+def test_the_page_gives_the_crossover() -> None:
     report = load_script("cost_report")
     rows = {
         report.UCN: make_rows([2.0, 2.0], "u"),
         report.CACHED: make_rows([0.5, 1.0], "c"),
         report.WHOLE: make_rows([1.0, 100.0], "w"),
     }
-    lines = report.say_ratios({"runs": rows})
+    lines = report.compare_methods({"runs": rows})
     assert lines[0].endswith("UCN is faster from n = 100 on; at n = 100 by a factor of 50.0")
     assert lines[1].endswith("UCN is never faster; at n = 100 by a factor of 0.5")
     table = report.make_table({"runs": rows})
@@ -174,7 +174,7 @@ def test_the_page_says_where_lines_cross() -> None:
 def test_a_tiny_run_writes_everything(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "show_sample", lambda *_: make_sample(4))
+    monkeypatch.setattr(script, "read_sample", lambda *_: make_sample(4))
     threads = torch.get_num_threads()
     try:
         run_script(script, "--random", "--counts", "2", "4", "--limit", "30", "-o", str(tmp_path / "out"))

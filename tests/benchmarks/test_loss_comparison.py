@@ -29,14 +29,14 @@ def report() -> ModuleType:
 def test_variance_and_mean_by_hand(script: ModuleType) -> None:
     # Mean (2, 1), deviations (∓1, 0): variance 2, squared mean 5 - 2 / 2.
     vectors = [torch.tensor([1.0, 1.0]), torch.tensor([3.0, 1.0])]
-    assert script.estimate_spread(vectors) == pytest.approx((2.0, 4.0))
+    assert script.estimate_variance(vectors) == pytest.approx((2.0, 4.0))
 
 
 def test_estimates_have_no_bias(script: ModuleType) -> None:
     generator = torch.Generator().manual_seed(0)
     mean = torch.tensor([0.3, 0.0, -0.4])  # squared length 0.25, lost in a variance of 3
     estimates = [
-        script.estimate_spread(mean + torch.randn(8, 3, generator=generator).double()) for _ in range(4000)
+        script.estimate_variance(mean + torch.randn(8, 3, generator=generator).double()) for _ in range(4000)
     ]
     variance, squared_mean = torch.tensor(estimates).mean(dim=0).tolist()
     assert variance == pytest.approx(3.0, rel=0.02)

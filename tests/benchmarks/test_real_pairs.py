@@ -40,13 +40,13 @@ def test_errors_of_an_image_with_itself_are_those_of_cells(script: ModuleType) -
     image = make_photo(96, 128)
     # Cells lie at 4i + 2: the first two points on one, the last 1 px across and 1 px down from it.
     points = torch.tensor([[30.0, 42.0], [66.0, 50.0], [91.0, 67.0]])
-    sample = PairSample(image, image, points, points + torch.tensor([3.0, 4.0]), "said to have moved")
+    sample = PairSample(image, image, points, points + torch.tensor([3.0, 4.0]), "message to have moved")
     model = load_weights("geometric-lite").model.eval()
     errors = script.measure_errors(model, (sample, torch.tensor([0, 2])))
     torch.testing.assert_close(errors, torch.tensor([5.0, (4.0**2 + 5.0**2) ** 0.5]))
 
 
-def test_it_says_which_folder_it_needs(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_folder_is_required(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCN_DATA", raising=False)
     with pytest.raises(SystemExit, match="UCN_DATA"):
         run_script(script, "geometric-lite")

@@ -1,4 +1,4 @@
-"""The page of scale: calculated by hand, and up to date with what was measured."""
+"""The page of scale agrees with a calculation by hand, and with the measurements."""
 
 import json
 from pathlib import Path
@@ -49,36 +49,33 @@ def script() -> ModuleType:
 
 
 def test_a_million_and_a_billion_by_hand(script: ModuleType) -> None:
-    page = script.fill_page(BLOCKS, script.read_speed(CPU, GPU))
+    filled = script.fill_page(BLOCKS, script.read_speed(CPU, GPU))
+    page = " ".join(filled.split())  # without line breaks
     assert "old" not in page
+    assert max(map(len, filled.splitlines())) <= 100
     assert page.count("<!-- /scale -->") == 3
-    # 10^6 images of 3.6 core-seconds are 1,000 core-hours; 2 * 10^7 pairs of 0.18 are 1,000, too.
-    assert "| describing, CPU | 1,000 core-hours: 10 hours on 100 cores |" in page
-    assert "| at most 2 × 10⁷ pairs: 1,000 core-hours, or 14 hours of a GPU (28 €) |" in page
+    # 10^6 images of 3.6 core-seconds are 1,000 core-hours; 2 * 10^7 pairs of 0.18 are 1,000 too.
+    assert "- **extraction, CPU**: 1,000 core-hours: 10 hours on 100 cores -" in page
+    assert ": at most 2 × 10⁷ pairs: 1,000 core-hours, or 14 hours of a GPU (28 €) -" in page
     # 10^6 / 125 / 3600 = 2.2 hours, of which 4.4 euros; 0.04 core-seconds an image keep 5 cores busy.
-    gpu = "2.2 hours on one GPU; each keeps 5 cores busy beside it; at 2 € a GPU-hour 4.4 €"
-    assert f"| describing, GPU | {gpu} |" in page
+    gpu = "2.2 hours on one GPU; each keeps 5 CPU cores busy; 4.4 € at 2 € a GPU-hour"
+    assert f"- **extraction, GPU**: {gpu} -" in page
     assert "1.00 TB with 4,000 keypoints, 0.27 TB with `--max-keypoints 1024`" in page
     assert "so one core feeds at most about 25 images a second" in page
-    # Two digits that count are what such a measurement is good for.
-    assert (
-        "One GPU (Fine GPU, beside it 16 cores, `--batch 8`), the whole command: **120 images a second**"
-        in page
-    )
-    assert (
-        "The network alone would do 300, and all that is done beside the network 160. It matches 400 pairs"
-        in page
-    )
+    # Two significant digits, as accurate as the measurement.
+    gpu = "One GPU (Fine GPU, 16 CPU cores, `--batch 8`), the whole command: **120 images a second**"
+    assert gpu in page
+    assert "The network alone reaches 300, everything else 160. It matches 400 pairs" in page
     # All pairs: 5 * 10^11 * 0.18 / (3600 * 24 * 365) = 2,854 years.
     assert "All pairs would be 5 × 10¹¹, and 2,900 core-years" in page
-    assert "| describing, CPU | 1.00 million core-hours: 42 days on 1,000 cores |" in page
-    assert "2,200 hours of GPUs, 22 hours on 100; each keeps 5 cores busy" in page
-    assert script.fill_page(page, script.read_speed(CPU, GPU)) == page
+    assert "- **extraction, CPU**: 1.00 million core-hours: 42 days on 1,000 cores -" in page
+    assert "2,200 hours of GPU time, 22 hours on 100 GPUs; each keeps 5 CPU cores busy" in page
+    assert script.fill_page(filled, script.read_speed(CPU, GPU)) == filled
 
 
-def test_without_a_gpu_nothing_is_made_up(script: ModuleType) -> None:
+def test_without_a_gpu_nothing_is_invented(script: ModuleType) -> None:
     page = script.fill_page(BLOCKS, script.read_speed(CPU, None))
-    assert page.count("| describing, GPU | not measured yet |") == 2
+    assert page.count("- **extraction, GPU**: not measured yet\n") == 2
     assert "A GPU was not measured yet." in page
 
 
@@ -114,7 +111,7 @@ def test_results_of_the_measurement_are_understood(
     assert "Images of 96 × 64" in script.fill_page(BLOCKS, speed)
 
 
-def test_page_says_what_was_measured(script: ModuleType) -> None:
+def test_page_shows_the_results(script: ModuleType) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page.count("<!-- scale:") == 3
     assert script.fill_page(page, script.read_results()) == page, "run `python benchmarks/scale_page.py`"

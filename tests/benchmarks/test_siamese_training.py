@@ -43,13 +43,15 @@ def test_the_loss_by_hand(script: ModuleType) -> None:
 
     rows = [share(2, 0), share(3, 1), share(2.5, 1, 0)]  # neighbours 0 and 1 do not count against each other
     columns = [share(2, 0.5, 1), share(3, 1, 0), share(2.5, 0, 1)]
-    assert script.lose(values, batch, 10.0).item() == pytest.approx((sum(rows) + sum(columns)) / 6, rel=1e-5)
+    assert script.compute_loss(values, batch, 10.0).item() == pytest.approx(
+        (sum(rows) + sum(columns)) / 6, rel=1e-5
+    )
 
 
 def test_no_valid_point_gives_zero_with_a_gradient(script: ModuleType) -> None:
     batch = make_batch([[math.nan] * 2] * 2, [[math.nan] * 2] * 2, [False, False])
     values = torch.randn(1, 2, 2, requires_grad=True)
-    loss = script.lose(values, batch, 10.0)
+    loss = script.compute_loss(values, batch, 10.0)
     loss.backward()
     assert loss.item() == 0 and values.grad is not None and values.grad.isfinite().all()
     assert script.validate(script.start_model(SiameseConfig(patch=32), None, 0, CPU).eval(), [batch]) == {
@@ -92,7 +94,7 @@ def test_the_recipe_is_that_of_the_shipped_weights(
 ) -> None:
     monkeypatch.delenv("UCN_DATA", raising=False)
     synthetic = script.read_synthetic(script.RECIPE, 24, None)
-    assert synthetic.points == 24 and synthetic.border == "other" and synthetic.relight > 0
+    assert synthetic.points == 24 and synthetic.border == "other" and synthetic.illumination > 0
     assert script.read_synthetic(script.RECIPE, 24, 96) == replace(synthetic, side=96)
 
 

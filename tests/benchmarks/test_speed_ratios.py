@@ -1,7 +1,7 @@
-"""Fast paths stay fast: ratios to what they replace, in processor time of one thread.
+"""Fast paths stay fast: ratios to what they replace, in CPU time of one thread.
 
-That time hangs little on what else a machine does. Limits stand well below what is measured (`ucn bench`
-prints that), so that a test fails where a fast path is lost, not where a machine has a bad day.
+CPU time depends little on other load. The limits are far below the measured ratios (see `ucn bench`), so that
+a test fails only where a fast path is lost.
 """
 
 import time
@@ -17,7 +17,7 @@ from torch import Tensor
 from ucn.config import ModelConfig
 from ucn.knn import nearest
 from ucn.nn import build_model
-from ucn.nn.encoder import FastEncoder
+from ucn.nn.encoder import CpuEncoder
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _compare(slow: Callable[[], Any], fast: Callable[[], Any], enough: float) -> float:
-    """How many times more processor time the slow one takes, best against best; ends early when enough."""
+    """How many times more CPU time the slow one takes, best against best; ends early when enough."""
     best = {slow: float("inf"), fast: float("inf")}
     for work in best:
         work()
@@ -52,7 +52,7 @@ def _descriptors(count: int, seed: int) -> Tensor:
 @torch.no_grad()
 def test_encoding_on_a_processor() -> None:
     model = build_model(ModelConfig()).eval()
-    encoder, images = FastEncoder(model), torch.rand(1, 3, 288, 384)
+    encoder, images = CpuEncoder(model), torch.rand(1, 3, 288, 384)
     assert _compare(lambda: model(images), lambda: encoder(images), 1.3) >= 1.3
 
 

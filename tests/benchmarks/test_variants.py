@@ -59,7 +59,7 @@ def test_page_names_means_ranges_and_the_command(report: ModuleType, tmp_path: P
     page = report.make_page(make_results(hn_st=[0.7, 0.8], hn_conv=[0.6, 0.6], rn=[0.3, 0.5]))
     assert "| untrained trunk | 20.0 | 20.0 | 20.0 |" in page
     assert "| RN | 40.0 (30.0 to 50.0) |" in page and "| HN-ST | 75.0 (70.0 to 80.0) |" in page
-    assert page.index("| RN |") < page.index("| HN, windows fixed |") < page.index("| HN-ST |")
+    assert page.index("| RN |") < page.index("| HN, fixed θ |") < page.index("| HN-ST |")
     command = "--seconds 1 --batch 4 --seeds 0 1 --variants rn hn-st --set clip_norm=2.0 --control\n"
     assert command in page
     report.draw(make_results(rn=[0.3]), tmp_path / "figure.png")
@@ -72,9 +72,9 @@ def test_the_measure_is_that_of_matching(script: ModuleType, tmp_path: Path) -> 
     save_weights(tmp_path / "w.safetensors", build_model(config, torch.Generator().manual_seed(3)))
     loaded = load_weights(tmp_path / "w.safetensors")
     chosen = [(data, index) for index in (0, 4, 20)]
-    exam = script.make_exam(chosen, find_benchmark("cub"), torch.device("cpu"))
-    assert len(exam.images) == 5  # pair 4 begins with the image that pair 0 begins with
-    found = script.score(loaded.model, exam)
+    set_name = script.make_evaluation_set(chosen, find_benchmark("cub"), torch.device("cpu"))
+    assert len(set_name.images) == 5  # pair 4 begins with the image that pair 0 begins with
+    found = script.score(loaded.model, set_name)
 
     matcher, errors = Matcher(loaded, device="cpu"), []
     for _, index in chosen:
@@ -98,10 +98,10 @@ def test_windows_that_do_not_move_have_no_change(script: ModuleType) -> None:
     )
     model = build_model(ModelConfig(dim=8))
     (layer,) = script.list_transformers(model)
-    assert script.measure_windows(model, source) == [0.0]
+    assert script.measure_theta(model, source) == [0.0]
     with torch.no_grad():
         layer.localiser[2].bias[:] = torch.tensor([0.4, 0.0, 0.0, -0.4])
-    assert script.measure_windows(model, source) == pytest.approx([0.2])
+    assert script.measure_theta(model, source) == pytest.approx([0.2])
 
 
 @pytest.mark.slow

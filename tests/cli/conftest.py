@@ -10,7 +10,7 @@ import PIL.Image
 import pytest
 from torch import Tensor
 
-from ucn.cli import _matcher
+from ucn.cli import _command
 from ucn.config import MatchConfig
 from ucn.types import Flow, Matches
 
@@ -59,7 +59,7 @@ def shift_matchers(monkeypatch: pytest.MonkeyPatch) -> list[ShiftMatcher]:
         loaded.append(ShiftMatcher(config))
         return loaded[-1]
 
-    monkeypatch.setattr(_matcher, "load_matcher", load)
+    monkeypatch.setattr(_command, "load_matcher", load)
     return loaded
 
 

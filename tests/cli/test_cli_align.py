@@ -10,7 +10,7 @@ import PIL.Image
 import pytest
 from typer.testing import CliRunner, Result
 
-from ucn.cli import _matcher
+from ucn.cli import _command
 from ucn.cli.app import app
 from ucn.config import MatchConfig
 from ucn.data.io import read_image
@@ -23,7 +23,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 class TiltMatcher:
-    """Its matches are those of a camera that is tilted a little, which the matrix's last row says."""
+    """Its matches are those of a slightly tilted camera, which changes the last row of the matrix."""
 
     def __init__(self) -> None:
         self.config = MatchConfig()
@@ -93,7 +93,7 @@ class TestShift:
         def fail(*_: object) -> None:
             raise OutputError("cannot write blink.gif: no space left on device")
 
-        monkeypatch.setattr("ucn.viz.overlay.write_blinking", fail)
+        monkeypatch.setattr("ucn.viz.overlay.write_animation", fail)
         (out / "w.png").write_bytes(b"before")
         result = run(*pair, "-o", out / "w.png", "--blink", out / "blink.gif", "--overwrite")
         assert result.exit_code == 1
@@ -121,7 +121,7 @@ class TestShift:
 def test_small_entries_are_printed_with_all_their_digits(
     pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_matcher, "load_matcher", lambda *_: TiltMatcher())
+    monkeypatch.setattr(_command, "load_matcher", lambda *_: TiltMatcher())
     printed = [float(cell) for cell in run(*pair).stdout.splitlines()[2].split()]
     np.testing.assert_allclose(printed, json.loads(run(*pair, "--json").stdout)["H_0to1"][2], rtol=1e-6)
     assert printed[0] == pytest.approx(1.5e-5, rel=0.1)
@@ -129,12 +129,12 @@ def test_small_entries_are_printed_with_all_their_digits(
 
 class TestNoHomography:
     def test_too_few_agree(self, pair: tuple[str, str], out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_matcher, "load_matcher", lambda *_: LostMatcher())
+        monkeypatch.setattr(_command, "load_matcher", lambda *_: LostMatcher())
         options = ("-o", out / "w.png", "--blink", out / "b.gif", "--matrix", out / "h.json")
         result = run(*pair, *options)
         assert result.exit_code == 1
         assert "homography  not found: " in result.stdout
-        assert "agree; at least 15 are needed" in result.stdout
+        assert "inliers; at least 15 are needed" in result.stdout
         assert list(out.iterdir()) == []
         report = json.loads(run(*pair, *options, "--json").stdout)
         assert report["H_0to1"] is None

@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ucn.cli import _matcher
+from ucn.cli import _command
 from ucn.cli._errors import report_errors
-from ucn.cli._stages import Stages
+from ucn.cli._progress import Stages
 from ucn.cli.app import app
 from ucn.weights import WeightsInfo
 
@@ -111,8 +111,8 @@ class TestReportErrors:
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda"])
 def test_unknown_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ValueError, match=r"--device .*(must be cpu, cuda|finds no CUDA)"):
-        _matcher.load_matcher("geometric", device=device)
+    with pytest.raises(ValueError, match=r"device .*(must be cpu, cuda|finds no CUDA)"):
+        _command.load_matcher("geometric", device=device)
 
 
 class TestStages:

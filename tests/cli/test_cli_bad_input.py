@@ -21,7 +21,7 @@ def read_all(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
 
 
-def assert_refused(*arguments: str | Path, says: list[str], out: Path, code: int = 1) -> None:
+def assert_refused(*arguments: str | Path, parts: list[str], out: Path, code: int = 1) -> None:
     before = read_all(out)
     result = runner.invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
@@ -32,7 +32,7 @@ def assert_refused(*arguments: str | Path, says: list[str], out: Path, code: int
         assert result.stderr.startswith("error: ")
         assert result.stderr.count("\n") == 1
     text = " ".join(result.stderr.replace("│", " ").split())  # typer folds usage errors into a box
-    for words in says:
+    for words in parts:
         assert words in text
     assert read_all(out) == before
 
@@ -82,23 +82,30 @@ BAD_IMAGES = [
 
 @pytest.mark.usefixtures("shift_matchers")
 class TestBadFiles:
-    @pytest.mark.parametrize(("make", "says"), BAD_IMAGES)
+    @pytest.mark.parametrize(("make", "parts"), BAD_IMAGES)
     @pytest.mark.parametrize("verb", ["match", "flow"])
     @pytest.mark.parametrize("place", [0, 1])
     def test_bad_image(
-        self, pair: tuple[str, str], out: Path, tmp_path: Path, make: object, says: str, verb: str, place: int
+        self,
+        pair: tuple[str, str],
+        out: Path,
+        tmp_path: Path,
+        make: object,
+        parts: str,
+        verb: str,
+        place: int,
     ) -> None:
         assert callable(make)
         bad = tmp_path / "bad.jpg"
         make(bad)
         images = [*pair]
         images[place] = str(bad)
-        expected = [f"cannot read image {bad}", says]
+        expected = [f"cannot read image {bad}", parts]
         output = ("-o", out / "o.npz", "--draw", out / "o.png")
-        assert_refused(verb, *images, *output, says=expected, out=out)
+        assert_refused(verb, *images, *output, parts=expected, out=out)
 
     @pytest.mark.parametrize(
-        ("text", "says"),
+        ("text", "parts"),
         [
             ("x,y\n1,2\n80,3\n", "p.csv:3: point (80, 3) lies outside the image; the image is 80 × 64"),
             ("1,nan\n", "p.csv:1: expected a finite number, got 'nan'"),
@@ -108,23 +115,27 @@ class TestBadFiles:
             ("1,2,3\n", "p.csv:1: expected 2 columns"),
         ],
     )
-    def test_bad_points(self, pair: tuple[str, str], out: Path, tmp_path: Path, text: str, says: str) -> None:
+    def test_bad_points(
+        self, pair: tuple[str, str], out: Path, tmp_path: Path, text: str, parts: str
+    ) -> None:
         points = tmp_path / "p.csv"
         points.write_text(text)
-        assert_refused("match", *pair, "--points", points, "-o", out / "o.npz", says=[says], out=out)
+        assert_refused("match", *pair, "--points", points, "-o", out / "o.npz", parts=[parts], out=out)
 
     def test_missing_points(self, pair: tuple[str, str], out: Path) -> None:
-        says = ["cannot read points no.csv: no such file"]
-        assert_refused("match", *pair, "--points", "no.csv", "-o", out / "o.npz", says=says, out=out)
+        parts = ["cannot read points no.csv: no such file"]
+        assert_refused("match", *pair, "--points", "no.csv", "-o", out / "o.npz", parts=parts, out=out)
 
     def test_mask_of_another_size(self, pair: tuple[str, str], out: Path, tmp_path: Path) -> None:
         PIL.Image.new("L", (10, 10)).save(tmp_path / "m.png")
-        says = ["must be as large as its image, 80 × 64, got 10 × 10"]
-        assert_refused("match", *pair, "--mask0", tmp_path / "m.png", "-o", out / "o.npz", says=says, out=out)
+        parts = ["must be as large as its image, 80 × 64, got 10 × 10"]
+        assert_refused(
+            "match", *pair, "--mask0", tmp_path / "m.png", "-o", out / "o.npz", parts=parts, out=out
+        )
 
     def test_both_kinds_of_mask(self, pair: tuple[str, str], out: Path) -> None:
         arguments = ("match", *pair, "--mask", "m.png", "--mask1", "m.png", "-o", out / "o.npz")
-        assert_refused(*arguments, says=["not both kinds"], out=out, code=2)
+        assert_refused(*arguments, parts=["not both kinds"], out=out, code=2)
 
 
 OUTPUTS = [
@@ -141,15 +152,15 @@ class TestBadOutputs:
     def test_folder_missing(
         self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str
     ) -> None:
-        says = ["does not exist; create it first"]
-        assert_refused(verb, *pair, option, out / "no" / name, says=says, out=out)
+        parts = ["does not exist; create it first"]
+        assert_refused(verb, *pair, option, out / "no" / name, parts=parts, out=out)
 
     @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
     def test_folder_is_a_file(
         self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str
     ) -> None:
         (out / "file").touch()
-        assert_refused(verb, *pair, option, out / "file" / name, says=["file is not a folder"], out=out)
+        assert_refused(verb, *pair, option, out / "file" / name, parts=["file is not a folder"], out=out)
 
     @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
     def test_folder_not_writable(
@@ -162,22 +173,22 @@ class TestBadOutputs:
         name: str,
     ) -> None:
         monkeypatch.setattr(os, "access", lambda *_: False)  # as root every folder is writable
-        assert_refused(verb, *pair, option, out / name, says=[f"folder {out} is not writable"], out=out)
+        assert_refused(verb, *pair, option, out / name, parts=[f"folder {out} is not writable"], out=out)
 
     @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
     def test_existing_file_is_kept(
         self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str
     ) -> None:
         (out / name).write_bytes(b"mine")
-        assert_refused(verb, *pair, option, out / name, says=["exists already", "--overwrite"], out=out)
+        assert_refused(verb, *pair, option, out / name, parts=["exists already", "--overwrite"], out=out)
 
     def test_one_existing_output_stops_the_other(self, pair: tuple[str, str], out: Path) -> None:
         (out / "o.png").write_bytes(b"mine")
         outputs = ("-o", out / "o.npz", "--draw", out / "o.png")
-        assert_refused("match", *pair, *outputs, says=["o.png exists already"], out=out)
+        assert_refused("match", *pair, *outputs, parts=["o.png exists already"], out=out)
 
     @pytest.mark.parametrize(
-        ("verb", "option", "name", "says"),
+        ("verb", "option", "name", "parts"),
         [
             ("match", "-o", "o.txt", "must end in .npz, .csv, .h5"),
             ("match", "-o", "o", "must end in .npz, .csv, .h5"),
@@ -187,18 +198,20 @@ class TestBadOutputs:
         ],
     )
     def test_unknown_format(
-        self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str, says: str
+        self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str, parts: str
     ) -> None:
-        assert_refused(verb, *pair, option, out / name, says=[says], out=out)
+        assert_refused(verb, *pair, option, out / name, parts=[parts], out=out)
 
     def test_output_is_an_input(self, pair: tuple[str, str], tmp_path: Path) -> None:
-        says = ["it is an input; give another name"]
-        assert_refused("match", *pair, "--draw", pair[0], "--overwrite", says=says, out=tmp_path)
+        parts = ["it is an input; give another name"]
+        assert_refused("match", *pair, "--draw", pair[0], "--overwrite", parts=parts, out=tmp_path)
 
     def test_outputs_are_checked_before_the_work(self, pair: tuple[str, str], out: Path) -> None:
         (out / "o.npz").touch()
-        says = ["o.npz exists already"]
-        assert_refused("match", "no.jpg", pair[1], "--weights", "no", "-o", out / "o.npz", says=says, out=out)
+        parts = ["o.npz exists already"]
+        assert_refused(
+            "match", "no.jpg", pair[1], "--weights", "no", "-o", out / "o.npz", parts=parts, out=out
+        )
 
     def test_disk_full_leaves_nothing(
         self, pair: tuple[str, str], out: Path, monkeypatch: pytest.MonkeyPatch
@@ -208,43 +221,43 @@ class TestBadOutputs:
 
         monkeypatch.setattr(os, "link", fail)
         monkeypatch.setattr(Path, "replace", fail)
-        assert_refused("match", *pair, "-o", out / "o.npz", says=["no space left on device"], out=out)
+        assert_refused("match", *pair, "-o", out / "o.npz", parts=["no space left on device"], out=out)
 
 
 class TestBadValues:
     @pytest.mark.parametrize(
-        ("options", "says"),
+        ("options", "parts"),
         [
-            (["--max-side", "8"], "max_side must be at least 32, 0 or null, got 8"),
-            (["--ratio", "0"], "ratio must be in (0, 1], got 0"),
-            (["--min-score", "2"], "min_score must be in [0, 1], got 2"),
-            (["--max-keypoints", "0"], "max_keypoints must be at least 1"),
-            (["--max-keypoints", "3000000000"], "max_keypoints must be at most 1000000, got 3000000000"),
+            (["--max-side", "8"], "--max-side must be at least 32, 0 or null, got 8"),
+            (["--ratio", "0"], "--ratio must be in (0, 1], got 0"),
+            (["--min-score", "2"], "--min-score must be in [0, 1], got 2"),
+            (["--max-keypoints", "0"], "--max-keypoints must be at least 1"),
+            (["--max-keypoints", "3000000000"], "--max-keypoints must be at most 1000000, got 3000000000"),
             (["--device", "toaster"], "--device must be cpu, cuda, cuda:N or mps, got 'toaster'"),
         ],
     )
     def test_values_out_of_range(
-        self, pair: tuple[str, str], out: Path, options: list[str], says: str
+        self, pair: tuple[str, str], out: Path, options: list[str], parts: str
     ) -> None:
-        assert_refused("match", *pair, *options, "-o", out / "o.npz", says=[says], out=out)
+        assert_refused("match", *pair, *options, "-o", out / "o.npz", parts=[parts], out=out)
 
     @pytest.mark.parametrize("options", [["--max-side", "-1"], ["--keypoints", "edges"], ["--ratio", "half"]])
     def test_wrong_usage(self, pair: tuple[str, str], out: Path, options: list[str]) -> None:
-        assert_refused("match", *pair, *options, "-o", out / "o.npz", says=[options[0]], out=out, code=2)
+        assert_refused("match", *pair, *options, "-o", out / "o.npz", parts=[options[0]], out=out, code=2)
 
 
 class TestBadWeights:
     """With the real matcher."""
 
     def test_unknown_name_lists_the_legal_ones(self, pair: tuple[str, str], out: Path) -> None:
-        says = ["no weights 'nonsense'", "geometric"]
-        assert_refused("match", *pair, "--weights", "nonsense", "-o", out / "o.npz", says=says, out=out)
+        parts = ["no weights 'nonsense'", "geometric"]
+        assert_refused("match", *pair, "--weights", "nonsense", "-o", out / "o.npz", parts=parts, out=out)
 
     def test_file_that_is_no_weights(self, pair: tuple[str, str], out: Path, tmp_path: Path) -> None:
         path = tmp_path / "w.safetensors"
         path.write_bytes(b"nonsense" * 9)
         assert_refused(
-            "match", *pair, "--weights", path, "-o", out / "o.npz", says=["w.safetensors"], out=out
+            "match", *pair, "--weights", path, "-o", out / "o.npz", parts=["w.safetensors"], out=out
         )
 
     def test_wrong_hash(
@@ -255,8 +268,8 @@ class TestBadWeights:
         damaged = tmp_path / "geometric.safetensors"
         damaged.write_bytes(b"damaged")
         monkeypatch.setattr(store, "shipped_path", lambda _: damaged)
-        says = ["weights 'geometric'", "hash", "expected"]
-        assert_refused("match", *pair, "-o", out / "o.npz", says=says, out=out)
+        parts = ["weights 'geometric'", "hash", "expected"]
+        assert_refused("match", *pair, "-o", out / "o.npz", parts=parts, out=out)
 
 
 class TestSmallImages:
@@ -279,7 +292,7 @@ class TestSmallImages:
         images = [*pair]
         images[place] = str(tmp_path / "small.png")
         output = ("-o", out / "o.npz", "--weights", random_weights)
-        assert_refused(verb, *images, *output, says=["32"], out=out)
+        assert_refused(verb, *images, *output, parts=["32"], out=out)
 
 
 class TestApi:
@@ -295,10 +308,10 @@ class TestApi:
         from ucn.matching.matcher import Matcher
 
         matcher = Matcher.from_pretrained(random_weights, device="cpu")
-        for make, says in BAD_IMAGES:
+        for make, parts in BAD_IMAGES:
             bad = tmp_path / f"{make.__name__}.jpg"
             make(bad)
-            with pytest.raises(ValueError, match=says):
+            with pytest.raises(ValueError, match=parts):
                 matcher.match(pair[0], bad)
         with pytest.raises(ValueError, match="32"):
             matcher.match(pair[0], torch.zeros(3, 8, 8))

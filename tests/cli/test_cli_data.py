@@ -6,7 +6,7 @@ import PIL.Image
 import pytest
 from typer.testing import CliRunner
 
-from support.dense_cases import write_flo, write_picture
+from support.dense_cases import write_flat_image, write_flo
 from ucn.cli.app import app
 
 runner = CliRunner()
@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
     root = tmp_path / "flow set"
     for scene in ("Door", "Wall"):
         for frame in ("frame10", "frame11"):
-            write_picture(root / "other-data" / scene / f"{frame}.png", 40, 30)
+            write_flat_image(root / "other-data" / scene / f"{frame}.png", 40, 30)
         write_flo(root / "other-gt-flow" / scene / "flow10.flo", np.full((30, 40, 2), (2, 1)))
     return root
 
@@ -59,21 +59,21 @@ def test_check_exits_1_and_names_what_is_wrong(folder: Path) -> None:
     bad.write_bytes(bad.read_bytes()[:60])
     code, output = run("check", "middlebury-flow", folder)
     assert code == 1
-    assert "frame11.png" in output and "1 fault\n" in output
+    assert "frame11.png" in output and "1 problem\n" in output
     code, output = run("check", "middlebury-flow", folder, "--json")
     report = json.loads(output)
     assert code == 1 and not report["is_good"]
-    assert [Path(fault["file"]).name for fault in report["faults"]] == ["frame11.png"]
+    assert [Path(problem["file"]).name for problem in report["faults"]] == ["frame11.png"]
     assert report["pairs_read"] == 1
 
 
-def test_check_of_many_faults_says_how_many_more(folder: Path) -> None:
+def test_check_of_many_problems_counts_the_rest(folder: Path) -> None:
     for number in range(30):
-        write_picture(folder / "other-data" / f"Extra{number}" / "frame10.png", 4, 3)
+        write_flat_image(folder / "other-data" / f"Extra{number}" / "frame10.png", 4, 3)
         write_flo(folder / "other-gt-flow" / f"Extra{number}" / "flow10.flo", [[[0, 0]] * 4] * 3)
     code, output = run("check", "middlebury-flow", folder)
     assert code == 1
-    assert "… and 10 more faults" in output and "30 faults" in output
+    assert "… and 10 more problems" in output and "30 problems" in output
 
 
 def test_check_of_a_wrong_folder_is_one_line(folder: Path) -> None:
@@ -87,8 +87,8 @@ def test_show(folder: Path, tmp_path: Path) -> None:
     code, output = run("show", "middlebury-flow", folder, "-n", 4, "-o", sheet)
     assert code == 0, output
     assert "1,102 correspondences" in output
-    with PIL.Image.open(sheet) as picture:
-        assert picture.width == 1200 and picture.height > 600
+    with PIL.Image.open(sheet) as image:
+        assert image.width == 1200 and image.height > 600
     code, output = run("show", "middlebury-flow", folder, "-o", sheet)
     assert code == 1 and "exists already" in output
     code, output = run("show", "middlebury-flow", folder, "-o", sheet, "--overwrite", "--json")

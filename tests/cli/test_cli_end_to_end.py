@@ -74,7 +74,7 @@ def test_unusual_but_valid_images(out: Path, tmp_path: Path, random_weights: Pat
 
 
 @pytest.mark.slow
-def test_demo_is_as_good_as_the_readme_says(out: Path) -> None:
+def test_demo_accuracy_matches_the_readme(out: Path) -> None:
     report = json.loads(run_ok("demo", "-o", out / "demo", "--json"))
     assert report["matches"] >= 1500
     assert report["share_within_px"]["3"] >= 0.85

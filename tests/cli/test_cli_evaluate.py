@@ -7,10 +7,9 @@ from typer.testing import CliRunner
 
 from support.evaluation_cases import write_ramp, write_sequence
 from ucn.cli.app import app
-from ucn.evaluate.core.methods import list_methods
 from ucn.evaluate.evaluations import EVALUATIONS
-from ucn.evaluate.motion.methods import list_motion_methods
-from ucn.evaluate.reconstruction.prediction import COLMAP_SIFT
+from ucn.evaluate.reconstruction.predictions import COLMAP_SIFT
+from ucn.paper.registry import METHODS
 from ucn.weights import list_weights
 
 runner = CliRunner()
@@ -30,7 +29,8 @@ def test_shipped_pair_from_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "results"
     code, output = run("motorcycle", "--methods", "daisy,hog,xfeat", "-o", out)
     assert code == 0, output
-    assert "skipped xfeat: XFeat's ONNX file not found" in output
+    assert "skipped xfeat: XFeat's ONNX network not found" in output
+    assert "or give its path as --xfeat" in " ".join(output.split())
     for words in ("daisy", "@10", "median error", "no ratio test", "2,000 points"):
         assert words in output
     assert {path.name for path in out.iterdir()} == {
@@ -75,8 +75,8 @@ def test_json_and_only_cells(tmp_path: Path) -> None:
         (("hpatch",), "no benchmark 'hpatch'; did you mean 'hpatches'?"),
         (("hpatches",), "hpatches needs its data: give the folder with --data DIR"),
         (("motorcycle", "--methods", "shift"), "no method 'shift'; did you mean 'sift'?"),
-        (("motorcycle", "--methods", "trunk"), "no method can be measured: trunk: GoogLeNet"),
-        (("motorcycle", "--methods", ","), "no method can be measured: none was asked for"),
+        (("motorcycle", "--methods", "trunk"), "no method can be evaluated: trunk: GoogLeNet"),
+        (("motorcycle", "--methods", ","), "no method can be evaluated: none was given"),
         (("motorcycle", "--weights-file", "missing.safetensors", "--methods", "hog"), "no weights"),
         (("motorcycle", "--methods", "hog", "--device", "abacus"), "--device must be cpu"),
         (("own", "--data", "nowhere", "--methods", "hog"), "no folder nowhere"),
@@ -85,7 +85,7 @@ def test_json_and_only_cells(tmp_path: Path) -> None:
         (("mini", "--data", "x"), "mini has its data in the package; leave --data out"),
         (("self", "--data", "x"), "self has its data in the package; leave --data out"),
         (("reconstruction", "--data", "x", "--methods", "foo"), "pixel-sift, colmap-sift; or give"),
-        (("kitti-odometry", "--data", "x", "--methods", "sfit"), "of camera motion; did you mean 'sift'?"),
+        (("kitti-odometry", "--data", "x", "--methods", "sfit"), "no method 'sfit'; did you mean 'sift'?"),
         (("pair-score", "--data", "nowhere", "--methods", "geometric"), "no folder nowhere"),
     ],
 )
@@ -100,7 +100,7 @@ def test_unknown_names_list_all_legal_ones(tmp_path: Path) -> None:
     _, output = run("zzz", "-o", tmp_path / "out")
     assert all(name in output for name in EVALUATIONS)
     _, output = run("motorcycle", "--methods", "zzz", "-o", tmp_path / "out")
-    assert all(name in output for name in list_methods())
+    assert all(name in output for name in METHODS.list_names())
 
 
 def test_help_names_every_benchmark_and_method() -> None:
@@ -109,10 +109,10 @@ def test_help_names_every_benchmark_and_method() -> None:
     words = set(re.findall(r"[\w-]+", output))
     assert set(EVALUATIONS) <= words
     weights = {info.name for info in list_weights()}
-    assert {*list_methods(), *list_motion_methods(), COLMAP_SIFT} - weights <= words
+    assert {*METHODS.list_names(), *METHODS.list_names("sparse"), COLMAP_SIFT} - weights <= words
     assert "`ucn weights`" in output
     seed = output[output.index("--seed") :].partition("--refinement")[0]
-    assert "estimators of camera motion" in " ".join(re.findall(r"[\w-]+", seed))
+    assert "estimators of pose" in " ".join(re.findall(r"[\w-]+", seed))
 
 
 def test_own_weights_alone(tmp_path: Path, random_weights: Path) -> None:
@@ -144,16 +144,16 @@ def test_predictions_of_other_weights_are_refused_with_both_keys(tmp_path: Path)
     flat = output.replace("\n", " ")
     assert f"{key_file.parent} holds predictions of another key" in flat
     assert '"ucn": "abab' in flat and '"daisy": {' in flat
-    assert "delete the folder or give another --cache" in flat
+    assert "delete the folder or use another cache folder" in flat
 
 
-def test_an_empty_result_is_said(tmp_path: Path) -> None:
+def test_an_empty_result_is_an_error(tmp_path: Path) -> None:
     folder = write_sequence(tmp_path / "data", "v_one")
     for path in folder.glob("H_1_*"):
         path.write_text("1 0 500\n0 1 0\n0 0 1\n")  # beyond the image
     code, output = run("hpatches", "--data", tmp_path / "data", "--methods", "hog", "-o", tmp_path / "out")
     assert code == 1
-    assert "no correspondences in the 5 pairs asked; nothing to measure" in output
+    assert "no correspondences in the 5 pairs; nothing to evaluate" in output
     assert not (tmp_path / "out" / "hpatches.json").exists()
 
 
@@ -178,7 +178,7 @@ def test_own_pairs_with_a_sheet(tmp_path: Path) -> None:
     assert str(tmp_path / "out" / "own-sheet.jpg") in values["outputs"]
 
 
-def test_no_picture_of_the_data_without_being_asked(tmp_path: Path) -> None:
+def test_no_sheet_without_the_option(tmp_path: Path) -> None:
     write_sequence(tmp_path / "data", "v_one")
     arguments = ("hpatches", "--data", tmp_path / "data", "--methods", "daisy", "--limit", 1)
     assert run(*arguments, "-o", tmp_path / "out")[0] == 0
@@ -199,12 +199,10 @@ def test_a_canvas_cannot_be_changed(tmp_path: Path) -> None:
         *("--max-side", 200, "-o", tmp_path / "out"),
     )
     assert code == 1
-    assert "--max-side: hpatches shows all images on a canvas of one size" in output
+    assert "--max-side must be None: hpatches puts all images on a canvas" in output
 
 
-def test_paths_of_sample_data_are_said_relative_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_sample_data_are_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sequence(tmp_path / "data" / "planes", "v_one")
     monkeypatch.setenv("UCN_DATA", str(tmp_path / "data"))
     code, output = run(
@@ -228,18 +226,19 @@ class TestUpdate:
         code, output = run(*arguments, "--methods", "hog", "--update", "--cache", tmp_path / "new")
         assert code == 0, output
         after = json.loads((tmp_path / "out" / "hpatches.json").read_text())
-        changing = ("seconds",)
+        changing = ("seconds", "command")
         assert {key: value for key, value in after.items() if key not in changing} == {
             key: value for key, value in before.items() if key not in changing
         }
+        first, second = after["command"].splitlines()
+        assert first == before["command"]
+        assert "--methods hog" in second and second.endswith("--update")
         assert not list((tmp_path / "new" / "hpatches").glob("daisy*"))
 
         code, output = run(*arguments, "--methods", "kaze", "--update", "--json")
         assert code == 0, output
         values = json.loads(output)
         assert [method["name"] for method in values["methods"]] == ["daisy", "hog", "kaze"]
-        assert values["command"] == before["command"].replace("daisy,hog", "daisy,hog,kaze")
-        assert "--update" not in values["command"]
         page = (tmp_path / "out" / "hpatches.md").read_text()
         assert all(f"| {name} |" in page for name in ("daisy", "hog", "kaze"))
         assert {Path(path).suffix for path in values["outputs"]} == {
@@ -256,22 +255,22 @@ class TestUpdate:
         assert code == 0, output
         values = json.loads(output)
         assert [method["name"] for method in values["methods"]] == ["daisy", "random"]
-        assert f"--methods daisy,random --weights-file {random_weights} --limit 1" in values["command"]
+        assert f"--methods random --weights-file {random_weights} --limit 1" in values["command"]
 
     def test_nothing_there(self, arguments: tuple[object, ...]) -> None:
         code, output = run(*arguments, "--methods", "daisy", "--update")
         assert code == 1
-        assert "run without --update first" in " ".join(output.split())
+        assert "hpatches.json to update; evaluate all methods first" in " ".join(output.split())
         assert "Traceback" not in output
 
     def test_refusals(self, arguments: tuple[object, ...], tmp_path: Path) -> None:
         assert run(*arguments, "--methods", "daisy,hog")[0] == 0
         before = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("hpatches.*")}
         for options, message in (
-            (("--seed", 3), "seed was 0, and is 3 now"),
-            (("--limit", 2), "pairs was 1, and is 2 now"),
-            (("--refinement",), "what was measured was matches on cell centres, and is matches placed"),
-            (("--sheet", 1), "--sheet draws the answers of all methods"),
+            (("--seed", 3), "seed was 0, now it is 3"),
+            (("--limit", 2), "pairs was 1, now it is 2"),
+            (("--refinement",), "refinements was [false], now it is [true, false]"),
+            (("--sheet", 1), "--sheet draws the predictions of all methods"),
         ):
             code, output = run(*arguments, "--methods", "daisy", "--update", *options)
             assert code == 1
@@ -279,11 +278,11 @@ class TestUpdate:
         assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("hpatches.*")} == before
         (tmp_path / "out" / "hpatches.json").write_text("{")
         code, output = run(*arguments, "--methods", "daisy", "--update")
-        assert (code, "cannot be updated: it is no JSON" in " ".join(output.split())) == (1, True)
+        assert (code, "cannot be updated: it is not JSON" in " ".join(output.split())) == (1, True)
 
     def test_camera_motion(self, tmp_path: Path) -> None:
         code, output = run("kitti-raw", "--data", tmp_path, "--update", "-o", tmp_path / "out")
         assert code == 1
         flat = " ".join(output.split())
-        assert "kitti-raw cannot be measured with --update: its report compares each method" in flat
-        assert "leave --update out and name all methods" in flat
+        assert "kitti-raw cannot be evaluated with --update: its report compares each method" in flat
+        assert "evaluate all methods" in flat

@@ -12,7 +12,7 @@ from support.batch_cases import write_images
 from support.scene_cases import HW, make_scene
 from ucn.cli.app import app
 from ucn.evaluate.reconstruction.metrics import centre_errors
-from ucn.evaluate.reconstruction.prediction import list_scenes
+from ucn.evaluate.reconstruction.predictions import list_scenes
 from ucn.formats.hloc import open_features
 
 
@@ -33,11 +33,11 @@ class TestExtract:
         )
         assert result.exit_code == 0, result.output
         assert "images   3" in result.stdout
-        assert "images a second" in result.stdout
+        assert "images per second" in result.stdout
         with open_features(out / "f.h5") as file:
             assert file.names == ("000.png", "001.png", "below/002.png")
             assert file.read("000.png").descriptors.shape == (30, 128)
-            assert file.meta["settings"]["max_side"] == 1024  # what the weights say
+            assert file.meta["settings"]["max_side"] == 1024  # from the weights
 
     def test_baseline_and_json(self, images: Path, out: Path) -> None:
         (images / "bad.png").write_bytes(b"x")
@@ -77,14 +77,21 @@ class TestExtract:
             (("-o", "f.npz"), "must end in .h5"),
             (("--method", "sfit"), "did you mean 'sift'"),
             (("--method", "sift-flow"), "matches whole images"),
+            (("--method", "xfeat"), "put it in $UCN_DATA/peers/xfeat_vga.onnx (UCN_DATA is not set)"),
             (("--weights", "nonsense"), "nonsense"),
             (("--workers", "2"), "--workers is for --engine ray"),
             (("--method", "sift", "--detector", "own"), "no keypoints of its own"),
         ],
     )
     def test_errors_are_one_line(
-        self, images: Path, out: Path, options: tuple[str, ...], message: str
+        self,
+        images: Path,
+        out: Path,
+        options: tuple[str, ...],
+        message: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.delenv("UCN_DATA", raising=False)
         result = run("extract", images, "-o", out / "f.h5", *options)
         assert result.exit_code == 1
         assert message in result.stderr
@@ -125,10 +132,10 @@ class TestPairs:
 
         arguments = ("pairs", features, "-o", out / "p.txt", "--matches", out / "m.h5")
         with monkeypatch.context() as patch:
-            patch.setattr("ucn.folders.pair_matching.match_pairs", stop)
+            patch.setattr("ucn.folders.pair_matching.match_image_pairs", stop)
             assert run(*arguments).exit_code == 130
         assert [path.name for path in out.iterdir()] == ["f.h5"]
-        assert run(*arguments).exit_code == 0  # nothing is in the way of the same command
+        assert run(*arguments).exit_code == 0  # the same command can be repeated
 
     def test_errors(self, features: Path, out: Path, tmp_path: Path) -> None:
         for arguments, message in [
@@ -201,18 +208,18 @@ class TestReconstruct:
 
     @pytest.mark.parametrize("name", ["model", "."])
     def test_the_model_does_not_lie_among_the_images(self, images: Path, name: str) -> None:
-        """Or the next run would take its picture for a photograph."""
+        """Or the next run would read above.png as a photograph."""
         pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
         result = run("reconstruct", images, "-o", images / name, "--method", "sift")
         assert result.exit_code == 1
         assert "it lies in the folder of images" in result.stderr
         assert not (images / "model").exists()
 
-    def test_no_model_is_said(self, images: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_no_model_is_an_error(self, images: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
         result = run("reconstruct", images, "-o", out / "m", "--method", "sift")
         assert result.exit_code == 1
         assert "no model: no two images share enough verified matches" in result.stderr
-        assert capfd.readouterr().err == ""  # COLMAP, which writes to the terminal itself, said nothing
+        assert capfd.readouterr().err == ""  # COLMAP writes to the terminal itself
         wrong = run("reconstruct", images, "-o", out / "m", "--method", "sift", "--camera-model", "FISH")
         assert "no camera model 'FISH'" in wrong.stderr

@@ -18,10 +18,16 @@ def run(*arguments: object) -> tuple[int, str]:
 def test_table_and_drawing(random_weights: Path, out: Path) -> None:
     code, output = run(random_weights, "--size", "200x100", "--draw", out / "net.png")
     assert code == 0, output
-    for words in ("inception_4a.conv_5x5", "512 × 25 × 50", "spatial transformer", "sees, px", "reach px"):
+    for words in (
+        "inception_4a.conv_5x5",
+        "512 × 25 × 50",
+        "spatial transformer",
+        "receptive field, px",
+        "reach px",
+    ):
         assert words in output
-    with PIL.Image.open(out / "net.png") as picture:
-        assert picture.width > 1000
+    with PIL.Image.open(out / "net.png") as image:
+        assert image.width > 1000
     code, output = run(random_weights, "--draw", out / "net.png")
     assert (code, "exists already" in output) == (1, True)
 

@@ -122,7 +122,7 @@ class TestFlow:
         assert report["mean_confidence"] == 1.0
         assert read_flow(out / "f.npz")[1]["weights"]["name"] == "shift"
 
-    def test_without_an_output_it_says_what_to_give(self, pair: tuple[str, str]) -> None:
+    def test_an_output_is_required(self, pair: tuple[str, str]) -> None:
         result = runner.invoke(app, ["flow", *pair])
         assert result.exit_code == 2
         assert "nothing to write" in result.output
@@ -144,7 +144,7 @@ class TestDemo:
         result = runner.invoke(app, ["demo", "-o", str(out)])
         assert result.exit_code == 1
         assert f"{name} exists already and was kept; use --overwrite" in result.stderr
-        assert not shift_matchers  # said before any work
+        assert not shift_matchers  # before any work
         assert [path.read_bytes() for path in out.iterdir()] == [b"mine"]
         run_ok("demo", "-o", out, "--overwrite")
         assert (out / name).read_bytes() != b"mine"

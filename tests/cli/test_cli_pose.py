@@ -1,4 +1,4 @@
-"""`ucn pose` with a matcher that knows the scene, and with one whose matches tell nothing."""
+"""`ucn pose` with a matcher that knows the scene, and with one whose matches determine no pose."""
 
 import json
 from collections.abc import Callable
@@ -11,11 +11,11 @@ import pytest
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
-from ucn.cli import _matcher
+from ucn.cli import _command
 from ucn.cli.app import app
 from ucn.config import MatchConfig
-from ucn.data.archives import read_npz
 from ucn.data.io import read_image
+from ucn.files import read_npz
 from ucn.types import Matches
 
 K = "60,60,39.5,31.5"
@@ -24,7 +24,7 @@ T = np.array([-4.0, 0.0, 3.0])
 
 
 class SceneMatcher:
-    """Sees points of a scene in images of 80 × 64; of ten matches one is wrong, or as many as asked."""
+    """Matches points of a scene in images of 80 × 64; `wrong` of ten matches are outliers."""
 
     def __init__(self, config: MatchConfig | None, wrong: int = 1, pair_score: float = 0.9) -> None:
         self.config = config or MatchConfig()
@@ -48,7 +48,7 @@ class SceneMatcher:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        _matcher, "load_matcher", lambda weights, config=None, device=None: SceneMatcher(config)
+        _command, "load_matcher", lambda weights, config=None, device=None: SceneMatcher(config)
     )
 
 
@@ -57,7 +57,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 @pytest.mark.usefixtures("scene")
-class TestMotion:
+class TestPose:
     def test_summary(self, pair: tuple[str, str]) -> None:
         result = run(*pair, "--intrinsics", K)
         assert result.exit_code == 0, result.output
@@ -85,7 +85,7 @@ class TestMotion:
         assert report["K0"] == report["K1"] == [[60, 0, 39.5], [0, 60, 31.5], [0, 0, 1]]
         assert report["weights"]["name"] == "scene"
 
-    def test_nothing_speaks_against_it(self, pair: tuple[str, str]) -> None:
+    def test_reliable_pose_has_no_warning(self, pair: tuple[str, str]) -> None:
         assert "warning" not in run(*pair, "--intrinsics", K).output
         assert json.loads(run(*pair, "--intrinsics", K, "--json").stdout)["warning"] is None
 
@@ -148,12 +148,12 @@ class TestMotion:
 @pytest.mark.parametrize(
     ("wrong", "pair_score", "reasons"),
     [
-        (7, 0.9, ["of 200 matches agree"]),
+        (7, 0.9, ["of 200 matches are inliers"]),
         (1, 0.3, ["the pair score is 0.30"]),
-        (7, 0.3, ["of 200 matches agree", "the pair score is 0.30"]),
+        (7, 0.3, ["of 200 matches are inliers", "the pair score is 0.30"]),
     ],
 )
-def test_doubtful_motion(
+def test_unreliable_pose(
     monkeypatch: pytest.MonkeyPatch,
     pair: tuple[str, str],
     out: Path,
@@ -162,7 +162,7 @@ def test_doubtful_motion(
     reasons: list[str],
 ) -> None:
     matcher = SceneMatcher(None, wrong, pair_score)
-    monkeypatch.setattr(_matcher, "load_matcher", lambda weights, config=None, device=None: matcher)
+    monkeypatch.setattr(_command, "load_matcher", lambda weights, config=None, device=None: matcher)
     result = run(*pair, "--intrinsics", K)
     assert result.exit_code == 0
     assert "warning" not in result.stdout
@@ -170,18 +170,18 @@ def test_doubtful_motion(
     report = json.loads(run(*pair, "--intrinsics", K, "--json", "-o", out / "m.json").stdout)
     assert line == f"warning: {report['warning']}"
     assert json.loads((out / "m.json").read_text())["warning"] == report["warning"]
-    said = [reason for reason in ("of 200 matches agree", "the pair score is 0.30") if reason in line]
-    assert said == reasons
+    found = [reason for reason in ("of 200 matches are inliers", "the pair score is 0.30") if reason in line]
+    assert found == reasons
     assert "--draw" in line
 
 
 @pytest.mark.usefixtures("shift_matchers")
-class TestNoMotion:
+class TestNoPose:
     def test_matches_that_a_rotation_explains(self, pair: tuple[str, str], out: Path) -> None:
         options = ("--intrinsics", "5000,5000,39.5,31.5", "-o", out / "m.json", "--draw", out / "m.png")
         result = run(*pair, *options)
         assert result.exit_code == 1
-        assert "motion     not found: a rotation alone explains the matches" in result.stdout
+        assert "pose       not found: a rotation alone explains the matches" in result.stdout
         assert list(out.iterdir()) == []
         report = json.loads(run(*pair, *options, "--json").stdout)
         assert report["R"] is None

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
-from ucn.cli import _matcher
+from ucn.cli import _command
 from ucn.cli.app import app
 from ucn.config import MatchConfig
 from ucn.errors import OutputError
@@ -39,7 +39,7 @@ class NextMatcher:
 
 @pytest.fixture(autouse=True)
 def _matcher_of_shifts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_matcher, "load_matcher", lambda *_: NextMatcher())
+    monkeypatch.setattr(_command, "load_matcher", lambda *_: NextMatcher())
 
 
 @pytest.fixture
@@ -107,13 +107,13 @@ def test_clip_grid_and_limits(tmp_path: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize(("limit", "is_cut"), [("5", True), ("6", False), ("7", False)])
-def test_it_is_said_where_frames_are_left_out(frames: Path, out: Path, limit: str, is_cut: bool) -> None:
+def test_truncated_videos(frames: Path, out: Path, limit: str, is_cut: bool) -> None:
     result = run(frames, "--grid", "30", "--max-frames", limit, "--no-video", "-o", out, "--json")
     assert json.loads(result.stdout)["is_cut"] is is_cut
 
 
 def test_inputs_are_not_replaced(frames: Path, points: Path, out: Path) -> None:
-    (out / "tracks.mp4").write_bytes(b"a clip")
+    (out / "tracks.mp4").write_bytes(b"a video")
     (out / "tracks.csv").write_text("x,y\n1,2\n")
     for arguments in (
         (out / "tracks.mp4", "--points", points),
@@ -122,7 +122,7 @@ def test_inputs_are_not_replaced(frames: Path, points: Path, out: Path) -> None:
         result = run(*arguments, "-o", out, "--overwrite")
         assert result.exit_code == 1
         assert "it is an input; give another name" in result.stderr
-    assert (out / "tracks.mp4").read_bytes() == b"a clip"
+    assert (out / "tracks.mp4").read_bytes() == b"a video"
     assert (out / "tracks.csv").read_text() == "x,y\n1,2\n"
 
 

@@ -116,7 +116,7 @@ def test_from_recipe_to_weights(
     assert report["output"] == str(out / "w.safetensors")
 
 
-def test_people_are_told_how_it_went(recipe: Path, photos: Path, out: Path) -> None:
+def test_text_report(recipe: Path, photos: Path, out: Path) -> None:
     result = run_train(recipe, photos, out / "w.safetensors", "--set", "validate_every=1")
     assert result.exit_code == 0, result.output
     lines = result.stderr.splitlines()
@@ -153,7 +153,7 @@ def test_the_best_network_is_kept_while_training_goes_on(
     assert load_weights(out / "w.safetensors").training["best_step"] == 1
 
 
-def test_an_existing_output_is_kept_unless_told_otherwise(recipe: Path, photos: Path, out: Path) -> None:
+def test_an_existing_output_is_kept_without_overwrite(recipe: Path, photos: Path, out: Path) -> None:
     output = out / "w.safetensors"
     output.write_text("precious")
     assert_refused(run_train(recipe, photos, output), "w.safetensors", "--overwrite")
@@ -181,7 +181,7 @@ def test_the_run_folder_beside_the_weights(recipe: Path, photos: Path, out: Path
     assert (end["event"], end["step"], end["score"]) == ("end", 2, max(line["score"] for line in progress))
 
 
-def test_an_earlier_run_is_kept_unless_told_otherwise(recipe: Path, photos: Path, out: Path) -> None:
+def test_an_earlier_run_is_kept_without_overwrite(recipe: Path, photos: Path, out: Path) -> None:
     output = out / "w.safetensors"
     assert run_train(recipe, photos, output).exit_code == 0
     output.unlink()
@@ -234,7 +234,7 @@ def test_tensorboard_events_are_written(recipe: Path, photos: Path, out: Path) -
     assert result.exit_code == 0, result.output
     (events,) = (out / "w.train" / "tensorboard").iterdir()
     content = events.read_bytes()
-    for tag in (b"loss", b"validation/pck@5", b"rate/head", b"synthetic/0"):
+    for tag in (b"loss", b"validation/pck@5", b"learning rate/head", b"synthetic/0"):
         assert tag in content
 
 
@@ -245,7 +245,7 @@ def test_tensorboard_that_is_not_installed(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     result = run_train(recipe, photos, out / "w.safetensors", "--tensorboard")
-    assert_refused(result, "--tensorboard needs the package tensorboard: pip install 'ucn[train]'")
+    assert_refused(result, "needs the package tensorboard: pip install 'ucn[train]'")
     assert list(out.iterdir()) == []
 
 
@@ -298,9 +298,9 @@ def test_a_run_that_was_ended_goes_on_as_if_nothing_had_happened(
         assert process.returncode == 128 + number
         (stop,) = [line for line in read_log(output) if line["event"] == "stop"]
         assert stop["signal"] == number.name
-        said = errors.splitlines()[-1]
-        assert said.startswith(f"stopped by {number.name} at step {stop['step']} of 100000, kept in ")
-        assert said.endswith("w.train; the same command with --resume goes on")
+        message = errors.splitlines()[-1]
+        assert message.startswith(f"stopped by {number.name} at step {stop['step']} of 100000, saved in ")
+        assert message.endswith("w.train; continue with --resume")
     left = load_run(output.with_suffix(".train"), read_recipe(recipe, ENDLESS), ["synthetic"])
     assert left is not None
     steps = left.step + 3
@@ -340,8 +340,8 @@ def test_a_signal_that_the_readers_get_too_costs_no_step(
     finally:
         process.kill()
     assert process.returncode == 128 + number, errors
-    (said,) = errors.splitlines()
-    step = int(said.split(" at step ")[1].split(" of ")[0])
+    (message,) = errors.splitlines()
+    step = int(message.split(" at step ")[1].split(" of ")[0])
     config = read_recipe(recipe, (*ENDLESS, readers[-1]), readers[1:2])
     left = load_run(output.with_suffix(".train"), config, ["kitti-flow"])
     assert left is not None and left.step == step
@@ -390,26 +390,26 @@ def test_a_data_set_that_its_check_refuses(recipe: Path, kitti: Path, out: Path)
     broken.write_bytes(broken.read_bytes()[:100])
     options = take_set(kitti)
     refused = run_train(recipe, None, out / "w.safetensors", *options)
-    assert_refused(refused, "kitti-flow in ", "has 1 faults", "000001_11.png", "data check", "--skip-bad")
+    assert_refused(refused, "kitti-flow in ", "has 1 problems", "000001_11.png", "data check", "--skip-bad")
     assert list(out.iterdir()) == []
 
     done = run_train(recipe, None, out / "w.safetensors", *options, "--skip-bad")
     assert done.exit_code == 0, done.output
     lines = done.stderr.splitlines()
     assert lines[0].startswith("skipped: ") and "000001_11.png" in lines[0]
-    assert lines[1] == "kitti-flow: left out 1 pairs for 1 faults"
+    assert lines[1] == "kitti-flow: left out 1 pairs for 1 problems"
 
-    said = run_train(recipe, None, out / "again.safetensors", *options, "--skip-bad", "--json")
-    (skipped,) = json.loads(said.stdout)["skipped"]
+    message = run_train(recipe, None, out / "again.safetensors", *options, "--skip-bad", "--json")
+    (skipped,) = json.loads(message.stdout)["skipped"]
     assert (skipped["source"], skipped["pairs"]) == ("kitti-flow", 1)
-    (fault,) = skipped["faults"]
-    assert fault["file"] == str(broken) and fault["line"] is None and fault["message"]
-    assert said.stderr == ""
+    (problem,) = skipped["faults"]
+    assert problem["file"] == str(broken) and problem["line"] is None and problem["message"]
+    assert message.stderr == ""
 
 
 def test_wrong_data_is_refused_before_training(recipe: Path, photos: Path, kitti: Path, out: Path) -> None:
     output = out / "w.safetensors"
-    assert_refused(run_train(recipe, None, output), "nothing to train on", "--images DIR", "--data NAME=DIR")
+    assert_refused(run_train(recipe, None, output), "nothing to train on", "(images)", "(sources)")
     assert_refused(run_train(recipe, None, output, "--data", "kitti-flow"), "data must be NAME=DIR")
     assert_refused(
         run_train(recipe, None, output, "--data", f"kiti-flow={kitti}"), "did you mean 'kitti-flow'"
@@ -418,6 +418,6 @@ def test_wrong_data_is_refused_before_training(recipe: Path, photos: Path, kitti
     assert_refused(
         run_train(recipe, None, output, "--set", "sources=[{name: kitti-flow}]"),
         "has no folder",
-        "--data kitti-flow=DIR",
+        "data kitti-flow=DIR",
     )
     assert list(out.iterdir()) == []

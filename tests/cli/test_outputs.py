@@ -1,11 +1,10 @@
-"""Several outputs of one verb are all there at its end, or none is touched."""
+"""All outputs of a command are written, or none is changed."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from ucn.cli._outputs import check_names, write_result, write_together
+from ucn.cli._outputs import Output, check_files, write_files, write_together
 from ucn.errors import OutputError
 
 
@@ -54,7 +53,7 @@ def test_errors_name_the_output_and_not_where_it_was_written_first(tmp_path: Pat
     assert str(caught.value) == f"cannot write {tmp_path / 'a'}: disk full"
 
 
-def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with (
         pytest.raises(OutputError, match=r"cannot write .*no/a: no such file"),
         write_together([tmp_path / "no" / "a"], overwrite=False),
@@ -62,33 +61,34 @@ def test_a_missing_folder_is_said(tmp_path: Path) -> None:
         pytest.fail("there is no place to write to")
 
 
-def test_a_result_and_its_picture(tmp_path: Path) -> None:
-    def paint() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-        if is_broken:
-            raise ValueError("no picture")
-        return np.zeros((4, 6, 3), np.uint8)
+def test_only_requested_files_are_written(tmp_path: Path) -> None:
+    def write(path: Path) -> object:
+        return path.write_text("result")
 
-    def write(place: Path) -> object:
-        return place.write_text("result")
+    def fail(path: Path) -> object:
+        raise ValueError("no image")
 
-    is_broken = True
     output, draw = tmp_path / "r.csv", tmp_path / "r.png"
-    with pytest.raises(ValueError, match="no picture"):
-        write_result(output, write, draw, paint, overwrite=False)
+    with pytest.raises(ValueError, match="no image"):
+        write_files({output: write, draw: fail}, overwrite=False)
     assert list(tmp_path.iterdir()) == []
-    is_broken = False
-    write_result(None, write, None, paint, overwrite=False)
-    assert list(tmp_path.iterdir()) == []
-    write_result(output, write, draw, paint, overwrite=False)
+    assert write_files({None: fail}, overwrite=False) == []
+    assert write_files({output: write, None: fail, draw: write}, overwrite=False) == [output, draw]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.csv", "r.png"]
     with pytest.raises(OutputError, match=r"r\.png exists already"):
-        write_result(None, write, draw, paint, overwrite=False)
+        write_files({draw: write}, overwrite=False)
 
 
-def test_suffixes_of_a_result_and_its_picture() -> None:
-    check_names(Path("a.csv"), (".csv", ".npz"), "matches", Path("a.png"))
-    check_names(None, (".csv",), "matches", None)
+def test_suffixes_are_checked(tmp_path: Path) -> None:
+    def check(output: str | None, draw: str | None) -> None:
+        paths = [None if name is None else tmp_path / name for name in (output, draw)]
+        check_files([Output(paths[0], "matches", (".csv", ".npz")), Output(paths[1])], (), overwrite=False)
+
+    check("a.csv", "a.png")
+    check(None, None)
     with pytest.raises(OutputError, match=r"matches .*must end in \.csv"):
-        check_names(Path("a.txt"), (".csv", ".npz"), "matches", None)
-    with pytest.raises(OutputError, match=r"picture b\.txt: its name must end in"):
-        check_names(None, (".csv",), "matches", Path("b.txt"))
+        check("a.txt", None)
+    with pytest.raises(OutputError, match=r"image .*b\.txt: its name must end in"):
+        check(None, "b.txt")
+    with pytest.raises(OutputError, match="two outputs have the same name"):
+        check_files([Output(tmp_path / "a.png"), Output(tmp_path / "a.png")], (), overwrite=False)

@@ -1,4 +1,4 @@
-"""An engine with the shipped weights and an application round it, shared by the tests of this folder."""
+"""A service with the shipped weights and its application, shared by the tests of this folder."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.testclient import TestClient
 
-    from ucn.serve.service import Engine
+    from ucn.serve.service import MatchService
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
-    """One engine for all tests, so that weights are loaded and samples encoded once."""
+def service() -> Iterator[MatchService]:
+    """One service for all tests, so that weights are loaded and samples encoded once."""
     pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
     from ucn.serve.limits import Limits
-    from ucn.serve.service import Engine
+    from ucn.serve.service import MatchService
 
-    engine = Engine(Limits(), device="cpu")
-    yield engine
-    engine.close()
+    service = MatchService(Limits(), device="cpu")
+    yield service
+    service.close()
 
 
 @pytest.fixture(scope="session")
-def app(engine: Engine) -> FastAPI:
-    """The application with default limits; never started, so that the engine outlives single clients."""
+def app(service: MatchService) -> FastAPI:
+    """The application with default limits; never started, so that the service outlives single clients."""
     from ucn.serve.app import create_app
 
-    return create_app(engine)
+    return create_app(service)
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def client(app: FastAPI) -> TestClient:
 
 
 @pytest.fixture(scope="session")
-def url(engine: Engine) -> Iterator[str]:
+def url(service: MatchService) -> Iterator[str]:
     """A server in a thread of this process."""
     import uvicorn
 
     from ucn.serve.app import create_app
 
-    config = uvicorn.Config(create_app(engine), log_level="warning", ws="none")
+    config = uvicorn.Config(create_app(service), log_level="warning", ws="none")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

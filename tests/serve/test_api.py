@@ -16,7 +16,7 @@ from support.serve_cases import MOTORCYCLE, make_image
 from ucn.data.example import disparity_errors, example_pair
 from ucn.serve.app import create_app
 from ucn.serve.limits import Limits
-from ucn.serve.service import Engine
+from ucn.serve.service import MatchService
 from ucn.weights import list_weights
 
 JPEG = {"Content-Type": "image/jpeg"}
@@ -43,7 +43,7 @@ def test_status(client: TestClient) -> None:
     assert status["max_upload_bytes"] == Limits.max_upload_bytes
 
 
-def test_upload_match_forget(client: TestClient, engine: Engine) -> None:
+def test_upload_match_forget(client: TestClient, service: MatchService) -> None:
     session = _open(client)
     first = _send(client, session, make_image(80, 64, 0))
     second = _send(client, session, make_image(72, 60, 1, "JPEG"), "application/octet-stream")
@@ -60,12 +60,12 @@ def test_upload_match_forget(client: TestClient, engine: Engine) -> None:
         assert -0.5 <= row["x1"] <= 71.5
         assert -0.5 <= row["y1"] <= 59.5
         assert 0 <= row["score"] <= 1
-    before = engine.held_bytes
+    before = service.memory_bytes
     assert client.delete(f"/api/sessions/{session}").status_code == 204
-    assert engine.held_bytes < before
+    assert service.memory_bytes < before
     gone = client.post("/api/match", json=question)
     assert gone.status_code == 404
-    assert "forgotten; send it again" in gone.json()["detail"]
+    assert "expired; upload it again" in gone.json()["detail"]
     assert client.get(f"/api/images/{first['image']}").status_code == 404
     assert client.delete(f"/api/sessions/{session}").status_code == 404
 
@@ -75,7 +75,7 @@ def test_motorcycle_points_are_found_with_similarities(client: TestClient) -> No
     answer = client.post("/api/match", json={**MOTORCYCLE, "points": points, "similarities_of": 1}).json()
     found = np.asarray([[row["x1"], row["y1"]] for row in answer["matches"]], np.float32)
     errors = disparity_errors(np.asarray(points, np.float32), found, example_pair().disparity)
-    assert np.isfinite(errors).all() and np.median(errors) <= 1  # how many are right hangs on the weights
+    assert np.isfinite(errors).all() and np.median(errors) <= 1  # the share depends on the weights
     assert all(row[name] == round(row[name], 3) for row in answer["matches"] for name in ("x1", "y1"))
     assert all(row["score"] == round(row["score"], 4) for row in answer["matches"])
     assert answer["pair_score"] > 0.5
@@ -102,7 +102,7 @@ def test_a_click_is_answered_quickly(client: TestClient) -> None:
 
 def test_without_points_mutual_matches_come_best_first_also_as_table(client: TestClient) -> None:
     session = _open(client)
-    names = [_send(client, session, make_image(160, 120, 3))["image"] for _ in range(2)]  # the same picture
+    names = [_send(client, session, make_image(160, 120, 3))["image"] for _ in range(2)]  # the same image
     question = {"image0": names[0], "image1": names[1]}
     rows = client.post("/api/match", json=question).json()["matches"]
     assert len(rows) > 20
@@ -182,8 +182,8 @@ def test_bodies_that_are_no_question(client: TestClient, body: bytes) -> None:
         (make_image(2000, 600), "image/png", 422, "the limit is 1,000,000 pixels"),
     ],
 )
-def test_wrong_uploads(engine: Engine, content: bytes, kind: str, status: int, words: str) -> None:
-    small = Engine(Limits(max_pixels=1_000_000))
+def test_wrong_uploads(service: MatchService, content: bytes, kind: str, status: int, words: str) -> None:
+    small = MatchService(Limits(max_pixels=1_000_000))
     client = TestClient(create_app(small, Limits(max_pixels=1_000_000)), base_url="http://localhost")
     session = _open(client)
     answer = client.post(f"/api/sessions/{session}/images", content=content, headers={"Content-Type": kind})
@@ -198,14 +198,14 @@ def test_upload_without_a_session(client: TestClient) -> None:
     assert "open a new one" in answer.json()["detail"]
 
 
-def test_uploads_under_way_are_few(engine: Engine) -> None:
-    app = create_app(engine, Limits(max_receiving=1))
+def test_uploads_under_way_are_few(service: MatchService) -> None:
+    app = create_app(service, Limits(max_receiving=1))
     client = TestClient(app, base_url="http://localhost")
     path = f"/api/sessions/{_open(client)}/images"
-    with app.state.desk.receive():
+    with app.state.server.receive():
         answer = client.post(path, content=make_image(), headers=JPEG)
         assert answer.status_code == 429
-        assert "1 images are being sent already" in answer.json()["detail"]
+        assert "1 uploads are in progress" in answer.json()["detail"]
     assert client.post(path, content=make_image(), headers=JPEG).status_code == 201
     assert (
         client.post(path, content=b"no image", headers=JPEG).status_code == 422
@@ -213,8 +213,8 @@ def test_uploads_under_way_are_few(engine: Engine) -> None:
     assert client.post(path, content=make_image(), headers=JPEG).status_code == 201
 
 
-def test_too_many_sessions_are_told_when_to_come_back(engine: Engine) -> None:
-    client = TestClient(create_app(engine, Limits(max_sessions=1)), base_url="http://localhost")
+def test_too_many_sessions_get_retry_after(service: MatchService) -> None:
+    client = TestClient(create_app(service, Limits(max_sessions=1)), base_url="http://localhost")
     _open(client)
     answer = client.post("/api/sessions")
     assert answer.status_code == 429
@@ -259,17 +259,17 @@ def test_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     assert "cdn" not in client.get("/docs").text
 
 
-def test_what_idle_visitors_sent_is_forgotten_without_a_request() -> None:
-    engine = Engine(Limits())
-    app = create_app(engine, Limits(idle_seconds=0.2))
+def test_idle_sessions_expire_without_a_request() -> None:
+    service = MatchService(Limits())
+    app = create_app(service, Limits(idle_seconds=0.2))
     with TestClient(app, base_url="http://localhost") as client:
         session = _open_quickly(client)
         client.post(f"/api/sessions/{session}/images", content=make_image(), headers=JPEG)
-        assert app.state.desk.uploads.held_bytes > 0
+        assert app.state.server.uploads.memory_bytes > 0
         deadline = time.monotonic() + 60
-        while app.state.desk.uploads.held_bytes and time.monotonic() < deadline:
+        while app.state.server.uploads.memory_bytes and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert app.state.desk.uploads.held_bytes == 0
+        assert app.state.server.uploads.memory_bytes == 0
 
 
 def _open_quickly(client: TestClient) -> str:

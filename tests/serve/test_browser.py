@@ -34,7 +34,7 @@ from ucn.data.example import disparity_errors, example_pair
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ViewportSize
 
-    from ucn.serve.service import Engine
+    from ucn.serve.service import MatchService
 
 pytestmark = pytest.mark.slow
 
@@ -134,8 +134,8 @@ def test_mutual_matches_are_lines_and_can_be_taken_away(browser: Browser, url: s
         download.value.save_as(tmp_path / "matches.csv")
         lines = (tmp_path / "matches.csv").read_text().splitlines()
         assert lines[0] == "x0,y0,x1,y1,score,is_mutual"
-        told = int(re.sub(r"\D", "", page.locator("#download-label").inner_text()))
-        assert len(lines) == told + 1 > 500
+        count = int(re.sub(r"\D", "", page.locator("#download-label").inner_text()))
+        assert len(lines) == count + 1 > 500
 
 
 def test_points_are_downloaded_as_csv_and_json(browser: Browser, url: str, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_file_that_misses_the_images_does_not_replace_the_page(browser: Browse
 
 
 def test_images_are_forgotten_when_the_page_is_left(
-    browser: Browser, url: str, engine: Engine, tmp_path: Path
+    browser: Browser, url: str, service: MatchService, tmp_path: Path
 ) -> None:
     from playwright.sync_api import expect
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from ucn.serve.app import create_app
 from ucn.serve.limits import Limits
-from ucn.serve.service import Engine
+from ucn.serve.service import MatchService
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "localhost:8000", "[::1]:8000", "10.0.0.7"])
@@ -31,8 +31,8 @@ def test_other_names_are_refused(client: TestClient, host: str, path: str) -> No
     assert "<" not in answer.text
 
 
-def test_allowed_names(engine: Engine) -> None:
-    client = TestClient(create_app(engine, allowed_hosts=["Match.example"]))
+def test_allowed_names(service: MatchService) -> None:
+    client = TestClient(create_app(service, allowed_hosts=["Match.example"]))
     assert client.get("/", headers={"Host": "match.example:80"}).status_code == 200
     assert client.get("/", headers={"Host": "testserver"}).status_code == 421
 
@@ -84,14 +84,14 @@ def test_long_bodies_are_refused_with_and_without_a_stated_length(app: FastAPI, 
     for body in (send(), iter([send()[:200_000], send()[200_000:]])):
         answer = client.post("/api/match", content=body)
         assert answer.status_code == 413
-        assert "at most 256 KiB are taken" in answer.json()["detail"]
+        assert "the limit is 256 KiB" in answer.json()["detail"]
     answer = client.post("/api/match", content=b"{}", headers={"Content-Length": "9" * 5000})
     assert answer.status_code == 413
 
 
-def test_uploads_may_be_longer_than_questions(engine: Engine) -> None:
+def test_uploads_may_be_longer_than_questions(service: MatchService) -> None:
     client = TestClient(
-        create_app(engine, Limits(max_upload_bytes=2**20)),
+        create_app(service, Limits(max_upload_bytes=2**20)),
         base_url="http://localhost",
         raise_server_exceptions=True,
     )
@@ -101,4 +101,4 @@ def test_uploads_may_be_longer_than_questions(engine: Engine) -> None:
     assert client.post(path, content=bytes(500_000), headers=kind).status_code == 422  # read, and no image
     answer = client.post(path, content=iter([bytes(600_000)] * 2), headers=kind)
     assert answer.status_code == 413
-    assert "at most 1 MiB are taken" in answer.json()["detail"]
+    assert "the limit is 1 MiB" in answer.json()["detail"]

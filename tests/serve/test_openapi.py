@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from support.serve_cases import make_image
 from ucn.serve.app import create_app
 from ucn.serve.limits import Limits
-from ucn.serve.service import Engine
+from ucn.serve.service import MatchService
 
 OPERATIONS = [
     ("get", "/api/status"),
@@ -34,9 +34,9 @@ _FEW = settings(
 
 
 @pytest.fixture(scope="module")
-def visited(engine: Engine) -> FastAPI:
-    """An application with room for more visitors than made-up requests are."""
-    return create_app(engine, Limits(max_sessions=10_000), allowed_hosts=["testserver"])
+def visited(service: MatchService) -> FastAPI:
+    """An application with a limit of sessions above the number of generated requests."""
+    return create_app(service, Limits(max_sessions=10_000), allowed_hosts=["testserver"])
 
 
 @pytest.fixture(scope="module")

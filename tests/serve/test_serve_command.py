@@ -82,7 +82,7 @@ def test_port_in_use() -> None:
         (["--weights", "nonsense"], "nonsense"),
         (["--memory", "1"], "memory_bytes must be at least 16 MiB"),
         (["--idle", "0"], "idle_seconds must be above 0"),
-        (["--max-sessions", "0"], "max_sessions must be at least 1"),
+        (["--max-sessions", "0"], "--max-sessions must be at least 1"),
         (["--device", "abacus"], "--device must be cpu, cuda"),
     ],
 )
@@ -111,7 +111,7 @@ def test_limits_are_finite(option: str, value: str) -> None:
     assert f"{option} must be a finite number, got {value}" in result.stderr
 
 
-def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = runner.invoke(app, ["serve"])
     assert result.exit_code == 1
@@ -139,7 +139,7 @@ def test_own_weights_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     path = tmp_path / "mine.safetensors"
     save_weights(path, build_model(ModelConfig(), torch.Generator().manual_seed(0)))
-    engine, default = serve._build_engine(Limits(), str(path), "cpu")
+    service, default = serve._build_service(Limits(), str(path), "cpu")
     assert default == "mine"
-    assert engine.list_weights()[-1].name == "mine"
-    engine.close()
+    assert service.list_weights()[-1].name == "mine"
+    service.close()

@@ -1,4 +1,4 @@
-"""Images are encoded once, answers are those of `Matcher`, and memory and waiting are bounded."""
+"""Images are encoded once, results equal those of `Matcher`, and memory and waiting are bounded."""
 
 import shutil
 import time
@@ -20,11 +20,11 @@ from ucn.data.io import MAX_PIXELS
 from ucn.errors import PointsError, WeightsError
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
+from ucn.serve.images import StoredImage, decode_upload
 from ucn.serve.limits import Limits
-from ucn.serve.pictures import HeldImage, hold_image
 from ucn.serve.samples import PAIRS, Samples
-from ucn.serve.service import Engine
-from ucn.serve.uploads import FullError, UnknownError
+from ucn.serve.service import MatchService
+from ucn.serve.uploads import CapacityError, NotFoundError
 from ucn.types import FeatureMap, Features
 from ucn.weights import list_weights, save_weights
 
@@ -37,23 +37,25 @@ def own_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own(own_weights: Path) -> Iterator[Engine]:
-    """An engine with untrained weights, called mine, and room for features of 8 MiB."""
-    engine = Engine(Limits(memory_bytes=16 * 2**20, max_waiting=2), own_weights=own_weights, device="cpu")
-    yield engine
-    engine.close()
+def own(own_weights: Path) -> Iterator[MatchService]:
+    """A service with untrained weights, called mine, and memory for features of 8 MiB."""
+    service = MatchService(
+        Limits(memory_bytes=16 * 2**20, max_waiting=2), own_weights=own_weights, device="cpu"
+    )
+    yield service
+    service.close()
 
 
-def _hold(seed: int, width: int = 64, height: int = 48) -> HeldImage:
-    return hold_image(f"image-{seed}", make_image(width, height, seed), MAX_PIXELS)
+def _hold(seed: int, width: int = 64, height: int = 48) -> StoredImage:
+    return decode_upload(f"image-{seed}", make_image(width, height, seed), MAX_PIXELS)
 
 
-def test_answers_are_those_of_the_matcher(own: Engine, own_weights: Path) -> None:
+def test_answers_are_those_of_the_matcher(own: MatchService, own_weights: Path) -> None:
     first, second, points = _hold(0), _hold(1), [(10.0, 12.5), (40.25, 30.0)]
     matcher = Matcher.from_pretrained(own_weights, device="cpu")
     expected = matcher.match(first.read(), second.read(), points=points)
     for _ in range(2):  # made, then remembered
-        found = own.look_up(first, second, "mine", points)
+        found = own.match_points(first, second, "mine", points)
         np.testing.assert_allclose(found.points1, expected.points1, atol=1e-4)
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
         assert found.pair_score == pytest.approx(expected.pair_score)
@@ -63,16 +65,16 @@ def test_answers_are_those_of_the_matcher(own: Engine, own_weights: Path) -> Non
     assert own.match(first, second, "mine") is mutual
 
 
-def test_similarities_are_cosines_and_peak_at_the_match(own: Engine) -> None:
+def test_similarities_are_cosines_and_peak_at_the_match(own: MatchService) -> None:
     image = _hold(0)
-    found = own.compare(image, image, "mine", (22.0, 18.0))
+    found = own.compute_similarity(image, image, "mine", (22.0, 18.0))
     row, column = np.unravel_index(found.similarities.argmax(), found.similarities.shape)
     x, y = (found.first_cell[i] + found.cell_step[i] * (column, row)[i] for i in range(2))
     assert (x, y) == (22.0, 18.0)
     assert found.similarities.max() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_each_image_is_encoded_once(own: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_image_is_encoded_once(own: MatchService, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"extract": 0, "pair_context": 0}
     for name in counts:
         original = getattr(Matcher, name)
@@ -83,22 +85,22 @@ def test_each_image_is_encoded_once(own: Engine, monkeypatch: pytest.MonkeyPatch
 
         monkeypatch.setattr(Matcher, name, count)
     first, second = _hold(0), _hold(1)
-    threads = [Thread(target=own.look_up, args=(first, second, "mine", [(5.0, 5.0)])) for _ in range(2)]
+    threads = [Thread(target=own.match_points, args=(first, second, "mine", [(5.0, 5.0)])) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    own.compare(first, second, "mine", (9.0, 9.0))
+    own.compute_similarity(first, second, "mine", (9.0, 9.0))
     own.match(first, second, "mine")
     assert counts == {"extract": 2, "pair_context": 1}
-    own.look_up(second, first, "mine", [(5.0, 5.0)])
+    own.match_points(second, first, "mine", [(5.0, 5.0)])
     assert counts == {"extract": 2, "pair_context": 2}
     own.forget(first.name)
-    own.look_up(first, second, "mine", [(5.0, 5.0)])
+    own.match_points(first, second, "mine", [(5.0, 5.0)])
     assert counts == {"extract": 3, "pair_context": 3}
 
 
-def test_features_beyond_the_budget_make_room(own: Engine) -> None:
+def test_features_beyond_the_budget_make_room(own: MatchService) -> None:
     empty = torch.zeros(0, 2)
     features = Features(
         FeatureMap(torch.zeros(1, 96, 96, 96), 4, 2.0, (384, 384)), (384, 384), empty
@@ -107,28 +109,28 @@ def test_features_beyond_the_budget_make_room(own: Engine) -> None:
     images = [_hold(seed) for seed in range(4)]
     for image in images:
         own._encode(matcher, image, "mine")
-        assert own.held_bytes <= 8 * 2**20  # half of the memory
-    assert own.held_bytes > 6 * 2**20
+        assert own.memory_bytes <= 8 * 2**20  # half of the memory
+    assert own.memory_bytes > 6 * 2**20
     for image in images:
         own.forget(image.name)
-    assert own.held_bytes == 0
+    assert own.memory_bytes == 0
 
 
-def test_too_many_questions(own: Engine) -> None:
+def test_too_many_requests(own: MatchService) -> None:
     is_free, started = Event(), Event()
 
     def occupy() -> None:
         started.set()
         is_free.wait(60)
 
-    threads = [Thread(target=own._run, args=(own._slow, occupy)) for _ in range(2)]
+    threads = [Thread(target=own._run, args=(own._encoding, occupy)) for _ in range(2)]
     for thread in threads:
         thread.start()
     assert started.wait(60)
     deadline = time.monotonic() + 60
     while own._waiting._value and time.monotonic() < deadline:
         time.sleep(0.01)
-    with pytest.raises(FullError, match="2 questions wait already"):
+    with pytest.raises(CapacityError, match="2 requests wait already"):
         own.match(_hold(0), _hold(1), "mine")
     is_free.set()
     for thread in threads:
@@ -136,7 +138,7 @@ def test_too_many_questions(own: Engine) -> None:
     own.match(_hold(0), _hold(1), "mine")
 
 
-def test_weights_of_the_user_are_offered_beside_the_shipped_ones(own: Engine) -> None:
+def test_weights_of_the_user_are_offered_beside_the_shipped_ones(own: MatchService) -> None:
     infos = own.list_weights()
     assert [info.name for info in infos] == [*(info.name for info in list_weights()), "mine"]
     assert infos[-1].description == "Weights of your own."
@@ -144,28 +146,28 @@ def test_weights_of_the_user_are_offered_beside_the_shipped_ones(own: Engine) ->
 
 def test_own_weights_do_not_hide_shipped_ones_of_their_name(own_weights: Path, tmp_path: Path) -> None:
     shutil.copy(own_weights, tmp_path / "geometric.safetensors")
-    engine = Engine(Limits(), own_weights=tmp_path / "geometric.safetensors", device="cpu")
-    assert engine.default_weights == "geometric (own)"
-    shipped, *_, own = engine.list_weights()
+    service = MatchService(Limits(), own_weights=tmp_path / "geometric.safetensors", device="cpu")
+    assert service.default_weights == "geometric (own)"
+    shipped, *_, own = service.list_weights()
     assert (shipped.name, own.name) == ("geometric", "geometric (own)")
     assert shipped.sha256 != own.sha256
-    engine.close()
+    service.close()
 
 
-def test_errors(own: Engine) -> None:
+def test_errors(own: MatchService) -> None:
     image = _hold(0)
-    with pytest.raises(UnknownError, match="no such weights; there are geometric"):
+    with pytest.raises(NotFoundError, match="no such weights; there are geometric"):
         own.match(image, image, "nonsense")
     with pytest.raises(PointsError, match=r"point \(64, 3\) lies outside the image"):
-        own.look_up(image, image, "mine", [(64.0, 3.0)])
-    missing = Engine(Limits(), own_weights=Path("missing.safetensors"))
+        own.match_points(image, image, "mine", [(64.0, 3.0)])
+    missing = MatchService(Limits(), own_weights=Path("missing.safetensors"))
     with pytest.raises(WeightsError, match="missing"):
         missing.list_weights()
     missing.close()
 
 
-def test_no_points_is_a_question_about_the_pair(own: Engine) -> None:
-    found = own.look_up(_hold(0), _hold(1), "mine", [])
+def test_no_points_give_the_pair_score(own: MatchService) -> None:
+    found = own.match_points(_hold(0), _hold(1), "mine", [])
     assert len(found) == 0
     assert 0 <= found.pair_score <= 1
 

@@ -1,12 +1,12 @@
-"""Sessions and images: limits, expiry, and that what is forgotten is told to others."""
+"""Sessions and images: limits, expiry, and the callback for deleted images."""
 
 import threading
 
 import pytest
 
+from ucn.serve.images import StoredImage
 from ucn.serve.limits import Limits
-from ucn.serve.pictures import HeldImage
-from ucn.serve.uploads import FullError, UnknownError, Uploads
+from ucn.serve.uploads import CapacityError, NotFoundError, Uploads
 
 
 class Clock:
@@ -17,8 +17,8 @@ class Clock:
         return self.now
 
 
-def _image(name: str, size: int = 10) -> HeldImage:
-    return HeldImage(name, b"x" * size, (32, 32), b"", 10**6)
+def _image(name: str, size: int = 10) -> StoredImage:
+    return StoredImage(name, b"x" * size, (32, 32), b"", 10**6)
 
 
 def test_image_is_found_until_its_session_was_idle_for_too_long() -> None:
@@ -31,12 +31,12 @@ def test_image_is_found_until_its_session_was_idle_for_too_long() -> None:
     clock.now = 118.0
     assert uploads.find("a").name == "a"
     clock.now = 178.0
-    with pytest.raises(UnknownError, match="forgotten; send it again"):
+    with pytest.raises(NotFoundError, match="expired; upload it again"):
         uploads.find("a")
-    with pytest.raises(UnknownError, match="no such session"):
+    with pytest.raises(NotFoundError, match="no such session"):
         uploads.add(session, _image("b"))
     assert forgotten == ["a"]
-    assert uploads.held_bytes == 0
+    assert uploads.memory_bytes == 0
 
 
 def test_expire_drops_only_idle_sessions() -> None:
@@ -64,7 +64,7 @@ def test_too_many_sessions() -> None:
     uploads = Uploads(Limits(max_sessions=2))
     first = uploads.open_session()
     uploads.open_session()
-    with pytest.raises(FullError, match=r"2 visitors .* try again later"):
+    with pytest.raises(CapacityError, match=r"2 sessions .* try again later"):
         uploads.open_session()
     uploads.close_session(first)
     uploads.open_session()
@@ -86,10 +86,10 @@ def test_memory_is_bounded() -> None:
     uploads = Uploads(Limits(memory_bytes=16 * 2**20))  # half of it for uploads
     session = uploads.open_session()
     uploads.add(session, _image("a", 5 * 2**20))
-    with pytest.raises(FullError, match="5 of 8 MiB already; try a smaller file"):
+    with pytest.raises(CapacityError, match="5 of 8 MiB already; try a smaller file"):
         uploads.add(session, _image("b", 4 * 2**20))
     uploads.add(session, _image("c", 3 * 2**20))
-    assert uploads.held_bytes == 8 * 2**20
+    assert uploads.memory_bytes == 8 * 2**20
 
 
 def test_an_image_that_is_refused_costs_no_other_one() -> None:
@@ -98,12 +98,12 @@ def test_an_image_that_is_refused_costs_no_other_one() -> None:
     session = uploads.open_session()
     for name in "ab":
         uploads.add(session, _image(name, 4 * 2**20))
-    with pytest.raises(FullError, match="try a smaller file"):
+    with pytest.raises(CapacityError, match="try a smaller file"):
         uploads.add(session, _image("c", 5 * 2**20))
     assert forgotten == []
     uploads.add(session, _image("d", 4 * 2**20))  # in the place of the oldest
     assert forgotten == ["a"]
-    assert uploads.held_bytes == 8 * 2**20
+    assert uploads.memory_bytes == 8 * 2**20
 
 
 def test_closing_forgets_at_once_and_only_once() -> None:
@@ -113,7 +113,7 @@ def test_closing_forgets_at_once_and_only_once() -> None:
     uploads.add(session, _image("a"))
     uploads.close_session(session)
     assert forgotten == ["a"]
-    with pytest.raises(UnknownError, match="no such session"):
+    with pytest.raises(NotFoundError, match="no such session"):
         uploads.close_session(session)
 
 
@@ -132,4 +132,4 @@ def test_many_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert uploads.held_bytes == 20 * 2 * 10
+    assert uploads.memory_bytes == 20 * 2 * 10

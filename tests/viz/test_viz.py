@@ -30,22 +30,22 @@ def random_matches(count: int) -> Matches:
     return make_matches(points.tolist(), (points + 1).tolist())
 
 
-def has_colour(picture: NDArray[np.uint8], colour: tuple[int, int, int], tolerance: int = 12) -> bool:
-    difference = np.abs(picture.astype(int) - colour).max(axis=-1)
+def has_colour(image: NDArray[np.uint8], colour: tuple[int, int, int], tolerance: int = 12) -> bool:
+    difference = np.abs(image.astype(int) - colour).max(axis=-1)
     return bool((difference <= tolerance).any())
 
 
 class TestDrawMatches:
     @pytest.mark.parametrize("count", [0, 1, 2000])
     def test_shape(self, count: int) -> None:
-        picture = viz.draw_matches(BLACK, BLACK, random_matches(count), width=640)
-        assert picture.dtype == np.uint8
-        assert picture.shape[1:] == (640, 3)
-        assert 230 < picture.shape[0] < 320
+        image = viz.draw_matches(BLACK, BLACK, random_matches(count), width=640)
+        assert image.dtype == np.uint8
+        assert image.shape[1:] == (640, 3)
+        assert 230 < image.shape[0] < 320
 
     def test_images_of_other_sizes_and_kinds(self) -> None:
-        picture = viz.draw_matches(torch.zeros(3, 200, 50), BLACK[..., 0], random_matches(3), width=400)
-        assert picture.shape[1] == 400
+        image = viz.draw_matches(torch.zeros(3, 200, 50), BLACK[..., 0], random_matches(3), width=400)
+        assert image.shape[1] == 400
 
     def test_inputs_are_not_drawn_on(self) -> None:
         image = BLACK.copy()
@@ -56,10 +56,10 @@ class TestDrawMatches:
         matches = make_matches([(20, 20), (40, 40), (60, 10)], [(20, 20), (40, 40), (60, 10)])
         canvas = 220  # rows above the caption, which shows the colours too
         errors = np.array([0, 100, np.nan], np.float32)
-        picture = viz.draw_matches(BLACK, BLACK, matches, errors=errors, width=640)[:canvas]
-        assert has_colour(picture, BLUE)
-        assert has_colour(picture, VERMILION)
-        assert has_colour(picture, GREY)
+        image = viz.draw_matches(BLACK, BLACK, matches, errors=errors, width=640)[:canvas]
+        assert has_colour(image, BLUE)
+        assert has_colour(image, VERMILION)
+        assert has_colour(image, GREY)
         good = viz.draw_matches(BLACK, BLACK, matches, errors=np.zeros(3, np.float32), width=640)[:canvas]
         assert not has_colour(good, VERMILION)
         assert not has_colour(good, GREY)
@@ -67,9 +67,9 @@ class TestDrawMatches:
     def test_dot_lies_on_its_pixel(self) -> None:
         matches = make_matches([(79, 59)], [(0, 0)])
         errors = np.zeros(1, np.float32)
-        picture = viz.draw_matches(BLACK, BLACK, matches, errors=errors, width=640 + 8, max_lines=0)
+        image = viz.draw_matches(BLACK, BLACK, matches, errors=errors, width=640 + 8, max_lines=0)
         # Each view is 320 px wide, so the last pixel's centre of 80 falls at 318.
-        rows, columns = np.nonzero((np.abs(picture[:240].astype(int) - BLUE) < 30).all(axis=-1))
+        rows, columns = np.nonzero((np.abs(image[:240].astype(int) - BLUE) < 30).all(axis=-1))
         assert len(rows) > 4
         left = columns < 322
         assert abs(columns[left].mean() - 318) < 1.5
@@ -110,15 +110,15 @@ class TestDrawPoints:
         assert viz.draw_points(BLACK, BLACK, random_matches(count), width=640).shape[1:] == (640, 3)
 
     def test_same_colour_in_both_views(self) -> None:
-        picture = viz.draw_points(BLACK, BLACK, make_matches([(20, 30)], [(60, 30)]), width=640)[:220]
+        image = viz.draw_points(BLACK, BLACK, make_matches([(20, 30)], [(60, 30)]), width=640)[:220]
         first_of_okabe_ito = (230, 159, 0)
-        assert has_colour(picture[:, :316], first_of_okabe_ito)
-        assert has_colour(picture[:, 332:], first_of_okabe_ito)
+        assert has_colour(image[:, :316], first_of_okabe_ito)
+        assert has_colour(image[:, 332:], first_of_okabe_ito)
 
     def test_unanswered_points_are_in_the_first_view_only(self) -> None:
-        picture = viz.draw_points(BLACK, BLACK, make_matches([(20, 30)], [(np.nan, np.nan)]), width=640)[:220]
-        assert picture[:, :316].any()
-        assert not picture[:, 332:].any()
+        image = viz.draw_points(BLACK, BLACK, make_matches([(20, 30)], [(np.nan, np.nan)]), width=640)[:220]
+        assert image[:, :316].any()
+        assert not image[:, 332:].any()
 
 
 class TestFlow:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ucn.viz.reconstruction import draw_model, view_from_above
+from ucn.viz.reconstruction import draw_reconstruction, view_from_above
 
 LEVEL = np.array([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]])  # looks along y of the world, z is up
 
@@ -30,7 +30,8 @@ def test_picture(count: int) -> None:
     rng = np.random.default_rng(0)
     points = rng.uniform(-3, 3, (count, 3))
     colours = np.tile(np.array([[0, 0, 255]], np.uint8), (count, 1))
-    pixels = draw_model(points, colours, np.stack([LEVEL] * 2), np.array([[0.0, -5, 0], [1, -5, 0]]))
+    rotations, centres = np.stack([LEVEL] * 2), np.array([[0.0, -5, 0], [1, -5, 0]])
+    pixels = draw_reconstruction(points, colours, rotations, centres)
     assert pixels.dtype == np.uint8
     assert pixels.shape == (770, 770, 3)
     blue = (pixels[..., 2] > 200) & (pixels[..., 0] < 100)
@@ -38,5 +39,6 @@ def test_picture(count: int) -> None:
     assert orange.sum() > 20
     assert blue.any() == (count > 0)
     np.testing.assert_array_equal(
-        pixels, draw_model(points, colours, np.stack([LEVEL] * 2), np.array([[0.0, -5, 0], [1, -5, 0]]))
+        pixels,
+        draw_reconstruction(points, colours, rotations, centres),
     )

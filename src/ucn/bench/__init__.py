@@ -1,1 +1,1 @@
-"""Speed and memory as ratios, measured in one run: every claim about speed comes from here."""
+"""`ucn bench`: speed and memory of each component as ratios to named baselines, measured in one run."""

@@ -1,4 +1,4 @@
-"""Nearest neighbours: the fused search on a CUDA device, and the torch search on a CPU, against others."""
+"""Nearest-neighbour search: `ucn.knn` against torch, faiss and OpenCV."""
 
 from __future__ import annotations
 
@@ -11,32 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.bench.report import Cell, Column, Part, Table, Target
-from ucn.bench.samples import draw_unit, read_real_rows
+from ucn.bench.report import Cell, Column, Part, Table
+from ucn.bench.samples import read_real_descriptors, sample_unit_vectors
 from ucn.bench.settings import Settings
 from ucn.bench.timing import Work, measure_memory, time_eager, time_graphs_in_turns, time_in_turns
 from ucn.errors import UcnError
 from ucn.knn import ExclusionRadius, nearest
 from ucn.knn.reference import search_exactly
-from ucn.losses.mining import drop_near_cells
+from ucn.losses.mining import mask_within_radius
 from ucn.runtime.kernels import use_fused
 
-# Together several times as large as the L2 cache of an H200, 60 MB.
 _SETS = 12
+"""Inputs that are searched in turn, together several times the 60 MB L2 cache of an H200."""
 _RADIUS = 16.0
-_CDIST = "torch.cdist(q, b).min(1)"
-_HALF = "bfloat16 product, max"
-_FUSED = "ucn, fused"
-_OUTSIDE = f"{_FUSED}, outside 16 px"
-_DROPPED = f"{_FUSED}, then dropped within 16 px"
-_NOTES = (
-    "Outside 16 px: of random places with random features, of its own match with real ones, so that what "
-    "resembles a query most is left out.",
-    "Equal to float64: the share of queries for which the row is that of brute force in float64.",
-)
-_TORCH = "ucn, plain torch"
+_FUSED, _NEAREST = "ucn, fused", "ucn, nearest()"
+_EXCLUDING = ", excluding 16 px"
 _COLUMNS = (
-    Column("way"),
+    Column("method"),
     Column("features"),
     Column("time", "ms"),
     Column("ratio to ucn", "ratio"),
@@ -44,28 +35,58 @@ _COLUMNS = (
     Column("equal to float64", "share"),
     Column("largest error", "error"),
 )
+_NOTES = (
+    "Excluding 16 px: rows within 16 pixels of a point are skipped, a random point with random features and "
+    "the query's own match with real ones, so that its best rows are among them.",
+    "Equal to float64: the share of queries with the same row as brute force in float64.",
+)
+_CUDA_NOTES = (
+    "Medians of captured CUDA graphs, replayed over up to 12 inputs and timed by events in alternating "
+    "rounds, conversion and exact ranking included; nearest() and the torch reference are launched from "
+    "Python.",
+    "Excluding 16 px mines hardest negatives. Discarding within 16 px is the paper's mining: it searches all "
+    "rows and drops results too near the true match, in plain torch.",
+)
+_CPU_NOTES = ("Medians of alternating rounds, with each library's default number of threads.",)
+
+Inputs = list[tuple[Tensor, Tensor]]
+"""Pairs of queries (N, D) and database rows (M, D)."""
 
 
 def measure(settings: Settings) -> Part:
-    """The search on this device against others."""
-    return _measure_cuda(settings) if settings.is_cuda else _measure_cpu(settings)
+    """Compares methods on random unit vectors and on real descriptors."""
+    N, M, D = (3000, 22000, 128) if settings.is_cuda else (2000, 19200, 128)
+    if settings.is_quick:
+        N, M = N // 10, M // 10
+    rows: list[tuple[Cell, ...]] = []
+    for features, (inputs, exclusion) in (
+        ("random", _sample_inputs(N, M, D, settings)),
+        ("real", _read_inputs(N, settings)),
+    ):
+        settings.report(f"nearest neighbours: {features} descriptors")
+        label = features if features == "random" else f"real, {len(inputs[0][1]):,} rows"
+        rows += _compare(inputs, exclusion, label, settings)
+    notes = (*(_CUDA_NOTES if settings.is_cuda else _CPU_NOTES), *_NOTES)
+    if not settings.is_cuda and not _has_faiss():
+        notes += ("faiss-cpu is not installed: pip install faiss-cpu adds its row.",)
+    return Part((Table(f"Nearest neighbours, {N} × {M} × {D}, k = 1", _COLUMNS, tuple(rows), notes),))
 
 
 def compare_with_float64(
     queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None = None
 ) -> tuple[float, float]:
-    """How often `nearest` names the row of brute force in float64, and how far off its distances are.
+    """Compares `nearest` with brute force in float64.
 
     Args:
         queries: (N, D).
         database: (M, D).
-        exclusion: centres (N, 2), positions (M, 2); what may not match.
+        exclusion: centres (N, 2), positions (M, 2).
 
     Returns:
-        The share of queries, and the largest difference of a distance.
+        The share of queries with the same row, and the largest difference of a distance.
     """
     found = nearest(queries, database, exclusion=exclusion)
-    # The quicker way, by products, would put places at exactly the radius on either side of it.
+    # By matrix products, positions at exactly the radius would fall on either side of it.
     exactly = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
     equal, largest = 0, 0.0
     for start in range(0, len(queries), 512):
@@ -82,111 +103,99 @@ def compare_with_float64(
     return equal / max(1, len(queries)), largest
 
 
-def draw_exclusion(N: int, M: int, seed: int, device: torch.device) -> ExclusionRadius:
-    """Queries whose true place is random in an image, and cells 4 pixels apart."""
+def sample_exclusion(N: int, M: int, seed: int, device: torch.device) -> ExclusionRadius:
+    """Random centres in an image 640 pixels wide, and cells 4 pixels apart."""
     generator = torch.Generator(device=device).manual_seed(seed)
     centres = torch.rand((N, 2), generator=generator, device=device) * 640
     cells = torch.arange(M, device=device)
     return ExclusionRadius(centres, torch.stack([cells % 160, cells // 160], dim=-1) * 4.0 + 2.0, _RADIUS)
 
 
-def _measure_cuda(settings: Settings) -> Part:
-    N, M, D = (300, 2200, 128) if settings.is_quick else (3000, 22000, 128)
-    device = settings.device
-    settings.report("nearest neighbours: random unit features")
-    sets = [
-        tuple(
-            draw_unit(count, D, seed=settings.seed + 2 * i + j, device=device)
-            for j, count in enumerate((N, M))
-        )
-        for i in range(_SETS)
-    ]
-    queries, database = sets[0]
-    exclusion = draw_exclusion(N, M, settings.seed, device)
-    if not use_fused(queries, database):
-        raise UcnError(
-            "the fused search does not run on this device (docs/performance.md says what it needs); name the "
-            "other parts, such as `ucn bench encode pairs`, or measure the processor with --device cpu"
-        )
-    times = _time_random(sets, exclusion)
-    fused = times[_FUSED]
-    memory: dict[str, Cell] = {
-        _FUSED: measure_memory(partial(_search_fused, queries, database, None), device),
-        _CDIST: measure_memory(partial(_cdist_min, queries, database), device),
-        _HALF: measure_memory(partial(_product_max, queries.bfloat16(), database.bfloat16()), device),
-        _TORCH: measure_memory(partial(_search_plain, queries, database), device),
-    }
-    exact: dict[str, tuple[Cell, Cell]] = {
-        _FUSED: compare_with_float64(queries, database),
-        _OUTSIDE: compare_with_float64(queries, database, exclusion),
-    }
-    rows: list[tuple[Cell, ...]] = [
-        (name, "random", ms, ms / fused, memory.get(name), *exact.get(name, (None, None)))
-        for name, ms in times.items()
-    ]
-    settings.report("nearest neighbours: real descriptors")
-    rows += _measure_real(settings, N)
-    outside_ratio = times[_OUTSIDE] / fused
-    asked = [
-        Target(f"{_CDIST} ÷ fused", "an H200", times[_CDIST] / fused, 15.0),
-        Target(f"{_HALF} ÷ fused", "an H200", times[_HALF] / fused, 2.5),
-        Target("extra memory", "an H200", float(memory[_FUSED] or 0), 8.0, "MB", is_least=False),
-        Target("equal to float64", "any machine", float(exact[_FUSED][0] or 0), 0.9999, "share"),
-        Target("outside 16 px ÷ without a radius", "an H200", outside_ratio, 1.0, is_least=False),
-    ]
-    notes = (
-        "Medians of captured CUDA graphs over 12 pairs of sets, or 4, timed by events, in rounds in which "
-        "all ways take turns, conversion and exact ranking included; the plain torch search and nearest() "
-        "are launched from Python.",
-        *_NOTES,
-        "Outside 16 px is how hardest negatives are mined. Then dropped within 16 px is the paper's mining: "
-        "the nearest of all, which is no negative where it lies too near; it is dropped by plain torch.",
-    )
-    title = f"Nearest neighbours, {N} × {M} × {D}, k = 1"
-    return Part((Table(title, _COLUMNS, tuple(rows), notes),), tuple(asked))
+def _sample_inputs(N: int, M: int, D: int, settings: Settings) -> tuple[Inputs, ExclusionRadius]:
+    inputs = []
+    for number in range(_SETS if settings.is_cuda else 1):
+        seed = settings.seed + 2 * number
+        queries = sample_unit_vectors(N, D, seed=seed, device=settings.device)
+        inputs.append((queries, sample_unit_vectors(M, D, seed=seed + 1, device=settings.device)))
+    return inputs, sample_exclusion(N, M, settings.seed, settings.device)
 
 
-def _time_random(sets: list[tuple[Tensor, ...]], exclusion: ExclusionRadius) -> dict[str, float]:
-    halves = [(q.bfloat16(), b.bfloat16()) for q, b in sets]
-    captured: dict[str, list[Work]] = {
-        _FUSED: [partial(_search_fused, q, b, None) for q, b in sets],
-        _OUTSIDE: [partial(_search_fused, q, b, exclusion) for q, b in sets],
-        _DROPPED: [partial(_search_and_drop, q, b, exclusion) for q, b in sets],
-        _CDIST: [partial(_cdist_min, q, b) for q, b in sets[:4]],
-        "float32 product, max": [partial(_product_max, q, b) for q, b in sets[:4]],
-        _HALF: [partial(_product_max, q, b) for q, b in halves],
-        "bfloat16 product alone": [partial(torch.mm, q, b.T) for q, b in halves[:4]],
-    }
-    return {
-        **time_graphs_in_turns(captured),
-        "ucn, nearest() with its checks": time_eager(partial(nearest, sets[0][0], sets[0][1])),
-        _TORCH: time_eager(partial(_search_plain, *sets[0])),
-    }
-
-
-def _measure_real(settings: Settings, N: int) -> list[tuple[Cell, ...]]:
-    first, second, places = read_real_rows(settings.weights, settings.image_hw, settings.device)
+def _read_inputs(N: int, settings: Settings) -> tuple[Inputs, ExclusionRadius]:
+    first, second, positions = read_real_descriptors(settings.weights, settings.image_hw, settings.device)
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
-    chosen = torch.randint(len(first), (N,), generator=generator, device=settings.device)
-    queries, features = first[chosen], f"real, {len(second):,} rows"
-    # Around its own match, so that what resembles a query most is left out, as in training and checking.
-    exclusion = ExclusionRadius(places[nearest(queries, second).indices[:, 0]], places, _RADIUS)
-    works: dict[str, Work] = {
-        _FUSED: partial(_search_fused, queries, second, None),
-        _OUTSIDE: partial(_search_fused, queries, second, exclusion),
-        _DROPPED: partial(_search_and_drop, queries, second, exclusion),
-        _CDIST: partial(_cdist_min, queries, second),
-        _HALF: partial(_product_max, queries.bfloat16(), second.bfloat16()),
-    }
-    times = time_graphs_in_turns({name: [work] for name, work in works.items()})
+    queries = first[torch.randint(len(first), (N,), generator=generator, device=settings.device)]
+    centres = positions[nearest(queries, second).indices[:, 0]]
+    return [(queries, second)], ExclusionRadius(centres, positions, _RADIUS)
+
+
+def _compare(
+    inputs: Inputs, exclusion: ExclusionRadius, features: str, settings: Settings
+) -> list[tuple[Cell, ...]]:
+    queries, database = inputs[0]
+    if settings.is_cuda:
+        captured, eager = _list_cuda_works(inputs, exclusion)
+        times = time_graphs_in_turns(captured) | {name: time_eager(work) for name, work in eager.items()}
+        works, ours = {name: several[0] for name, several in captured.items()} | eager, _FUSED
+    else:
+        works, ours = _list_cpu_works(queries, database, exclusion), _NEAREST
+        times = time_in_turns(works, settings.effort)
     exact: dict[str, tuple[Cell, Cell]] = {
-        _FUSED: compare_with_float64(queries, second),
-        _OUTSIDE: compare_with_float64(queries, second, exclusion),
+        ours: compare_with_float64(queries, database),
+        f"{ours}{_EXCLUDING}": compare_with_float64(queries, database, exclusion),
     }
     return [
-        (name, features, ms, ms / times[_FUSED], None, *exact.get(name, (None, None)))
+        (
+            name,
+            features,
+            ms,
+            ms / times[ours],
+            measure_memory(works[name], settings.device),
+            *exact.get(name, (None, None)),
+        )
         for name, ms in times.items()
     ]
+
+
+def _list_cuda_works(
+    inputs: Inputs, exclusion: ExclusionRadius
+) -> tuple[dict[str, list[Work]], dict[str, Work]]:
+    """Functions captured in CUDA graphs, one for each input, and functions launched from Python."""
+    queries, database = inputs[0]
+    if not use_fused(queries, database):
+        raise UcnError(
+            "the fused search does not run on this device (docs/performance.md lists its requirements); name "
+            "other parts, such as `ucn bench encode match`, or measure the CPU with --device cpu"
+        )
+    few, halves = inputs[:4], [(q.bfloat16(), b.bfloat16()) for q, b in inputs]
+    captured: dict[str, list[Work]] = {
+        _FUSED: [partial(_search_fused, q, b, None) for q, b in inputs],
+        f"{_FUSED}{_EXCLUDING}": [partial(_search_fused, q, b, exclusion) for q, b in inputs],
+        f"{_FUSED}, then discarding within 16 px": [
+            partial(_search_and_drop, q, b, exclusion) for q, b in inputs
+        ],
+        "torch.cdist(q, b).min(1)": [partial(_cdist_min, q, b) for q, b in few],
+        "float32 product, max": [partial(_product_max, q, b) for q, b in few],
+        "bfloat16 product, max": [partial(_product_max, q, b) for q, b in halves],
+        "bfloat16 product alone": [partial(torch.mm, q, b.T) for q, b in halves[:4]],
+    }
+    eager: dict[str, Work] = {
+        "ucn, nearest() with its checks": partial(nearest, queries, database),
+        "ucn, torch reference": partial(_search_reference, queries, database),
+    }
+    return captured, eager
+
+
+def _list_cpu_works(queries: Tensor, database: Tensor, exclusion: ExclusionRadius) -> dict[str, Work]:
+    q, b = queries.numpy(), database.numpy()
+    works: dict[str, Work] = {
+        _NEAREST: partial(nearest, queries, database),
+        f"{_NEAREST}{_EXCLUDING}": partial(nearest, queries, database, exclusion=exclusion),
+    }
+    if _has_faiss():
+        works["faiss-cpu IndexFlatIP"] = _prepare_faiss(q, b)
+    works["cv2.BFMatcher"] = partial(cv2.BFMatcher(cv2.NORM_L2).match, q, b)
+    works["torch.cdist(q, b).min(1)"] = partial(_cdist_min, queries, database)
+    return works
 
 
 def _search_fused(queries: Tensor, database: Tensor, exclusion: ExclusionRadius | None) -> Any:
@@ -199,10 +208,10 @@ def _search_fused(queries: Tensor, database: Tensor, exclusion: ExclusionRadius 
 
 def _search_and_drop(queries: Tensor, database: Tensor, exclusion: ExclusionRadius) -> Tensor:
     found = _search_fused(queries, database, None).indices
-    return drop_near_cells(found, exclusion.positions, exclusion.centres[None], exclusion.radius)
+    return mask_within_radius(found, exclusion.positions, exclusion.centres[None], exclusion.radius)
 
 
-def _search_plain(queries: Tensor, database: Tensor) -> Any:
+def _search_reference(queries: Tensor, database: Tensor) -> Any:
     return search_exactly(queries[None], database[None], 1, None, 2**28)
 
 
@@ -214,74 +223,12 @@ def _product_max(queries: Tensor, database: Tensor) -> Any:
     return (queries @ database.T).max(1)
 
 
-def _measure_cpu(settings: Settings) -> Part:
-    N, M, D = (200, 1920, 128) if settings.is_quick else (2000, 19200, 128)
-    settings.report("nearest neighbours: random unit features")
-    queries = draw_unit(N, D, seed=settings.seed, device=settings.device)
-    database = draw_unit(M, D, seed=settings.seed + 1, device=settings.device)
-    exclusion = draw_exclusion(N, M, settings.seed, settings.device)
-    rows, targets = _compare_on_cpu(queries, database, exclusion, "random", settings)
-    settings.report("nearest neighbours: real descriptors")
-    first, second, positions = read_real_rows(settings.weights, settings.image_hw, settings.device)
-    generator = torch.Generator().manual_seed(settings.seed)
-    real = first[torch.randint(len(first), (N,), generator=generator)]
-    near_match = ExclusionRadius(positions[nearest(real, second).indices[:, 0]], positions, _RADIUS)
-    more, _ = _compare_on_cpu(real, second, near_match, f"real, {len(second):,} rows", settings)
-    notes = [
-        "Medians of rounds in which all ways take turns. All threads that each library takes by itself.",
-        *_NOTES,
-    ]
-    if not _has_faiss():
-        notes.append("faiss-cpu is not installed: pip install faiss-cpu adds its row.")
-    title = f"Nearest neighbours, {N} × {M} × {D}, k = 1"
-    return Part((Table(title, _COLUMNS, tuple(rows + more), tuple(notes)),), tuple(targets))
-
-
-def _compare_on_cpu(
-    queries: Tensor, database: Tensor, exclusion: ExclusionRadius, features: str, settings: Settings
-) -> tuple[list[tuple[Cell, ...]], list[Target]]:
-    ours, masked = "ucn, nearest()", "ucn, nearest(), outside 16 px"
-    works: dict[str, Work] = {
-        ours: partial(nearest, queries, database),
-        masked: partial(nearest, queries, database, exclusion=exclusion),
-    }
-    q, b = queries.numpy(), database.numpy()
-    if _has_faiss():
-        works["faiss-cpu IndexFlatIP"] = _prepare_faiss(q, b)
-    works["cv2.BFMatcher"] = partial(cv2.BFMatcher(cv2.NORM_L2).match, q, b)
-    works[_CDIST] = partial(_cdist_min, queries, database)
-    times = time_in_turns(works, settings.effort)
-    equal = {
-        ours: compare_with_float64(queries, database),
-        masked: compare_with_float64(queries, database, exclusion),
-    }
-    rows: list[tuple[Cell, ...]] = [
-        (
-            name,
-            features,
-            ms,
-            ms / times[ours],
-            measure_memory(works[name], settings.device),
-            *equal.get(name, (None, None)),
-        )
-        for name, ms in times.items()
-    ]
-    targets = [
-        Target("cv2.BFMatcher ÷ nearest()", "two cores", times["cv2.BFMatcher"] / times[ours], 2.5),
-        Target("equal to float64", "any machine", equal[ours][0], 0.9999, "share"),
-    ]
-    if _has_faiss():
-        ratio = times["faiss-cpu IndexFlatIP"] / times[ours]
-        targets.insert(0, Target("faiss-cpu IndexFlatIP ÷ nearest()", "two cores", ratio, 1.0))
-    return rows, targets
-
-
 def _has_faiss() -> bool:
     return importlib.util.find_spec("faiss") is not None
 
 
 def _prepare_faiss(queries: np.ndarray[Any, Any], database: np.ndarray[Any, Any]) -> Work:
-    """A search in an index that is ready, as faiss is used."""
+    """A search in a finished index."""
     import faiss
 
     index = faiss.IndexFlatIP(queries.shape[1])

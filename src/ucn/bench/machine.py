@@ -1,4 +1,4 @@
-"""What figures were measured on: processor, memory, threads, device, versions, and whether it was at rest."""
+"""The machine that results were measured on: CPU, memory, threads, device, versions and load."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import torch
 
 _PACKAGES = ("torch", "triton", "numpy", "opencv-contrib-python-headless", "onnxruntime", "faiss-cpu")
 _BUSY_LOAD = 0.3
-"""Load a core, before the measuring begins, above which a machine counts as busy."""
+"""Load average per core above which a machine counts as busy."""
 _BUSY_MEGABYTES = 2000
-"""Memory of a CUDA device, beyond what a context takes, above which others seem to use it."""
+"""Used memory of a CUDA device, more than a context takes, above which others seem to use it."""
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """What the figures depend on, to be kept beside them; `warnings` says where it was not at rest."""
-    load = _read_load()
+    """Describes this machine for the result; `warnings` lists what may distort measurements."""
     found: dict[str, Any] = {
         "cpu": read_cpu_model(),
         "cores": count_cores(),
@@ -28,7 +27,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         "packages": {name: version for name in _PACKAGES if (version := find_version(name))},
-        "load_average": load,
+        "load_average": _read_load(),
         "device": device.type,
     }
     if device.type == "cuda":
@@ -41,26 +40,26 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def find_warnings(machine: dict[str, Any]) -> list[str]:
-    """Why the figures may be worse than those of a machine at rest."""
+    """Reasons why this machine may measure worse than an idle one."""
     warnings = []
     load, cores = machine["load_average"], machine["cores"]
     if load is not None and load > _BUSY_LOAD * cores:
         warnings.append(
-            f"the machine was busy before the measuring began (load {load:.2f} on {cores} cores): "
-            "times are too long and ratios less certain; measure again when it is at rest"
+            f"the machine was busy before the benchmark began (load {load:.2f} on {cores} cores): times are "
+            "too long and ratios less certain; measure again when it is idle"
         )
     if machine["threads"] != cores:
         warnings.append(f"torch used {machine['threads']} threads on {cores} cores; see OMP_NUM_THREADS")
     if machine.get("device_memory_used_mb", 0) > _BUSY_MEGABYTES:
         used = machine["device_memory_used_mb"]
-        warnings.append(f"others seem to use the device: {used:,} MB of its memory are taken")
+        warnings.append(f"other processes seem to use the device: {used:,} MB of its memory are in use")
     return warnings
 
 
-def say_machine(machine: dict[str, Any]) -> str:
-    """One line for people."""
-    processor = f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads"
-    parts = [processor, f"{machine['memory_gb']:.0f} GB", f"torch {machine['packages'].get('torch', '?')}"]
+def format_machine(machine: dict[str, Any]) -> str:
+    """The machine in one line."""
+    cpu = f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads"
+    parts = [cpu, f"{machine['memory_gb']:.0f} GB", f"torch {machine['packages'].get('torch', '?')}"]
     if "device_name" in machine:
         parts = [machine["device_name"], f"CUDA {machine['cuda']}", *parts]
     return "; ".join(parts)
@@ -75,14 +74,14 @@ def find_version(package: str) -> str:
 
 
 def count_cores() -> int:
-    """Cores that this process may use."""
+    """CPU cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def read_cpu_model() -> str:
-    """The processor's name, as the system knows it."""
+    """The name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -92,7 +91,7 @@ def read_cpu_model() -> str:
 
 
 def _read_load() -> float | None:
-    """Processes that ran or waited in the last minute, on average; None where the system does not count."""
+    """The load average of the last minute; None where the system has none."""
     try:
         return round(os.getloadavg()[0], 2)
     except (OSError, AttributeError):

@@ -1,30 +1,19 @@
-"""What a part of the measurements found: tables of numbers with units, and targets beside them."""
+"""Results of a benchmark part: tables of measured values with units, to and from JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ucn.errors import DataError
 
 Unit = Literal["text", "ms", "s", "ratio", "MB", "share", "count", "error", "rate", "number"]
 Cell = str | float | int | None
-"""A text, a number, or None where nothing was measured."""
+"""A text, a value, or None where nothing was measured."""
 
-UNITS: dict[str, str] = {
-    "text": "",
-    "ms": "ms",
-    "s": "s",
-    "ratio": "",
-    "MB": "MB",
-    "share": "%",
-    "count": "",
-    "error": "",
-    "rate": "/s",
-    "number": "",
-}
+_SYMBOLS = {"ms": "ms", "s": "s", "MB": "MB", "share": "%", "rate": "/s"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +22,7 @@ class Column:
 
     Attributes:
         name: its heading.
-        unit: of its numbers; a share is in [0, 1] and shown as per cent.
+        unit: of its values; a share is in [0, 1] and printed in per cent.
     """
 
     name: str
@@ -42,18 +31,18 @@ class Column:
     @property
     def heading(self) -> str:
         """Name and unit."""
-        return f"{self.name}, {UNITS[self.unit]}" if UNITS[self.unit] else self.name
+        return f"{self.name}, {_SYMBOLS[self.unit]}" if self.unit in _SYMBOLS else self.name
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers as they were measured, unrounded.
+    """Unrounded measurements.
 
     Attributes:
         title: what was measured, with its sizes.
         columns: one per cell of a row.
         rows: of cells.
-        notes: sentences on how it was measured, and what is missing.
+        notes: sentences on the method, and on what was not measured.
     """
 
     title: str
@@ -62,13 +51,13 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks that all rows are whole."""
+        """Checks the length of every row."""
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"a row of '{self.title}' must have {len(self.columns)} cells, got {row}")
 
     def format_rows(self) -> list[list[str]]:
-        """All cells as texts."""
+        """All cells as text."""
         return [
             [format_cell(cell, column.unit) for cell, column in zip(row, self.columns, strict=True)]
             for row in self.rows
@@ -76,63 +65,27 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Target:
-    """A figure that was asked for, and what was found.
-
-    Attributes:
-        name: what the figure is.
-        machine: which the figure was asked for.
-        value: measured.
-        wanted: asked for.
-        unit: of both.
-        is_least: whether `wanted` is the least that will do; else the most.
-    """
-
-    name: str
-    machine: str
-    value: float
-    wanted: float
-    unit: Unit = "ratio"
-    is_least: bool = True
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the figure was reached."""
-        return self.value >= self.wanted if self.is_least else self.value <= self.wanted
-
-    def format_wanted(self) -> str:
-        """What was asked for, as a text."""
-        sign = "at least" if self.is_least else "at most"
-        return f"{sign} {format_with_unit(self.wanted, self.unit)}"
-
-
-@dataclass(frozen=True)
 class Part:
-    """Everything that one part measured.
+    """The result of one part of the benchmark.
 
     Attributes:
-        tables: what was found.
-        targets: figures that were asked for.
-        seconds: that the measuring took.
+        tables: the measurements.
+        seconds: duration of the measurement.
     """
 
     tables: tuple[Table, ...]
-    targets: tuple[Target, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        found = asdict(self)
-        for values, target in zip(found["targets"], self.targets, strict=True):
-            values["is_met"] = target.is_met
-        return found
+        """The part as plain values for JSON."""
+        return asdict(self)
 
 
 def read_part(values: Any) -> Part:
-    """A part from what `Part.to_dict` gives, after JSON.
+    """Reads what `Part.to_dict` wrote; other keys are ignored.
 
     Raises:
-        DataError: it is something else.
+        DataError: the values do not describe a part.
     """
     try:
         tables = tuple(
@@ -144,45 +97,18 @@ def read_part(values: Any) -> Part:
             )
             for table in values["tables"]
         )
-        targets = tuple(
-            Target(
-                str(each["name"]),
-                str(each["machine"]),
-                math.nan if each["value"] is None else float(each["value"]),
-                float(each["wanted"]),
-                _check_unit(each["unit"]),
-                bool(each["is_least"]),
-            )
-            for each in values["targets"]
-        )
-        return Part(tables, targets, float(values["seconds"]))
+        return Part(tables, float(values["seconds"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"not a result of `ucn bench`: {error!r}; measure again with `ucn bench`") from error
 
 
-def tabulate_targets(targets: Sequence[Target]) -> Table:
-    """Targets as a table."""
-    rows = tuple(
-        (
-            target.name,
-            target.machine,
-            target.format_wanted(),
-            format_with_unit(target.value, target.unit),
-            "yes" if target.is_met else "no",
-        )
-        for target in targets
-    )
-    names = ("figure", "asked on", "asked for", "found here", "met")
-    return Table("Figures asked for", tuple(Column(name) for name in names), rows)
-
-
 def tabulate_failures(failures: Mapping[str, str]) -> Table:
-    """Parts that failed, with the reasons, as a table."""
-    return Table("Parts that failed", (Column("part"), Column("reason")), tuple(failures.items()))
+    """Failed parts and their errors as a table."""
+    return Table("Parts that failed", (Column("part"), Column("error")), tuple(failures.items()))
 
 
 def format_cell(value: Cell, unit: Unit) -> str:
-    """A cell as text, without its unit; – where nothing was measured."""
+    """A cell as text without its unit; – where nothing was measured."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, str):
@@ -197,14 +123,8 @@ def format_cell(value: Cell, unit: Unit) -> str:
     return f"{text}×" if unit == "ratio" else text
 
 
-def format_with_unit(value: Cell, unit: Unit) -> str:
-    """A cell as text, with its unit."""
-    text, name = format_cell(value, unit), UNITS[unit]
-    return f"{text} {name}" if name else text
-
-
 def _format_significant(value: float, digits: int = 3) -> str:
-    """So many significant digits, never as a power of ten."""
+    """A value with three significant digits, without an exponent."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
@@ -215,7 +135,7 @@ def _format_significant(value: float, digits: int = 3) -> str:
 
 
 def _check_unit(name: Any) -> Unit:
-    if name not in UNITS:
+    if name not in get_args(Unit):
         raise ValueError(f"no unit '{name}'")
     return name  # type: ignore[no-any-return]
 

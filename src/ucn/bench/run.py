@@ -1,4 +1,4 @@
-"""Which parts there are, and the one run over them that gives a result to be kept."""
+"""The parts of the benchmark, and the run over them."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from ucn.errors import DataError, UcnError
 
 SCHEMA = "ucn-bench-1"
 PARTS: dict[str, str] = {
-    "knn": "nearest neighbours",
+    "knn": "nearest-neighbour search",
     "transformer": "the convolutional spatial transformer",
     "encode": "images to descriptors",
-    "pairs": "pairs of images to matches",
-    "growth": "cost against size",
+    "match": "image pairs to matches",
+    "growth": "cost against input size",
     "startup": "fresh processes",
     "train": "one training step",
 }
-"""Name to what is measured; each name is a module of this room."""
+"""Name to what it measures; each name is a module of this package with a function `measure`."""
+
+FailureCallback = Callable[[str, Exception], None]
+"""Called with the name of a part and the error that ended it."""
 
 
-Failed = Callable[[str, Exception], None]
-"""Called with the name of a part that failed, and why."""
-
-
-def run_parts(names: Sequence[str], settings: Settings, on_failure: Failed | None = None) -> dict[str, Any]:
-    """Measures parts, and gives everything as JSON has it; a part that fails does not lose the others.
+def run_parts(
+    names: Sequence[str], settings: Settings, on_failure: FailureCallback | None = None
+) -> dict[str, Any]:
+    """Measures parts and returns a result for JSON; a part that fails does not end the run.
 
     Args:
         names: of `PARTS`.
         settings: how to measure.
-        on_failure: called at once where a part fails; the result names it, too.
+        on_failure: called as soon as a part fails; the result also lists the failures.
     """
-    machine = describe_machine(settings.device)  # before the machine is busy with this
+    machine = describe_machine(settings.device)  # before the benchmark itself loads the machine
     own = describe_settings(settings)
-    found: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, Any]] = {}
     failures: dict[str, str] = {}
     for name in names:
         try:
-            found[name] = {**measure_part(name, settings).to_dict(), "settings": own}
-        except Exception as error:  # whatever it is, it is of this part
-            failures[name] = say_error(error)
+            parts[name] = {**measure_part(name, settings).to_dict(), "settings": own}
+        except Exception as error:  # any error belongs to this part only
+            failures[name] = format_error(error)
             if on_failure is not None:
                 on_failure(name, error)
-    return {"schema": SCHEMA, "machine": machine, "settings": own, "parts": found, "failures": failures}
+    return {"schema": SCHEMA, "machine": machine, "settings": own, "parts": parts, "failures": failures}
 
 
-def say_error(error: Exception) -> str:
-    """One line on what went wrong."""
+def format_error(error: Exception) -> str:
+    """An error in one line."""
     text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:500]
     if isinstance(error, UcnError) and text:
         return text
@@ -60,31 +61,25 @@ def say_error(error: Exception) -> str:
 
 
 def describe_settings(settings: Settings) -> dict[str, Any]:
-    """What the figures depend on besides the machine."""
-    return {
-        "device": settings.device.type,
-        "seed": settings.seed,
-        "is_quick": settings.is_quick,
-        "is_thorough": settings.is_thorough,
-        "weights": settings.weights,
-        "limit_seconds": settings.limit_seconds,
-        "has_xfeat": settings.xfeat is not None,
-    }
+    """The settings that results depend on."""
+    names = ("seed", "is_quick", "is_thorough", "weights", "limit_seconds")
+    values = {name: getattr(settings, name) for name in names}
+    return {"device": settings.device.type, **values, "has_xfeat": settings.xfeat is not None}
 
 
 def measure_part(name: str, settings: Settings) -> Part:
-    """One part, with the time it took."""
+    """Measures one part."""
     measure: Callable[[Settings], Part] = importlib.import_module(f"ucn.bench.{name}").measure
-    begin = time.perf_counter()
+    started = time.perf_counter()
     part = measure(settings)
-    return Part(part.tables, part.targets, round(time.perf_counter() - begin, 1))
+    return Part(part.tables, round(time.perf_counter() - started, 1))
 
 
 def read_parts(result: Any, name: str = "the file") -> dict[str, Part]:
-    """The parts of a result that was kept as JSON.
+    """Reads the parts of a result from JSON.
 
     Raises:
-        DataError: it is no result of `run_parts`.
+        DataError: the values are not a result of `run_parts`.
     """
     keys = ("machine", "settings", "parts")
     is_result = isinstance(result, Mapping) and result.get("schema") == SCHEMA
@@ -99,15 +94,15 @@ def read_parts(result: Any, name: str = "the file") -> dict[str, Part]:
 
 
 def check_mergeable(before: Mapping[str, Any], machine: Mapping[str, Any], is_quick: bool) -> None:
-    """Refuses an earlier result that new ones cannot be added to; to be asked before they are measured.
+    """Checks, before anything is measured, that new parts can be merged into an earlier result.
 
     Args:
         before: the earlier result.
-        machine: the one that is measured now, as `describe_machine` gives it.
-        is_quick: whether it is measured quickly.
+        machine: the current machine, from `describe_machine`.
+        is_quick: whether the current run is quick.
 
     Raises:
-        DataError: it is of another machine, quick where this one is not, or no result at all.
+        DataError: the earlier result is invalid, from another machine, or from the other kind of run.
     """
     read_parts(before)
     for key in ("device", "device_name", "cpu", "cores", "threads"):
@@ -121,43 +116,27 @@ def check_mergeable(before: Mapping[str, Any], machine: Mapping[str, Any], is_qu
 
 
 def merge_results(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """An earlier result of the same machine, with the parts that were measured now in place of its own.
+    """Replaces the parts of an earlier result by those measured now.
 
-    Each part keeps the settings it was measured with; those of the result are of the last run. A part that
-    failed now stays as it was. What the earlier result warned of is kept as long as one of its parts is.
+    Each part keeps its own settings. A part that failed now keeps its earlier tables. Warnings about the
+    machine are kept while a part of that run is.
 
     Raises:
         DataError: as `check_mergeable`.
     """
     check_mergeable(before, now["machine"], now["settings"]["is_quick"])
-    order = list(PARTS)
-    # Files of earlier versions have settings of the whole alone.
+    # Older files have one entry of settings for all parts.
     kept = {name: {"settings": before["settings"], **part} for name, part in before["parts"].items()}
     parts = {**kept, **now["parts"]}
     failures = {name: why for name, why in before.get("failures", {}).items() if name not in now["parts"]}
     is_kept = any(name not in now["parts"] for name in before["parts"])
     earlier = before["machine"].get("warnings", []) if is_kept else []
-    warnings = dict.fromkeys([*earlier, *now["machine"]["warnings"]])
     return {
         **now,
-        "machine": {**now["machine"], "warnings": list(warnings)},
-        "parts": {name: parts[name] for name in sorted(parts, key=order.index)},
+        "machine": {
+            **now["machine"],
+            "warnings": list(dict.fromkeys([*earlier, *now["machine"]["warnings"]])),
+        },
+        "parts": {name: parts[name] for name in PARTS if name in parts},
         "failures": {**failures, **now["failures"]},
     }
-
-
-def say_settings(part: Mapping[str, Any]) -> str:
-    """The options of `ucn bench` that a part, as it is kept, was measured with; empty for the defaults."""
-    settings = part.get("settings")
-    if not isinstance(settings, Mapping):
-        return ""
-    options = [
-        ("is_quick", False, "--quick"),
-        ("is_thorough", False, "--thorough"),
-        ("weights", "geometric", "--weights {}"),
-        ("has_xfeat", False, "--xfeat FILE"),
-        ("limit_seconds", 90.0, "--limit-seconds {:g}"),
-        ("seed", 0, "--seed {}"),
-    ]
-    given = [text.format(settings[key]) for key, usual, text in options if settings.get(key, usual) != usual]
-    return " ".join(given)

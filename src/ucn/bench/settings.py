@@ -1,4 +1,4 @@
-"""How the parts are to measure."""
+"""Settings that all parts of the benchmark share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ucn.bench.timing import QUICK, THOROUGH, Effort
+from ucn.bench.timing import FULL, QUICK, Effort
 
 
 def _ignore(phrase: str) -> None:
@@ -17,17 +17,17 @@ def _ignore(phrase: str) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all parts are told.
+    """How to measure.
 
     Attributes:
-        device: whose speed is measured.
+        device: the device to measure.
         seed: of all random inputs.
-        is_quick: take small inputs and few repeats, to see that everything works; no figure to be quoted.
-        is_thorough: also measure what compiles for minutes on a CUDA device.
-        weights: shipped ones that pairs are matched with.
-        xfeat: the ONNX file of XFeat, a peer; None leaves it out.
-        limit_seconds: after which a series of growing sizes ends.
-        report: called with a phrase at the beginning of each stage.
+        is_quick: use small inputs and few rounds, as a smoke test; the results are not representative.
+        is_thorough: also measure what takes minutes to compile on a CUDA device.
+        weights: name of the shipped weights for real descriptors, matching and training.
+        xfeat: XFeat's ONNX file, a baseline of encoding; None skips it.
+        limit_seconds: time limit of each series of growing inputs.
+        report: called with a phrase when a stage begins.
     """
 
     device: torch.device
@@ -46,10 +46,10 @@ class Settings:
 
     @property
     def effort(self) -> Effort:
-        """How often work on a CPU is repeated."""
-        return QUICK if self.is_quick else THOROUGH
+        """Number of rounds on a CPU."""
+        return QUICK if self.is_quick else FULL
 
     @property
     def image_hw(self) -> tuple[int, int]:
-        """Height and width of the images that are encoded."""
+        """(H, W) of the encoded images."""
         return (96, 128) if self.is_quick else (480, 640)

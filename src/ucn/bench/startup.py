@@ -1,4 +1,4 @@
-"""Start-up: how long fresh processes take until they have said or matched something."""
+"""Start-up time of fresh processes: help, imports, and the first match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from ucn.bench.report import Column, Part, Table, Target
+from ucn.bench.report import Column, Part, Table
 from ucn.bench.settings import Settings
 from ucn.data.example import example_pair
 from ucn.errors import UcnError
@@ -42,43 +42,39 @@ print(json.dumps([loaded - begin, first - loaded, time.perf_counter() - first]))
 
 
 def measure(settings: Settings) -> Part:
-    """Help, imports and first matches, each in processes of its own."""
+    """Measures each command in several fresh processes."""
     rounds = 2 if settings.is_quick else 7
     settings.report("start-up: help")
-    run_python("-m", "ucn", "--help")  # reads all files once, so that the disk does not count
+    run_python("-m", "ucn", "--help")  # fills the disk cache
     helps = statistics.median(_time_process("-m", "ucn", "--help") for _ in range(rounds))
     nothing = statistics.median(_time_process("-c", "pass") for _ in range(rounds))
     settings.report("start-up: imports")
     imports = [json.loads(run_python("-c", _IMPORTS)) for _ in range(1 + min(rounds, 5))][1:]
     torch_seconds, own_seconds = (statistics.median(column) for column in zip(*imports, strict=True))
     settings.report("start-up: first match")
-    matching = _time_matching(settings)
+    total, loading, first, second = _time_matching(settings)
     rows = (
         ("python -c pass", nothing),
         ("ucn --help", helps),
         ("import torch", torch_seconds),
-        ("import ucn, and ucn.Matcher, beyond that", own_seconds),
-        ("a fresh process that matches once, from start to end", matching[0]),
-        ("of it imports and weights", matching[1]),
-        ("of it the first match", matching[2]),
-        ("the second match of the same process", matching[3]),
+        ("import ucn, and ucn.Matcher, after torch", own_seconds),
+        ("a fresh process that matches one pair, total", total),
+        ("of which imports and weights", loading),
+        ("of which the first match", first),
+        ("a second match in the same process", second),
     )
     height, width = settings.image_hw
     notes = (
-        f"Medians of {rounds} processes, of imports {len(imports)}; matching is of one process, the bundled "
+        f"Medians of {rounds} processes, for imports {len(imports)}; matching is one process, on the bundled "
         f"pair at {width} × {height}.",
     )
-    asked = (
-        Target("ucn --help", "two cores", helps, 0.3, "s", is_least=False),
-        Target("import ucn beyond torch", "two cores", own_seconds, 1.0, "s", is_least=False),
-    )
     return Part(
-        (Table("Start-up of fresh processes", (Column("what"), Column("time", "s")), rows, notes),), asked
+        (Table("Start-up of fresh processes", (Column("command"), Column("time", "s")), rows, notes),)
     )
 
 
 def _time_matching(settings: Settings) -> tuple[float, float, float, float]:
-    """Seconds of a process without its second match, until it is ready, and of its first and second match."""
+    """Seconds of a process without its second match, of loading, and of the first and second match."""
     pair = example_pair()
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("0.png", "1.png")]
@@ -87,9 +83,9 @@ def _time_matching(settings: Settings) -> tuple[float, float, float, float]:
             Image.open(source).resize((width, height), Image.Resampling.LANCZOS).save(path)
         names = [*map(str, paths), settings.weights, str(settings.device)]
         started = time.perf_counter()
-        loaded, first, second = json.loads(run_python("-c", _MATCHES, *names))
-        whole = time.perf_counter() - started
-    return whole - second, loaded, first, second
+        loading, first, second = json.loads(run_python("-c", _MATCHES, *names))
+        total = time.perf_counter() - started
+    return total - second, loading, first, second
 
 
 def _time_process(*arguments: str) -> float:
@@ -99,10 +95,10 @@ def _time_process(*arguments: str) -> float:
 
 
 def run_python(*arguments: str) -> str:
-    """What a fresh Python prints, with this process's paths.
+    """Standard output of a fresh Python process with the module search path of this one.
 
     Raises:
-        UcnError: it failed.
+        UcnError: the process failed.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, *arguments]

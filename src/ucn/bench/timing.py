@@ -1,4 +1,4 @@
-"""Medians of many: on a CUDA device by events, in captured graphs where asked; on a CPU in turns."""
+"""Timers and memory meters: medians over rounds, by CUDA events or by the wall clock."""
 
 from __future__ import annotations
 
@@ -20,87 +20,81 @@ _RESET = Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a measurement may take.
+    """How many rounds a median is taken over.
 
     Attributes:
-        rounds: fewest that a median is over.
-        seconds: more rounds are made until so much time has gone.
-        most: rounds at most.
+        rounds: the minimum.
+        seconds: rounds go on until this much time has passed.
+        max_rounds: the maximum.
     """
 
     rounds: int = 5
     seconds: float = 4.0
-    most: int = 50
+    max_rounds: int = 50
 
 
 QUICK = Effort(2, 0.0, 2)
-THOROUGH = Effort()
+FULL = Effort()
 
 
-def time_in_turns(works: Mapping[str, Work], effort: Effort = THOROUGH) -> dict[str, float]:
-    """Median milliseconds of several kinds of work on a CPU, done in turns.
+def time_in_turns(works: Mapping[str, Work], effort: Effort = FULL) -> dict[str, float]:
+    """Median wall-clock milliseconds of several functions that alternate in each round.
 
-    What slows the machine for a while then slows all of them, and their ratios stay.
+    Whatever slows the machine down for a while then slows all of them, so that their ratios hold. Work on a
+    CUDA device must end with a copy to the host.
     """
     for work in works.values():
         work()
-    found: dict[str, list[float]] = {name: [] for name in works}
+    times: dict[str, list[float]] = {name: [] for name in works}
     begin = time.perf_counter()
-    for number in range(effort.most):
+    for number in range(effort.max_rounds):
         if number >= effort.rounds and time.perf_counter() - begin >= effort.seconds:
             break
         for name, work in works.items():
             started = time.perf_counter()
             work()
-            found[name].append(1000 * (time.perf_counter() - started))
-    return {name: statistics.median(times) for name, times in found.items()}
+            times[name].append(1000 * (time.perf_counter() - started))
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
-def time_work(work: Work, device: torch.device, effort: Effort = THOROUGH) -> float:
-    """Median milliseconds of work that is launched from Python each time."""
+def time_work(work: Work, device: torch.device, effort: Effort = FULL) -> float:
+    """Median milliseconds of a function on either kind of device."""
     if device.type == "cuda":
         return time_eager(work, rounds=max(2, effort.rounds * 2))
     return time_in_turns({"work": work}, effort)["work"]
 
 
 def time_eager(work: Work, rounds: int = 10, passes: int = 3) -> float:
-    """Median milliseconds of work on a CUDA device that is launched from Python each time."""
-    for _ in range(3):
+    """Median milliseconds of CUDA work that is launched from Python, by CUDA events."""
+    for _ in range(4):
         work()
-    return _time_by_events(work, rounds, passes)
-
-
-def time_graphs(works: Sequence[Work], rounds: int = 20, passes: int = 5) -> float:
-    """Median milliseconds of one piece of work, captured in CUDA graphs and timed by events.
-
-    Args:
-        works: the same work on several inputs, done in turn, so that none finds its input in the cache.
-        rounds: how many medians are over.
-        passes: over all works, per round.
-    """
-    return time_graphs_in_turns({"work": works}, rounds, passes)["work"]
+    torch.cuda.synchronize()
+    return statistics.median(_time_round(work, passes) for _ in range(rounds))
 
 
 def time_graphs_in_turns(
     works: Mapping[str, Sequence[Work]], rounds: int = 20, passes: int = 5
 ) -> dict[str, float]:
-    """As `time_graphs`, of several kinds of work, whose rounds take turns.
+    """Median milliseconds of several functions, captured in CUDA graphs that alternate in each round.
 
-    A device that is cold, or that others slow, then gives all of them the same clock.
+    Args:
+        works: name to one function on several inputs, replayed in turn, so that none stays in the L2 cache.
+        rounds: number of measurements.
+        passes: over all inputs in each round.
     """
     replays = {name: _capture_all(several) for name, several in works.items()}
     for replay in replays.values():
         replay()
     torch.cuda.synchronize()
-    found: dict[str, list[float]] = {name: [] for name in works}
+    times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, replay in replays.items():
-            found[name].append(_time_round(replay, passes) / len(works[name]))
-    return {name: statistics.median(times) for name, times in found.items()}
+            times[name].append(_time_round(replay, passes) / len(works[name]))
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
-def measure_product_rate(device: torch.device, size: int = 8192) -> float:
-    """TFLOP/s of a large product in bfloat16 on random values, the ceiling of what convolutions reach."""
+def measure_matmul_throughput(device: torch.device, size: int = 8192) -> float:
+    """TFLOP/s of a large bfloat16 matrix product, an upper bound for convolutions."""
     generator = torch.Generator(device).manual_seed(0)
     first, second = (
         torch.randn(size, size, generator=generator, device=device, dtype=torch.bfloat16) for _ in range(2)
@@ -109,16 +103,17 @@ def measure_product_rate(device: torch.device, size: int = 8192) -> float:
 
 
 def measure_memory(work: Work, device: torch.device) -> float | None:
-    """Most megabytes (10⁶) that work, done before, takes beyond what was there before, results included.
+    """Peak memory in MB (10⁶ bytes) that a function allocates, its result included.
 
-    On a CPU this is the process's resident memory, which Linux alone lets a process watch; None elsewhere.
+    Call it after a first run. On a CPU it is the resident memory of the process, which only Linux reports;
+    None elsewhere.
     """
     if device.type == "cuda":
         return _measure_device_memory(work, device)
-    _give_back_memory()
+    _trim_heap()
     before = _read_resident("VmRSS")
     try:
-        _RESET.write_text("5", encoding="ascii")  # the peak begins anew
+        _RESET.write_text("5", encoding="ascii")  # resets the peak, VmHWM
     except OSError:
         return None
     result = work()
@@ -138,16 +133,16 @@ def _measure_device_memory(work: Work, device: torch.device) -> float:
     return (torch.cuda.max_memory_allocated(device) - before) / 1e6
 
 
-def _give_back_memory() -> None:
-    """Hands freed memory back to the system, so that work does not find it there."""
+def _trim_heap() -> None:
+    """Returns freed memory to the system, so that the measured function has to allocate its own."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):  # glibc alone has it
+    except (AttributeError, OSError, TypeError):  # only glibc has it
         return
 
 
 def _read_resident(name: str) -> float | None:
-    """Bytes that the process holds (VmRSS) or held at most (VmHWM)."""
+    """Current (VmRSS) or peak (VmHWM) resident bytes of this process."""
     try:
         lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -157,7 +152,6 @@ def _read_resident(name: str) -> float | None:
 
 
 def _capture_all(works: Sequence[Work]) -> Work:
-    """Replays all works, one after the other, each in memory of its own."""
     graphs = [_capture(work) for work in works]
 
     def replay() -> None:
@@ -168,7 +162,7 @@ def _capture_all(works: Sequence[Work]) -> Work:
 
 
 def _capture(work: Work) -> torch.cuda.CUDAGraph:
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(2):
@@ -180,15 +174,9 @@ def _capture(work: Work) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def _time_by_events(work: Work, rounds: int, passes: int) -> float:
-    work()
-    torch.cuda.synchronize()
-    return statistics.median(_time_round(work, passes) for _ in range(rounds))
-
-
 def _time_round(work: Work, passes: int) -> float:
-    """Milliseconds of one of some passes."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    """Milliseconds of one pass."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(passes):
         work()

@@ -1,6 +1,6 @@
-"""The command line: one thin file per verb, registered in `cli.app`; the only place that prints.
+"""The command line: one thin file per command, registered in `cli.app`; the only package that prints.
 
-Nothing here imports torch, numpy or the rest of the library before a verb runs, so that help comes at once.
+Nothing here imports torch, numpy or the rest of the library before a command runs, so that help is quick.
 """
 
 

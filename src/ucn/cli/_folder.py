@@ -1,4 +1,4 @@
-"""Options that the verbs for folders of images share."""
+"""Options of the commands for folders of images: extract, pairs and reconstruct."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucn.cli._options import path_argument
+from ucn.cli._options import count_option, path_argument
+from ucn.cli._report import warn
 
 if TYPE_CHECKING:
-    from ucn.evaluate.reconstruction.methods import FolderMethod
-    from ucn.folders.extraction import Engine
-    from ucn.folders.image_features import ExtractSettings
+    from ucn.features.method import MethodInfo
+    from ucn.folders.extraction import Executor, ExtractionResult
+    from ucn.folders.worker import ExtractSettings
 
-Folder = Annotated[Path, path_argument("FOLDER", "Images, in folders below it too.")]
+Folder = Annotated[Path, path_argument("FOLDER", "Folder of images, searched recursively.")]
 MethodName = Annotated[
     str | None,
     typer.Option(
         "--method",
         metavar="NAME",
-        help="Another method than the network: sift, daisy, disk, …",
+        help="Features other than the network's: sift, daisy, disk, …",
         show_default=False,
     ),
 ]
-MaxKeypoints = Annotated[int, typer.Option(metavar="N", min=1, help="At most so many keypoints an image.")]
-Batch = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Images of one size that pass the network together.")
-]
+MaxKeypoints = Annotated[int, count_option("Largest number of keypoints per image.")]
+Batch = Annotated[int, count_option("Batch size; images of one size are encoded together.")]
 Workers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, help="Of Ray: processes, each with a GPU or a core.", show_default="all there are"
-    ),
+    int | None, count_option("Number of Ray workers, each with a GPU or a CPU core.", "all available")
 ]
 
 
 class DetectorName(StrEnum):
-    """Where keypoints are."""
+    """Keypoint detectors."""
 
     corners = "corners"
     blobs = "blobs"
@@ -50,45 +46,76 @@ class DetectorName(StrEnum):
 Detector = Annotated[
     DetectorName,
     typer.Option(
-        help="Keypoints: corners, blobs (SIFT's), peaks of features, a grid, or the method's own (disk)."
+        help="Keypoints: corners, SIFT blobs, peaks of the features, a grid, or the method's own (disk)."
     ),
 ]
 
 
 class EngineName(StrEnum):
-    """Who does the work."""
+    """Where the work runs."""
 
     local = "local"
     ray = "ray"
 
 
-def find_method(weights: str, method: str | None) -> FolderMethod:
-    """The method that the options ask for."""
-    from ucn.evaluate.reconstruction.methods import load_folder_method
+Engine = Annotated[EngineName, typer.Option(help="This process, or a Ray cluster.")]
 
-    return load_folder_method(method or weights, engine="auto")
+
+class PairingName(StrEnum):
+    """How image pairs are chosen."""
+
+    exhaustive = "exhaustive"
+    sequential = "sequential"
+    retrieval = "retrieval"
+
+
+Pairing = Annotated[
+    PairingName, typer.Option(help="All pairs; images that follow each other by name; or similar images.")
+]
+Overlap = Annotated[int, count_option("Sequential pairing: number of following images.")]
+Neighbours = Annotated[int, count_option("Retrieval pairing: number of similar images.")]
+MinSimilarity = Annotated[
+    float,
+    typer.Option(metavar="S", help="Drop matches with a lower cosine similarity of descriptors; -1 = off."),
+]
+
+
+def find_method(weights: str, method: str | None) -> MethodInfo:
+    """The method of --method, or the network of --weights; its weights are not loaded."""
+    from ucn.paper.registry import METHODS
+
+    return METHODS.find_features(method or weights, engine="auto")
 
 
 def build_settings(
-    found: FolderMethod, max_side: int | None, max_keypoints: int, detector: DetectorName, batch: int
+    found: MethodInfo, max_side: int | None, max_keypoints: int, detector: DetectorName, batch: int
 ) -> ExtractSettings:
-    """How images are described; without --max-side as large as the method was made for."""
-    from ucn.folders.image_features import ExtractSettings
+    """Settings of the extraction; without --max-side, the size that the method was made for."""
+    from ucn.folders.worker import ExtractSettings
 
     side = found.max_side if max_side is None else max_side or None
     return ExtractSettings(side, max_keypoints, detector.value, batch)
 
 
-def build_engine(name: EngineName, workers: int | None, device: str | None) -> Engine:
-    """The engine that the options ask for."""
+def build_executor(name: EngineName, workers: int | None, device: str | None) -> Executor:
+    """The executor that --engine names."""
     from ucn.errors import ConfigError
 
     if name is EngineName.ray:
-        from ucn.folders.ray_engine import RayEngine
+        from ucn.folders.ray_executor import RayExecutor
 
-        return RayEngine(workers=workers, device=device)
+        return RayExecutor(workers=workers, device=device)
     if workers is not None:
         raise ConfigError("--workers is for --engine ray; leave it out")
-    from ucn.folders.extraction import LocalEngine
+    from ucn.folders.extraction import LocalExecutor
 
-    return LocalEngine(device)
+    return LocalExecutor(device)
+
+
+def warn_failures(extracted: ExtractionResult, limit: int = 5) -> None:
+    """Prints, on stderr, why images could not be read."""
+    reasons = list(extracted.failures.values())
+    for reason in reasons[:limit]:
+        warn(f"left out: {reason}")
+    if len(reasons) > limit:
+        warn(f"left out: {len(reasons) - limit:,} more (--json lists all)")

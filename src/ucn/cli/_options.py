@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the match configuration made of them."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,19 +13,34 @@ if TYPE_CHECKING:
 
 
 def path_option(help_text: str, *names: str, metavar: str = "FILE", show_default: bool | str = False) -> Any:
-    """An option that names a file or a folder; without names it is called as its parameter."""
-    # readable=False: the library says itself what is wrong with a file, and better.
+    """An option for a file or folder; without names it is called as its parameter."""
+    # readable=False: the library's own errors about files are more precise.
     return typer.Option(*names, metavar=metavar, readable=False, help=help_text, show_default=show_default)
 
 
 def output_option(help_text: str, metavar: str = "FILE", show_default: bool | str = False) -> Any:
-    """The option ``-o``: where the result goes."""
+    """The option ``-o``."""
     return path_option(help_text, "-o", "--output", metavar=metavar, show_default=show_default)
 
 
 def path_argument(metavar: str, help_text: str) -> Any:
-    """An argument that names a file or a folder."""
+    """An argument for a file or folder."""
     return typer.Argument(metavar=metavar, readable=False, help=help_text, show_default=False)
+
+
+def count_option(help_text: str, default: str | None = None, minimum: int = 1) -> Any:
+    """An option for a whole number; `default` is shown in the help."""
+    return typer.Option(metavar="N", min=minimum, help=help_text, show_default=default or True)
+
+
+def flag(names: str, help_text: str) -> Any:
+    """An option without a value, such as ``--quick`` or ``--video/--no-video``."""
+    return typer.Option(names, help=help_text)
+
+
+def detail_argument(what: str) -> Any:
+    """An optional name of which all details are shown."""
+    return typer.Argument(help=f"Show all details of {what}.", show_default=False)
 
 
 Image0 = Annotated[Path, path_argument("A", "First image.")]
@@ -36,32 +51,31 @@ Weights = Annotated[
 ]
 MaxSide = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        min=0,
-        help="Reduce larger images to this longest side in pixels before encoding; 0 = full size.",
-        show_default="what the weights were made for: 1024, birds 160",
+    count_option(
+        "Longest image side in pixels; larger images are reduced before encoding; 0 = full size.",
+        "the training size of the weights: 1024, birds 160",
+        minimum=0,
     ),
 ]
 Device = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or mps.", show_default="the best there is"),
+    typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or mps.", show_default="the best available"),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the estimator's draws.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
+Seed = Annotated[int, count_option("Random seed of RANSAC.", minimum=0)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing outputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
-Debug = Annotated[bool, typer.Option("--debug", envvar="UCN_DEBUG", help="On an error, show the traceback.")]
+Debug = Annotated[bool, typer.Option("--debug", envvar="UCN_DEBUG", help="Show the traceback of an error.")]
 
 
 class Keypoints(StrEnum):
-    """What is matched when no points are given."""
+    """What is matched without given points."""
 
     corners = "corners"
     grid = "grid"
 
 
 def build_config(max_side: int | None = None, **given: Any) -> MatchConfig | None:
-    """The configuration that the given options ask for; None where all are None, that is, not given.
+    """The configuration from the given options; None where all are None, that is, not given.
 
     Raises:
         ConfigError: a value is out of range.

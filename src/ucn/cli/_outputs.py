@@ -1,4 +1,4 @@
-"""Outputs of a verb: checked before its work begins, written beside, and moved to their places together."""
+"""Output files of a command: checked before the work begins, and moved into place together."""
 
 from __future__ import annotations
 
@@ -6,22 +6,50 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+
+@dataclass(frozen=True)
+class Output:
+    """A file that a command writes where an option names it.
+
+    Attributes:
+        path: None where it is not requested.
+        content: what it holds, for errors.
+        suffixes: legal endings of its name; empty for images.
+    """
+
+    path: Path | None
+    content: str = "image"
+    suffixes: Sequence[str] = ()
+
+
+def check_files(outputs: Iterable[Output], inputs: Iterable[Path | None], overwrite: bool) -> None:
+    """Checks the names of requested outputs, then as `check_outputs`.
+
+    Raises:
+        OutputError: a suffix names no known format, or a file cannot be written.
+    """
+    from ucn.data.io import check_image_suffix
+    from ucn.data.points import check_suffix
+
+    paths = []
+    for output in outputs:
+        if output.path is None:
+            continue
+        if output.suffixes:
+            check_suffix(output.path, output.suffixes, output.content)
+        else:
+            check_image_suffix(output.path)
+        paths.append(output.path)
+    check_outputs(paths, inputs, overwrite)
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path | None], overwrite: bool) -> None:
-    """Checks that outputs can be written and are neither each other nor an input.
-
-    Raises:
-        OutputError: one of them cannot.
-    """
-    from ucn.data.io import check_output
+    """Checks that outputs can be written, differ from each other, and are no input; raises `OutputError`."""
     from ucn.errors import OutputError
+    from ucn.files import check_output
 
     resolved = [path.resolve() for path in outputs]
     for path, place in zip(outputs, resolved, strict=True):
@@ -35,23 +63,19 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path | None], overwr
 def check_folder(
     folder: Path, names: Sequence[str], overwrite: bool, inputs: Iterable[Path | None] = ()
 ) -> None:
-    """Checks that files can be written into a folder and are no input, or that a missing one can be made.
-
-    Raises:
-        OutputError: they cannot.
-    """
-    from ucn.data.io import check_output
+    """As `check_outputs`, for files in a folder that may be missing."""
     from ucn.errors import OutputError
+    from ucn.files import check_output
 
     try:
-        is_folder, is_there = folder.is_dir(), folder.exists()
-    except OSError:  # a name that is too long, say; check_output tells
-        is_folder = is_there = False
+        is_folder, exists = folder.is_dir(), folder.exists()
+    except OSError:  # a name that is too long, say; check_output explains it
+        is_folder = exists = False
     if is_folder:
         _check_inputs([folder / name for name in names], inputs)
         for name in names:
             check_output(folder / name, overwrite)
-    elif is_there:
+    elif exists:
         raise OutputError(f"cannot write into {folder}: it is a file; give a folder with -o")
     else:
         check_output(folder)
@@ -59,9 +83,9 @@ def check_folder(
 
 @contextmanager
 def write_together(outputs: Sequence[Path], overwrite: bool) -> Iterator[list[Path]]:
-    """Gives places to write outputs to, under the same names; when all are written they move together.
+    """Yields temporary paths with the names of the outputs, and moves them into place when all are written.
 
-    Where anything goes wrong before that, no output is touched and nothing is left.
+    After an error no output is changed and no temporary file is left.
 
     Raises:
         OutputError: the outputs cannot be written, or exist by now.
@@ -72,11 +96,11 @@ def write_together(outputs: Sequence[Path], overwrite: bool) -> Iterator[list[Pa
     try:
         for path in outputs:
             if path.parent not in folders:
-                folders[path.parent] = _open_beside(path)
+                folders[path.parent] = _make_temporary_folder(path)
         places = [folders[path.parent] / path.name for path in outputs]
         yield places
         _move_all(places, outputs, overwrite)
-    except OutputError as error:  # it names the place, which means nothing to the user
+    except OutputError as error:  # it names the temporary path, which means nothing to the user
         text = str(error)
         for parent, folder in folders.items():
             text = text.replace(str(folder), str(parent))
@@ -86,56 +110,21 @@ def write_together(outputs: Sequence[Path], overwrite: bool) -> Iterator[list[Pa
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_all(writers: Mapping[Path, Callable[[Path], object]], overwrite: bool) -> None:
-    """Writes each output by the function that writes it to a given place; all or none.
+def write_files(writers: Mapping[Path | None, Callable[[Path], object]], overwrite: bool) -> list[Path]:
+    """Writes all requested outputs or none; each function writes to the path that it is given.
 
     Raises:
         OutputError: as `write_together`.
     """
-    with write_together(list(writers), overwrite) as places:
-        for write, place in zip(writers.values(), places, strict=True):
+    requested = {path: write for path, write in writers.items() if path is not None}
+    with write_together(list(requested), overwrite) as places:
+        for write, place in zip(requested.values(), places, strict=True):
             write(place)
+    return list(requested)
 
 
-def check_names(output: Path | None, suffixes: Sequence[str], what: str, draw: Path | None) -> None:
-    """Checks the suffixes of a result's file and of its picture, as far as they are asked for.
-
-    Raises:
-        OutputError: one says no format that can be written.
-    """
-    from ucn.data.io import check_image_suffix
-    from ucn.data.points import check_suffix
-
-    if output is not None:
-        check_suffix(output, suffixes, what)
-    if draw is not None:
-        check_image_suffix(draw)
-
-
-def write_result(
-    output: Path | None,
-    write: Callable[[Path], object],
-    draw: Path | None,
-    paint: Callable[[], NDArray[np.uint8]],
-    overwrite: bool,
-) -> None:
-    """Writes a result's file and its picture, as far as they are asked for; both or none.
-
-    Raises:
-        OutputError: as `write_together`.
-    """
-    from ucn.data.io import write_image
-
-    writers: dict[Path, Callable[[Path], object]] = {}
-    if output is not None:
-        writers[output] = write
-    if draw is not None:
-        writers[draw] = lambda place: write_image(place, paint())
-    write_all(writers, overwrite)
-
-
-def _open_beside(path: Path) -> Path:
-    """A new folder beside a file, so that moving from there copies nothing."""
+def _make_temporary_folder(path: Path) -> Path:
+    """A new folder in the folder of the output, so that moving from there copies nothing."""
     from ucn.errors import OutputError
 
     try:
@@ -145,10 +134,10 @@ def _open_beside(path: Path) -> Path:
 
 
 def _move_all(places: Sequence[Path], outputs: Sequence[Path], overwrite: bool) -> None:
-    from ucn.data.io import check_output
     from ucn.errors import OutputError
+    from ucn.files import check_output
 
-    for path in outputs:  # somebody else may have written one meanwhile
+    for path in outputs:  # another process may have written one meanwhile
         check_output(path, overwrite)
     for place, path in zip(places, outputs, strict=True):
         try:

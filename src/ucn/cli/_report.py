@@ -1,11 +1,11 @@
-"""How results are said: to people as aligned lines, to programs as one JSON object."""
+"""How results are printed: aligned lines and tables for people, one JSON object for programs."""
 
 from __future__ import annotations
 
 import json
 import math
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def find_version() -> str:
-    """The installed version of ucn."""
+    """The version of ucn."""
     return ucn.__version__
 
 
 def describe_run(matcher: Matcher) -> dict[str, Any]:
-    """What a result depends on, to be kept beside it: versions, weights and configuration."""
+    """Versions, weights and configuration, to be stored with a result."""
     import torch
 
     return {
@@ -41,7 +41,7 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 
 def without_nan(value: Any) -> Any:
-    """A value for JSON: NaN and infinities become None."""
+    """Replaces NaN and infinities by None, for JSON."""
     if isinstance(value, Mapping):
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -58,17 +58,66 @@ def print_lines(lines: Mapping[str, str], to_stderr: bool = False) -> None:
         typer.echo(typer.style(name.ljust(width), dim=True) + value, err=to_stderr)
 
 
-def say_share(share: float) -> str:
-    """A share in [0, 1] as per cent."""
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    text_columns: int = 1,
+    show_lines: bool = False,
+) -> None:
+    """Prints a table; the columns after the first `text_columns` are aligned to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, title=title, title_justify="left", show_lines=show_lines)
+    for column in table.columns[text_columns:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 160
+    console.print(table)
+
+
+def warn(text: str) -> None:
+    """Prints a line in yellow on stderr."""
+    typer.secho(text, err=True, fg=typer.colors.YELLOW)
+
+
+def format_share(share: float) -> str:
+    """A share in [0, 1] in per cent."""
     return "–" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
-def say_seconds(seconds: Mapping[str, float]) -> str:
-    """The total, then the stages that took long enough to matter."""
+def format_seconds(seconds: Mapping[str, float]) -> str:
+    """The total, and stages of at least 5 ms."""
     stages = [f"{name} {value:.2f}" for name, value in seconds.items() if name != "total" and value >= 0.005]
     return f"{seconds['total']:.2f} s ({', '.join(stages)})"
 
 
-def say_files(paths: Iterable[Path]) -> str:
+def format_weights(weights: Mapping[str, str]) -> str:
+    """Name and abbreviated hash of weights."""
+    return f"{weights['name']}, sha256 {weights['sha256'][:16]}"
+
+
+def format_estimator(estimator: Mapping[str, Any]) -> str:
+    """Name, threshold and seed of a robust estimator."""
+    return f"{estimator['name']}, threshold {estimator['threshold_px']:g} px, seed {estimator['seed']}"
+
+
+def format_matrix(name: str, rows: Sequence[Sequence[float]], spec: str) -> dict[str, str]:
+    """A 3 × 3 matrix as three lines for `print_lines`."""
+    lines = ["  ".join(format(value, spec) for value in row) for row in rows]
+    return {name: lines[0], " ": lines[1], "  ": lines[2]}
+
+
+def format_files(paths: Iterable[Path]) -> str:
     """File names in one line."""
     return ", ".join(map(str, paths)) or "nothing (use -o or --draw)"
+
+
+def to_dicts(problems: Iterable[Any]) -> list[dict[str, Any]]:
+    """Problems of data sets for JSON."""
+    return [{"file": str(each.path), "line": each.line, "message": each.message} for each in problems]

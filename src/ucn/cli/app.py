@@ -1,62 +1,27 @@
-"""Which verbs there are.
+"""The registered commands.
 
-A verb is a module of this package with a function `run`, whose parameters are typer's arguments and options,
-and whose docstring is its help. It has the option ``debug: Debug = False``, imports the library inside the
-function, raises the library's errors and prints its result. One entry in `_VERBS` makes it a command. A group
-of verbs (``ucn data check``) is a module with several such functions, named in its `VERBS`.
+A command is a module of this package with a function `run`. Its parameters are typer's arguments and options,
+its docstring is the help. It has the option ``debug: opt.Debug = False``, imports the library inside the
+function, raises the library's errors and prints its result. A name in `_COMMANDS` registers it. A group of
+commands (``ucn data check``) is a module with several such functions, listed in its `COMMANDS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from ucn.cli import (
-    align,
-    bench,
-    data,
-    demo,
-    evaluate,
-    export,
-    extract,
-    flow,
-    info,
-    match,
-    pairs,
-    pose,
-    reconstruct,
-    serve,
-    track,
-    train,
-    weights,
-)
+from ucn.cli import data
 from ucn.cli._errors import report_errors
 from ucn.cli._report import find_version
 
-_VERBS: dict[str, Callable[..., None]] = {
-    "demo": demo.run,
-    "match": match.run,
-    "flow": flow.run,
-    "pose": pose.run,
-    "align": align.run,
-    "track": track.run,
-    "extract": extract.run,
-    "pairs": pairs.run,
-    "reconstruct": reconstruct.run,
-    "train": train.run,
-    "evaluate": evaluate.run,
-    "export": export.run,
-    "serve": serve.run,
-    "bench": bench.run,
-    "weights": weights.run,
-    "info": info.run,
-}
-
-_GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
-    "data": ("Data sets: list, check, show or convert them.", data.VERBS),
-}
+_COMMANDS = (
+    *("demo", "match", "flow", "pose", "align", "track", "extract", "pairs", "reconstruct", "train"),
+    *("evaluate", "export", "serve", "bench", "weights", "info"),
+)
+_GROUPS = {"data": ("List, check, show or convert data sets.", data.COMMANDS)}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,17 +29,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, _run in _VERBS.items():
-    app.command(_name)(report_errors(_run))
-for _name, (_help, _verbs) in _GROUPS.items():
+for _name in _COMMANDS:
+    app.command(_name)(report_errors(import_module(f"ucn.cli.{_name}").run))
+for _name, (_help, _commands) in _GROUPS.items():
     _group = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=_help)
-    for _verb, _run in _verbs.items():
-        _group.command(_verb)(report_errors(_run))
+    for _command, _run in _commands.items():
+        _group.command(_command)(report_errors(_run))
     app.add_typer(_group, name=_name)
 
 
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"ucn {find_version()}")
         raise typer.Exit
 
@@ -85,7 +50,7 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Which point in one image is which point in another.
+    """Find corresponding points of images, of one scene or of objects of one kind.
 
-    Try `ucn demo` first: it matches a bundled pair of photographs, without a network connection.
+    Try `ucn demo` first: it matches a bundled pair of photographs, offline.
     """

@@ -1,4 +1,4 @@
-"""``ucn bench``: speed and memory as ratios."""
+"""``ucn bench``: speed and memory as ratios to named baselines."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli._options import Debug, Device, Json, Overwrite, output_option, path_option
-from ucn.cli._outputs import check_outputs
-from ucn.cli._report import find_version, print_json, without_nan
-from ucn.cli._stages import Stages
+from ucn.cli import _options as opt
+from ucn.cli._outputs import check_folder, check_outputs
+from ucn.cli._progress import Stages
+from ucn.cli._report import find_version, print_json, print_table, warn, without_nan
 
 if TYPE_CHECKING:
     from ucn.bench.report import Part, Table
-    from ucn.evaluate.core.report import Plot
-
-_WIDTH = 150
 
 
 def run(
@@ -27,53 +24,36 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="PART",
-            help="knn, transformer, encode, pairs, growth, startup or train.",
-            show_default="all of them",
+            help="knn, transformer, encode, match, growth, startup or train.",
+            show_default="all",
         ),
     ] = None,
-    device: Device = None,
-    output: Annotated[
-        Path | None,
-        output_option("Write everything as JSON."),
-    ] = None,
-    plots: Annotated[
-        Path | None,
-        path_option("Draw the curves of growth there.", metavar="DIR"),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small inputs, few repeats: does it run? No figures to be quoted.")
-    ] = False,
-    thorough: Annotated[
-        bool, typer.Option("--thorough", help="On a GPU, measure also what compiles for minutes.")
-    ] = False,
+    device: opt.Device = None,
+    output: Annotated[Path | None, opt.output_option("Write the result as JSON.")] = None,
+    plots: Annotated[Path | None, opt.path_option("Folder for plots of growth.", metavar="DIR")] = None,
+    quick: Annotated[bool, opt.flag("--quick", "Smoke test on small inputs; no benchmark.")] = False,
+    thorough: Annotated[bool, opt.flag("--thorough", "Also measure compiled code; takes minutes.")] = False,
     weights: Annotated[
-        str, typer.Option(metavar="NAME", help="Shipped weights of real descriptors, pairs and training.")
+        str, typer.Option(metavar="NAME", help="Shipped weights for real descriptors, matching and training.")
     ] = "geometric",
-    xfeat: Annotated[
-        Path | None,
-        path_option("XFeat as ONNX, for comparison."),
-    ] = None,
+    xfeat: Annotated[Path | None, opt.path_option("ONNX file of XFeat, a baseline of encoding.")] = None,
     limit_seconds: Annotated[
-        float, typer.Option(min=1.0, max=86400.0, help="Each series of growing sizes ends after this time.")
+        float, typer.Option(min=1.0, max=86400.0, help="Time limit of each series of the growth part.")
     ] = 90.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Of all random inputs.")] = 0,
-    update: Annotated[
-        bool,
-        typer.Option(
-            "--update", help="Keep what FILE holds of this machine, but for the parts measured now."
-        ),
-    ] = False,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Random seed of all inputs.")] = 0,
+    update: Annotated[bool, opt.flag("--update", "Keep the other parts in FILE.")] = False,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Measure speed and memory as ratios against named references, with this machine described."""
+    """Measure speed and memory as ratios to named baselines, and describe this machine."""
     from ucn.bench.run import PARTS, check_mergeable, merge_results, read_parts, run_parts
 
     names = _choose_parts(parts or list(PARTS), list(PARTS))
     with Stages(is_quiet=json) as stages:
         from ucn.bench.machine import describe_machine
         from ucn.bench.settings import Settings
+        from ucn.errors import ConfigError
         from ucn.runtime.device import choose_device
 
         _check_files(output, plots, xfeat, weights, overwrite or update)
@@ -81,10 +61,11 @@ def run(
         settings = Settings(
             choose_device(device), seed, quick, thorough, weights, xfeat, limit_seconds, stages
         )
-        _check_device(settings.device.type)
+        if settings.device.type not in ("cpu", "cuda"):
+            raise ConfigError(f"--device must be cpu or cuda for a benchmark, got {settings.device.type}")
         if before is not None:
             check_mergeable(before, describe_machine(settings.device), quick)
-        result = run_parts(names, settings, partial(_tell_failure, is_debug=debug))
+        result = run_parts(names, settings, partial(_print_failure, is_debug=debug))
         failures = result["failures"]
         if before is not None:
             result = merge_results(before, result)
@@ -94,43 +75,35 @@ def run(
     if json:
         print_json({**result, "outputs": list(map(str, written))})
     else:
-        _print(result, {name: found[name] for name in names if name not in failures}, failures)
+        _print(result, [found[name] for name in names if name not in failures], failures)
         for path in written:
             typer.echo(f"written: {path}")
     if failures:
         raise typer.Exit(1)
 
 
-def _tell_failure(name: str, error: Exception, is_debug: bool) -> None:
-    """Says at once, on stderr, that a part failed: the others may take minutes more."""
-    from ucn.bench.run import say_error
+def _print_failure(name: str, error: Exception, is_debug: bool) -> None:
+    """Prints the error of a part at once: the others may take minutes more."""
+    from ucn.bench.run import format_error
 
-    typer.secho(f"error: part {name} failed: {say_error(error)}", err=True, fg=typer.colors.RED)
+    typer.secho(f"error: part {name} failed: {format_error(error)}", err=True, fg=typer.colors.RED)
     if is_debug:
         typer.echo("".join(traceback.format_exception(error)), err=True)
 
 
-def _choose_parts(asked: list[str], legal: list[str]) -> list[str]:
-    for name in asked:
+def _choose_parts(requested: list[str], legal: list[str]) -> list[str]:
+    for name in requested:
         if name not in legal:
             raise typer.BadParameter(f"there is no part '{name[:40]}': expected {', '.join(legal)}")
-    return [name for name in legal if name in asked]
-
-
-def _check_device(kind: str) -> None:
-    from ucn.errors import ConfigError
-
-    if kind not in ("cpu", "cuda"):
-        raise ConfigError(f"--device must be cpu or cuda to be measured, got {kind}")
+    return [name for name in legal if name in requested]
 
 
 def _check_files(
     output: Path | None, plots: Path | None, xfeat: Path | None, weights: str, overwrite: bool
 ) -> None:
-    """Everything that would fail after minutes of measuring."""
-    from ucn.cli._outputs import check_folder
+    """Checks everything that would fail only after minutes."""
     from ucn.errors import WeightsError
-    from ucn.features.xfeat import find_obstacle
+    from ucn.features.xfeat import explain_unavailable
     from ucn.weights import list_weights
 
     if output is not None:
@@ -140,13 +113,13 @@ def _check_files(
     legal = [info.name for info in list_weights()]
     if weights not in legal:
         raise WeightsError(f"no shipped weights '{weights[:40]}': expected one of {', '.join(legal)}")
-    reason = "" if xfeat is None else find_obstacle(xfeat)
+    reason = "" if xfeat is None else explain_unavailable(xfeat)
     if reason:
         raise WeightsError(reason)
 
 
 def _read_before(output: Path | None) -> dict[str, Any] | None:
-    """The result that is to be kept but for some parts; None where there is none yet."""
+    """The result to update; None where the file does not exist yet."""
     from ucn.bench.run import read_parts
     from ucn.errors import DataError
 
@@ -157,7 +130,7 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
     try:
         before = json_module.loads(output.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {output}, which --update is to keep: {error}") from error
+        raise DataError(f"cannot read {output} for --update: {error}") from error
     read_parts(before, str(output))
     return before  # type: ignore[no-any-return]
 
@@ -165,57 +138,41 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
 def _write(
     result: dict[str, Any], found: dict[str, Part], output: Path | None, plots: Path | None, overwrite: bool
 ) -> list[Path]:
-    from ucn.data.io import write_bytes_atomically
+    from ucn.files import write_bytes_atomically
 
-    written = []
+    contents: dict[Path, bytes] = {}
     if output is not None:
         text = json_module.dumps(without_nan(result), indent=1, allow_nan=False, ensure_ascii=False)
-        write_bytes_atomically(output, f"{text}\n".encode(), overwrite)
-        written.append(output)
+        contents[output] = f"{text}\n".encode()
     if plots is not None and "growth" in found:
-        from ucn.bench.machine import say_machine
+        from ucn.bench.machine import format_machine
         from ucn.bench.plots import draw_growth
 
-        plot: Plot = draw_growth(found["growth"], say_machine(result["machine"]))
+        plot = draw_growth(found["growth"], format_machine(result["machine"]))
         plots.mkdir(parents=True, exist_ok=True)
-        for path, content in ((plots / "growth.png", plot.png), (plots / "growth.svg", plot.svg)):
-            write_bytes_atomically(path, content, overwrite)
-            written.append(path)
-    return written
+        contents |= {plots / "growth.png": plot.png, plots / "growth.svg": plot.svg}
+    for path, content in contents.items():
+        write_bytes_atomically(path, content, overwrite)
+    return list(contents)
 
 
-def _print(result: dict[str, Any], parts: dict[str, Part], failures: dict[str, str]) -> None:
-    from rich.console import Console
+def _print(result: dict[str, Any], parts: list[Part], failures: dict[str, str]) -> None:
+    from ucn.bench.machine import format_machine
+    from ucn.bench.report import tabulate_failures
 
-    from ucn.bench.machine import say_machine
-    from ucn.bench.report import tabulate_failures, tabulate_targets
-
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = _WIDTH
-    console.print(say_machine(result["machine"]))
+    typer.echo(format_machine(result["machine"]))
     for warning in result["machine"]["warnings"]:
-        console.print(f"warning: {warning}", style="yellow")
+        warn(f"warning: {warning}")
     if result["settings"]["is_quick"]:
-        console.print("quick: small inputs and few repeats; these figures are not to be quoted")
-    for part in parts.values():
-        for table in part.tables:
-            _print_table(console, table)
-    targets = tuple(target for part in parts.values() for target in part.targets)
-    if targets:
-        _print_table(console, tabulate_targets(targets))
-    if failures:
-        _print_table(console, tabulate_failures(failures))
+        typer.echo("quick: small inputs and few rounds; the results are not representative")
+    tables = [table for part in parts for table in part.tables]
+    for table in [*tables, tabulate_failures(failures)] if failures else tables:
+        _print_table(table)
 
 
-def _print_table(console: Any, table: Table) -> None:
-    from rich.table import Table as RichTable
-
-    shown = RichTable(title=table.title, title_justify="left")
-    for column in table.columns:
-        shown.add_column(column.heading, justify="left" if column.unit == "text" else "right")
-    for row in table.format_rows():
-        shown.add_row(*row)
-    console.print(shown)
+def _print_table(table: Table) -> None:
+    header = [column.heading for column in table.columns]
+    text_columns = sum(column.unit == "text" for column in table.columns)
+    print_table(header, table.format_rows(), title=table.title, text_columns=text_columns)
     for note in table.notes:
-        console.print(note, style="dim")
+        typer.secho(note, dim=True)

@@ -1,59 +1,62 @@
-"""``ucn data``: which data sets can be read; is a folder whole; what does it show; make it one's own."""
+"""``ucn data``: lists, checks, shows and converts data sets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli._options import Debug, Json, Overwrite, output_option, path_argument
+from ucn.cli import _options as opt
 from ucn.cli._progress import CountBar
-from ucn.cli._report import find_version, print_json, print_lines
+from ucn.cli._report import find_version, print_json, print_lines, to_dicts, warn
 
 if TYPE_CHECKING:
     from ucn.data.catalogue import DataInfo, Option
     from ucn.data.checking import CheckReport
     from ucn.data.pairs import PairData
 
-_SHOWN_FAULTS = 20
+_SHOWN_PROBLEMS = 20
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A data set, see `ucn data list`.", show_default=False)
+    str, typer.Argument(metavar="NAME", help="Data set, see `ucn data list`.", show_default=False)
 ]
-Folder = Annotated[Path, path_argument("DIR", "Its folder.")]
+Folder = Annotated[Path, opt.path_argument("DIR", "Folder of the data set.")]
 Split = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Which part of it.", show_default="its first split")
+    str | None, typer.Option(metavar="NAME", help="Split of the data set.", show_default="the first")
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="An option of this data set's reader; repeatable."),
+    typer.Option("--option", metavar="KEY=VALUE", help="Option of the data set's reader; repeatable."),
 ]
 
 
 def list_sets(
-    name: Annotated[
-        str | None, typer.Argument(help="Say everything about this data set.", show_default=False)
-    ] = None,
-    json: Json = False,
-    debug: Debug = False,
+    name: Annotated[str | None, opt.detail_argument("this data set")] = None,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """List the data sets that can be read: task, truth, layout, licence, where to get them."""
+    """List the supported data sets: task, ground truth, layout, licence and source."""
     from ucn.data.catalogue import explain_options, find_info, list_data, list_options
 
     infos = list_data() if name is None else (find_info(name),)
     if json:
-        sets = [
-            asdict(info) | {"options": list_options(info.name), "options_mean": explain_options(info.name)}
-            for info in infos
-        ]
+        sets = []
+        for info in infos:
+            values = asdict(info)
+            options = {"options": list_options(info.name), "options_mean": explain_options(info.name)}
+            sets.append({**values, "truth": values.pop("ground_truth"), **options})
         print_json({"command": "data list", "ucn": find_version(), "data": sets})
-    elif name is None:
-        _print_infos(infos)
-    else:
-        _describe(infos[0])
+        return
+    for info in infos:
+        _print_info(info)
+        if name is not None:
+            _print_options(info)
+        typer.echo()
+    if name is None:
+        typer.echo("`ucn data list NAME` explains the options of one of them.")
 
 
 def check(
@@ -61,11 +64,11 @@ def check(
     folder: Folder,
     split: Split = None,
     options: Options = None,
-    pairs: Annotated[int, typer.Option(metavar="N", min=0, help="Read at most so many pairs.")] = 200,
-    json: Json = False,
-    debug: Debug = False,
+    pairs: Annotated[int, opt.count_option("Largest number of pairs to read.", minimum=0)] = 200,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Check a data set: read every file once, and pairs spread over it; exit 1 where something is wrong."""
+    """Check a data set: read every file and evenly spread pairs; exit with 1 where something is wrong."""
     from ucn.data.checking import check_data
 
     data = _open(name, folder, split, options)
@@ -82,20 +85,21 @@ def check(
 def show(
     name: Name,
     folder: Folder,
-    output: Annotated[Path, output_option("Picture: .png or .jpg.")],
-    count: Annotated[int, typer.Option("-n", metavar="N", min=1, max=100, help="How many pairs.")] = 4,
+    output: Annotated[Path, opt.output_option("Image: .png, .jpg or .webp.")],
+    count: Annotated[int, typer.Option("-n", metavar="N", min=1, max=100, help="Number of pairs.")] = 4,
     width: Annotated[
-        int, typer.Option(metavar="N", min=200, max=8000, help="Of the picture, in pixels.")
+        int, typer.Option(metavar="N", min=200, max=8000, help="Width of the image in pixels.")
     ] = 1200,
     split: Split = None,
     options: Options = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Draw pairs of a data set, spread evenly over it, with their true correspondences."""
+    """Draw evenly spread pairs of a data set with their correspondences."""
     from ucn.data.checking import spread
-    from ucn.data.io import check_image_suffix, check_output, write_image
+    from ucn.data.io import check_image_suffix, write_image
+    from ucn.files import check_output
     from ucn.viz import draw_samples
 
     check_image_suffix(output)
@@ -118,23 +122,17 @@ def show(
 def convert(
     name: Name,
     folder: Folder,
-    output: Annotated[Path, output_option("Folder to make.", metavar="DIR")],
+    output: Annotated[Path, opt.output_option("Folder to create.", metavar="DIR")],
     split: Split = None,
     options: Options = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="At most so many pairs, spread evenly.", show_default="all"),
-    ] = None,
-    max_points: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="At most so many points of a pair.", show_default="all"),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the choice of points.")] = 0,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    limit: Annotated[int | None, opt.count_option("Largest number of pairs, evenly spread.", "all")] = None,
+    max_points: Annotated[int | None, opt.count_option("Largest number of points per pair.", "all")] = None,
+    seed: Annotated[int, opt.count_option("Random seed of the choice of points.", minimum=0)] = 0,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Write a data set as a folder of one's own: images, pairs.csv and a CSV of points for each pair."""
+    """Write a data set as your own data: images, pairs.csv and a CSV of points for each pair."""
     from ucn.data.convert import convert_pairs
 
     data = _open_for_use(name, folder, split, options)
@@ -159,8 +157,13 @@ def convert(
         print_lines(lines | {"written": str(output)})
 
 
-VERBS: dict[str, Callable[..., None]] = {"list": list_sets, "check": check, "show": show, "convert": convert}
-"""The verbs of this group by name."""
+COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_sets,
+    "check": check,
+    "show": show,
+    "convert": convert,
+}
+"""The commands of this group by name."""
 
 
 def _open(name: str, folder: Path, split: str | None, options: list[str] | None) -> PairData:
@@ -170,16 +173,16 @@ def _open(name: str, folder: Path, split: str | None, options: list[str] | None)
 
 
 def _open_for_use(name: str, folder: Path, split: str | None, options: list[str] | None) -> PairData:
-    """An opened set that has pairs; says on stderr what was left out."""
+    """Opens a data set with at least one pair; warns of pairs that were left out."""
     from ucn.errors import DataError
 
     data = _open(name, folder, split, options)
-    if data.faults:
-        left_out = f"{len(data.faults):,} entries were left out, the first: {data.faults[0]}"
+    if data.problems:
+        left_out = f"{len(data.problems):,} entries were left out, the first: {data.problems[0]}"
         hint = f"`ucn data check {name} DIR` lists them"
         if not len(data):
             raise DataError(f"{name} has no usable pair: {left_out}; {hint}")
-        typer.secho(f"warning: {left_out}; {hint}", err=True, fg=typer.colors.YELLOW)
+        warn(f"warning: {left_out}; {hint}")
     return data
 
 
@@ -189,32 +192,23 @@ def _parse(options: list[str] | None) -> dict[str, Option]:
     return parse_options(options or ())
 
 
-def _print_infos(infos: Sequence[DataInfo]) -> None:
-    for info in infos:
-        typer.secho(f"{info.name}: {info.title}", bold=True)
-        print_lines({f"  {name}": text for name, text in _summarise(info).items()})
-        typer.echo()
-    typer.echo("`ucn data list NAME` says what the options of one of them mean.")
+def _print_info(info: DataInfo) -> None:
+    typer.secho(f"{info.name}: {info.title}", bold=True)
+    print_lines(
+        {
+            "  task": info.task,
+            "  ground truth": info.ground_truth,
+            "  layout": ("\n" + " " * 16).join(info.layout),
+            "  splits": ", ".join(info.splits),
+            "  licence": info.licence,
+            "  source": info.source or "–",
+        }
+    )
 
 
-def _summarise(info: DataInfo) -> dict[str, str]:
-    first, *others = info.layout
-    indent = "\n" + " " * 19
-    return {
-        "task": info.task,
-        "truth": info.truth,
-        "layout": indent.join([first, *others]),
-        "splits": ", ".join(info.splits),
-        "licence": info.licence,
-        "where to get it": info.source or "–",
-    }
-
-
-def _describe(info: DataInfo) -> None:
+def _print_options(info: DataInfo) -> None:
     from ucn.data.catalogue import explain_options, list_options
 
-    typer.secho(f"{info.name}: {info.title}", bold=True)
-    print_lines({f"  {name}": text for name, text in _summarise(info).items()})
     meanings = explain_options(info.name)
     if meanings:
         typer.secho("options (--option KEY=VALUE)", bold=True)
@@ -229,22 +223,21 @@ def _print_report(name: str, report: CheckReport) -> None:
     if report.empty_names:
         lines["without points"] = f"{len(report.empty_names):,} of the pairs read"
     print_lines(lines)
-    for note in report.notes[:_SHOWN_FAULTS]:
+    for note in report.notes[:_SHOWN_PROBLEMS]:
         typer.echo(f"note: {note}")
-    for fault in report.faults[:_SHOWN_FAULTS]:
-        typer.secho(f"fault: {fault}", fg=typer.colors.RED)
-    left = len(report.faults) - _SHOWN_FAULTS
+    for problem in report.problems[:_SHOWN_PROBLEMS]:
+        typer.secho(f"problem: {problem}", fg=typer.colors.RED)
+    left = len(report.problems) - _SHOWN_PROBLEMS
     if left > 0:
-        typer.secho(f"… and {left:,} more faults (--json lists all)", fg=typer.colors.RED)
+        typer.secho(f"… and {left:,} more problems (--json lists all)", fg=typer.colors.RED)
     if report.is_good:
         typer.secho(f"{name}: nothing wrong", fg=typer.colors.GREEN)
     else:
-        count = len(report.faults)
-        typer.secho(f"{name}: {count:,} {'fault' if count == 1 else 'faults'}", fg=typer.colors.RED)
+        count = len(report.problems)
+        typer.secho(f"{name}: {count:,} {'problem' if count == 1 else 'problems'}", fg=typer.colors.RED)
 
 
 def _to_dict(report: CheckReport) -> dict[str, Any]:
-    faults = [{"file": str(f.path), "line": f.line, "message": f.message} for f in report.faults]
     return {
         "is_good": report.is_good,
         "files": report.file_counts,
@@ -253,5 +246,5 @@ def _to_dict(report: CheckReport) -> dict[str, Any]:
         "points": report.point_count,
         "empty_pairs": list(report.empty_names),
         "notes": list(report.notes),
-        "faults": faults,
+        "faults": to_dicts(report.problems),
     }

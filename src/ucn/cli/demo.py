@@ -1,125 +1,105 @@
-"""``ucn demo``: the bundled pair, the bundled weights, and how right they are."""
+"""``ucn demo``: the bundled pair matched with the bundled weights, and its accuracy."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ucn.cli import _matcher
-from ucn.cli._options import Debug, Device, Json, Overwrite, Weights, output_option
+from ucn.cli import _options as opt
+from ucn.cli._command import PairCommand
 from ucn.cli._outputs import check_folder
-from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_seconds, say_share
-from ucn.cli._stages import Stages
+from ucn.cli._report import format_share
 
 if TYPE_CHECKING:
     from ucn.data.example import DisparityScore, ExamplePair
-    from ucn.matching.matcher import Matcher
     from ucn.types import Flow, Matches
 
 
-_PICTURES = ("matches.png", "flow.png")
-
-
-@dataclass(frozen=True)
-class _Result:
-    matches: Matches
-    flow: Flow
-    sparse: DisparityScore
-    dense: DisparityScore
+_IMAGES = ("matches.png", "flow.png")
 
 
 def run(
     output: Annotated[
         Path,
-        output_option("Folder for the pictures; made if missing.", metavar="DIR", show_default=True),
+        opt.output_option("Folder for the images; created if missing.", metavar="DIR", show_default=True),
     ] = Path("ucn-demo"),
-    weights: Weights = "geometric",
-    device: Device = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    weights: opt.Weights = "geometric",
+    device: opt.Device = None,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Match a bundled pair of photographs and compare with the truth.
+    """Match a bundled pair of photographs and compare with its ground truth.
 
-    Every match is compared with the measured disparity of this stereo pair in both coordinates; nothing about
-    the pair is used in matching.
+    The ground truth is the measured disparity of this stereo pair. It is not used for matching.
     """
-    with Stages(is_quiet=json) as stages:
-        check_folder(output, _PICTURES, overwrite)
-        from ucn.data.example import example_pair
+    with PairCommand("demo", is_json=json, overwrite=overwrite) as command:
+        check_folder(output, _IMAGES, overwrite)
+        from ucn.data.example import example_pair, score_against_disparity
 
         pair = example_pair()
-        stages("loading weights")
-        matcher = _matcher.load_matcher(weights, device=device)
-        stages("matching")
-        result = _match_and_score(matcher, pair, stages)
-        stages("drawing")
-        written = _draw(output, pair, result, overwrite)
-    facts = {
-        **describe_run(matcher),
-        "image0_sha256": _hash(pair.image0_path),
-        "image1_sha256": _hash(pair.image1_path),
-    }
-    if json:
-        numbers = _numbers(result)
-        files = [str(path) for path in written]
-        print_json({"command": "demo", **facts, **numbers, "seconds": stages.report(), "outputs": files})
-        return
-    sparse, dense = result.sparse, result.dense
-    dense_share = say_share(dense.share_within[3.0])
-    lines = {
-        "pair": "Motorcycle (Middlebury 2014 stereo), 741 × 500",
-        "matches": f"{sparse.count:,}",
-        "known disparity": f"{sparse.known_count:,} of them; of these",
-        "  within 3 px": say_share(sparse.share_within[3.0]),
-        "  within 1, 5 px": f"{say_share(sparse.share_within[1.0])}, {say_share(sparse.share_within[5.0])}",
-        "  median error": f"{sparse.median_error:.2f} px",
-        "dense PCK@3": f"{dense_share} of {dense.known_count:,} pixels of known disparity",
-        "pair score": f"{result.matches.pair_score:.3f}",
-        "time": say_seconds(stages.report()),
-        "weights": f"{matcher.weights.name}, sha256 {matcher.weights.sha256}",
-        "images": f"sha256 {facts['image0_sha256'][:16]}, {facts['image1_sha256'][:16]}",
-        "written": say_files(written),
-    }
-    print_lines(lines)
+        matcher = command.load_matcher(weights, device=device)
+        matches = matcher.match(pair.image0_path, pair.image1_path, progress=command.stages)
+        flow = matcher.flow(pair.image0_path, pair.image1_path, progress=command.stages)
+        command.stages("scoring")
+        sparse = score_against_disparity(matches.points0, matches.points1, pair.disparity)
+        dense = _score_flow(flow, pair)
+        command.summary |= {
+            "image0_sha256": _hash(pair.image0_path),
+            "image1_sha256": _hash(pair.image1_path),
+            **_summarise(sparse, dense),
+            "pair_score": float(matches.pair_score),
+        }
+        command.stages("drawing")
+        command.written = _draw(output, pair, matches, flow, overwrite)
+    within = {limit: format_share(share) for limit, share in sparse.share_within.items()}
+    dense_share = format_share(dense.share_within[3.0])
+    hashes = [command.summary[key][:16] for key in ("image0_sha256", "image1_sha256")]
+    command.report(
+        {
+            "pair": "Motorcycle (Middlebury 2014 stereo), 741 × 500",
+            "matches": f"{sparse.count:,}",
+            "known disparity": f"{sparse.known_count:,} of them; of these",
+            "  within 3 px": within[3.0],
+            "  within 1, 5 px": f"{within[1.0]}, {within[5.0]}",
+            "  median error": f"{sparse.median_error:.2f} px",
+            "dense PCK@3": f"{dense_share} of {dense.known_count:,} pixels with known disparity",
+            "pair score": f"{matches.pair_score:.3f}",
+            "images": f"sha256 {', '.join(hashes)}",
+            "weights": f"{matcher.weights.name}, sha256 {matcher.weights.sha256}",
+        }
+    )
 
 
-def _match_and_score(matcher: Matcher, pair: ExamplePair, stages: Stages) -> _Result:
+def _score_flow(flow: Flow, pair: ExamplePair) -> DisparityScore:
     import numpy as np
 
     from ucn.data.example import score_against_disparity
 
-    matches = matcher.match(pair.image0_path, pair.image1_path, progress=stages)
-    flow = matcher.flow(pair.image0_path, pair.image1_path, progress=stages)
-    stages("scoring")
     height, width = pair.disparity.shape
     pixels = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).astype(np.float32)
     moved = pixels + flow.flow_0to1
-    sparse = score_against_disparity(matches.points0, matches.points1, pair.disparity)
-    dense = score_against_disparity(pixels.reshape(-1, 2), moved.reshape(-1, 2), pair.disparity)
-    return _Result(matches, flow, sparse, dense)
+    return score_against_disparity(pixels.reshape(-1, 2), moved.reshape(-1, 2), pair.disparity)
 
 
-def _draw(folder: Path, pair: ExamplePair, result: _Result, overwrite: bool) -> list[Path]:
+def _draw(folder: Path, pair: ExamplePair, matches: Matches, flow: Flow, overwrite: bool) -> list[Path]:
     from ucn.data.example import disparity_errors
     from ucn.data.io import write_image
     from ucn.viz import draw_flow, draw_matches
 
-    errors = disparity_errors(result.matches.points0, result.matches.points1, pair.disparity)
-    pictures = (
-        draw_matches(pair.image0_path, pair.image1_path, result.matches, errors=errors),
-        draw_flow(result.flow, pair.image0_path),
+    errors = disparity_errors(matches.points0, matches.points1, pair.disparity)
+    images = (
+        draw_matches(pair.image0_path, pair.image1_path, matches, errors=errors),
+        draw_flow(flow, pair.image0_path),
     )
     folder.mkdir(exist_ok=True)
-    for name, picture in zip(_PICTURES, pictures, strict=True):
-        write_image(folder / name, picture, overwrite)
-    return [folder / name for name in _PICTURES]
+    for name, image in zip(_IMAGES, images, strict=True):
+        write_image(folder / name, image, overwrite)
+    return [folder / name for name in _IMAGES]
 
 
-def _numbers(result: _Result) -> dict[str, Any]:
-    sparse, dense = result.sparse, result.dense
+def _summarise(sparse: DisparityScore, dense: DisparityScore) -> dict[str, Any]:
     return {
         "matches": sparse.count,
         "known_disparity": sparse.known_count,
@@ -127,7 +107,6 @@ def _numbers(result: _Result) -> dict[str, Any]:
         "median_error_px": sparse.median_error,
         "dense_known_disparity": dense.known_count,
         "dense_pck_px": {f"{t:g}": share for t, share in dense.share_within.items()},
-        "pair_score": float(result.matches.pair_score),
     }
 
 

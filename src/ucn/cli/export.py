@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli._options import Debug, Json, Overwrite, output_option
-from ucn.cli._report import find_version, print_json, print_lines, say_seconds, say_share
-from ucn.cli._stages import Stages
+from ucn.cli import _options as opt
+from ucn.cli._progress import Stages
+from ucn.cli._report import (
+    find_version,
+    format_seconds,
+    format_share,
+    format_weights,
+    print_json,
+    print_lines,
+)
 
 if TYPE_CHECKING:
     from ucn.formats.onnx import Export
@@ -19,29 +26,25 @@ def run(
     weights: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|FILE",
-            help="Shipped weights by name, or a .safetensors file.",
-            show_default=False,
+            metavar="NAME|FILE", help="Shipped weights by name, or a .safetensors file.", show_default=False
         ),
     ],
-    output: Annotated[Path, output_option("Write the network: .onnx.")],
-    pair: Annotated[
-        bool, typer.Option("--pair", help="Export two images to matches, not images to descriptors.")
-    ] = False,
+    output: Annotated[Path, opt.output_option("Write the network: .onnx.")],
+    pair: Annotated[bool, opt.flag("--pair", "Export a graph from two images to matches.")] = False,
     k: Annotated[
         int | None,
         typer.Option(
-            "-k", "--matches", metavar="N", min=1, help="Matches that --pair gives.", show_default="1024"
+            "-k", "--matches", metavar="N", min=1, help="Number of matches of --pair.", show_default="1024"
         ),
     ] = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Write a network as an ONNX file, for images of every size.
+    """Write a network as an ONNX file for images of any size.
 
-    The file is kept only if onnxruntime agrees with torch on three sizes. Its metadata says how images are
-    given, where cells lie, which weights it holds and under which licence.
+    The file is kept only if onnxruntime agrees with torch at three sizes. Its metadata holds the image
+    format, the positions of the feature cells, the weights and their licence.
     """
     if k is not None and not pair:
         raise typer.BadParameter("-k is for --pair: a graph of descriptors has no matches")
@@ -69,16 +72,18 @@ def run(
 def _print(export: Export, seconds: dict[str, float]) -> None:
     worst = min(parity.same_matches for parity in export.parity)
     difference = max(parity.max_difference for parity in export.parity)
-    lines = {
-        "graph": "two images to matches" if export.kind == "pair" else "images to descriptors",
-        "agreement": f"{say_share(worst)} of the same matches as torch, numbers within {difference:.1e}",
-        "at": ", ".join(f"{parity.size_hw[1]} × {parity.size_hw[0]}" for parity in export.parity),
-        "weights": f"{export.metadata['weights']}, sha256 {export.metadata['weights_sha256'][:16]}",
-        "licence": export.metadata["licence"],
-        "time": say_seconds(seconds),
-        "written": f"{export.path} ({export.file_bytes / 1e6:.1f} MB)",
-    }
-    print_lines(lines)
+    weights = {"name": export.metadata["weights"], "sha256": export.metadata["weights_sha256"]}
+    print_lines(
+        {
+            "graph": "two images to matches" if export.kind == "pair" else "images to descriptors",
+            "parity": f"{format_share(worst)} of the matches of torch, values within {difference:.1e}",
+            "at": ", ".join(f"{parity.size_hw[1]} × {parity.size_hw[0]}" for parity in export.parity),
+            "weights": format_weights(weights),
+            "licence": export.metadata["licence"],
+            "time": format_seconds(seconds),
+            "written": f"{export.path} ({export.file_bytes / 1e6:.1f} MB)",
+        }
+    )
 
 
 def _to_json(export: Export, seconds: dict[str, float]) -> dict[str, Any]:
@@ -87,14 +92,7 @@ def _to_json(export: Export, seconds: dict[str, float]) -> dict[str, Any]:
         "ucn": find_version(),
         "kind": export.kind,
         "metadata": export.metadata,
-        "parity": [
-            {
-                "size_hw": list(parity.size_hw),
-                "max_difference": parity.max_difference,
-                "same_matches": parity.same_matches,
-            }
-            for parity in export.parity
-        ],
+        "parity": [{**vars(parity), "size_hw": list(parity.size_hw)} for parity in export.parity],
         "file_bytes": export.file_bytes,
         "seconds": seconds,
         "outputs": [str(export.path)],

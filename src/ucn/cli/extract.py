@@ -1,4 +1,4 @@
-"""``ucn extract``: keypoints and descriptors of all images of a folder, in hloc's layout."""
+"""``ucn extract``: keypoints and descriptors of all images of a folder, in hloc's format."""
 
 from __future__ import annotations
 
@@ -6,78 +6,52 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ucn.cli._folder import (
-    Batch,
-    Detector,
-    DetectorName,
-    EngineName,
-    Folder,
-    MaxKeypoints,
-    MethodName,
-    Workers,
-    build_engine,
-    build_settings,
-    find_method,
-)
-from ucn.cli._options import Debug, Device, Json, MaxSide, Overwrite, Weights, output_option
+from ucn.cli import _folder
+from ucn.cli import _options as opt
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines
 
 if TYPE_CHECKING:
-    from ucn.folders.extraction import Extracted
-
-_SHOWN = 5  # failures that are printed
+    from ucn.folders.extraction import ExtractionResult
 
 
 def run(
-    folder: Folder,
-    output: Annotated[Path, output_option("Features, .h5.", show_default=True)] = Path("features.h5"),
-    weights: Weights = "geometric",
-    method: MethodName = None,
-    detector: Detector = DetectorName.corners,
-    max_keypoints: MaxKeypoints = 4096,
-    max_side: MaxSide = None,
-    batch: Batch = 4,
-    shard: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Images written together: what a kill can cost; three shards are held in memory.",
-        ),
-    ] = 16,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="The first so many images only.", show_default="all"),
-    ] = None,
-    engine: Annotated[EngineName, typer.Option(help="This process, or a Ray cluster.")] = EngineName.local,
-    workers: Workers = None,
-    device: Device = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    folder: _folder.Folder,
+    output: Annotated[Path, opt.output_option("Features: .h5.", show_default=True)] = Path("features.h5"),
+    weights: opt.Weights = "geometric",
+    method: _folder.MethodName = None,
+    detector: _folder.Detector = _folder.DetectorName.corners,
+    max_keypoints: _folder.MaxKeypoints = 4096,
+    max_side: opt.MaxSide = None,
+    batch: _folder.Batch = 4,
+    shard: Annotated[int, opt.count_option("Images written at once; a kill loses at most these.")] = 16,
+    limit: Annotated[int | None, opt.count_option("Extract only the first N images.", "all")] = None,
+    engine: _folder.Engine = _folder.EngineName.local,
+    workers: _folder.Workers = None,
+    device: opt.Device = None,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Describe all images of a folder; write keypoints and descriptors as hloc and COLMAP users expect them.
+    """Extract keypoints and descriptors of all images of a folder, in the format of hloc.
 
-    A run that was stopped, even by a kill, goes on when the same command is given again.
+    An interrupted run resumes when the same command is given again.
     """
     from ucn.errors import OutputError
     from ucn.folders.extraction import extract_folder
 
     if output.suffix.lower() not in (".h5", ".hdf5"):
         raise OutputError(f"cannot write features {output}: its name must end in .h5 or .hdf5")
-    found = find_method(weights, method)
-    settings = build_settings(found, max_side, max_keypoints, detector, batch)
+    found = _folder.find_method(weights, method)
+    settings = _folder.build_settings(found, max_side, max_keypoints, detector, batch)
     begin = time.perf_counter()
     with CountBar("images", is_quiet=json) as bar:
         extracted = extract_folder(
             folder,
             output,
-            found.method,
+            found,
             settings,
-            engine=build_engine(engine, workers, device),
+            executor=_folder.build_executor(engine, workers, device),
             shard=shard,
             limit=limit,
             overwrite=overwrite,
@@ -94,7 +68,7 @@ def run(
             "ucn": find_version(),
             "folder": str(folder),
             "output": str(output),
-            "method": {"name": found.method.name, "title": found.title, "key": dict(found.method.key)},
+            "method": {"name": found.name, "title": found.title, "key": dict(found.key)},
             "settings": vars(settings),
             "engine": engine.value,
             "images": extracted.images,
@@ -106,23 +80,14 @@ def run(
     )
 
 
-def _print(extracted: Extracted, title: str, seconds: float, speed: float) -> None:
+def _print(extracted: ExtractionResult, title: str, seconds: float, speed: float) -> None:
     resumed = f", {extracted.resumed:,} of them by an earlier run" if extracted.resumed else ""
     print_lines(
         {
             "images": f"{extracted.images:,}{resumed}",
             "method": title,
-            "time": f"{seconds:.1f} s, {speed:.2f} images a second",
+            "time": f"{seconds:.1f} s, {speed:.2f} images per second",
             "written": str(extracted.path),
         }
     )
-    say_failures(extracted)
-
-
-def say_failures(extracted: Extracted) -> None:
-    """Names, on stderr, images that could not be read."""
-    for reason in list(extracted.failures.values())[:_SHOWN]:
-        typer.secho(f"left out: {reason}", err=True, fg=typer.colors.YELLOW)
-    if len(extracted.failures) > _SHOWN:
-        rest = len(extracted.failures) - _SHOWN
-        typer.secho(f"left out: {rest:,} more (--json names them all)", err=True, fg=typer.colors.YELLOW)
+    _folder.warn_failures(extracted)

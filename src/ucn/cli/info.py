@@ -1,4 +1,4 @@
-"""``ucn info``: the network behind weights, layer by layer."""
+"""``ucn info``: the layers of a network."""
 
 from __future__ import annotations
 
@@ -9,42 +9,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucn.cli._options import Debug, Json, Overwrite, path_option
+from ucn.cli import _options as opt
 from ucn.cli._outputs import check_outputs
-from ucn.cli._report import print_json, print_lines
+from ucn.cli._report import print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from ucn.nn.summary import Layer
     from ucn.weights import LoadedWeights
-
-_WIDTH = 130
 
 
 def run(
     name: Annotated[
         str, typer.Argument(metavar="NAME|FILE", help="Shipped weights by name, or a .safetensors file.")
     ] = "geometric",
-    size: Annotated[
-        str, typer.Option(metavar="WxH", help="Of the image whose shapes are shown, in pixels.")
-    ] = "640x480",
-    draw: Annotated[Path | None, path_option("Draw the network (.png, .jpg).")] = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    size: Annotated[str, typer.Option(metavar="WxH", help="Image size for the output shapes.")] = "640x480",
+    draw: Annotated[Path | None, opt.path_option("Draw the network: .png, .jpg or .webp.")] = None,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Show a network layer by layer: shapes, trained numbers, strides, and how far each layer sees."""
+    """List the layers of a network: output shapes, parameters, strides and receptive fields."""
     from ucn.data.io import write_image
     from ucn.nn.summary import list_layers
     from ucn.viz.network import draw_network
     from ucn.weights import load_weights
 
-    image_hw = _read_size(size)
+    image_hw = _parse_size(size)
     outputs = [] if draw is None else [draw]
     check_outputs(outputs, [], overwrite)
     loaded = load_weights(name)
     layers = list_layers(loaded.model, image_hw)
     if draw is not None:
-        title = f"{name}: an image of {image_hw[1]} x {image_hw[0]} pixels through the network"
+        title = f"{name}: feature maps of an image of {image_hw[1]} x {image_hw[0]} pixels"
         write_image(draw, draw_network(layers, title), overwrite=overwrite)
     summary = _summarise(loaded, layers)
     if json:
@@ -59,7 +55,7 @@ def run(
         typer.echo(f"written: {draw}")
 
 
-def _read_size(text: str) -> tuple[int, int]:
+def _parse_size(text: str) -> tuple[int, int]:
     from ucn.errors import ConfigError
     from ucn.nn import MIN_SIDE
 
@@ -79,7 +75,7 @@ def _summarise(loaded: LoadedWeights, layers: list[Layer]) -> dict[str, object]:
         "dimensions": layers[-1].shape[0],
         "stride_px": model.stride,
         "offset_px": model.offset,
-        "field_px": layers[-1].field,
+        "receptive_field_px": layers[-1].receptive_field,
         "reach_px": model.reach,
         "file_bytes": loaded.info.file_bytes,
         "sha256": loaded.info.sha256,
@@ -87,28 +83,17 @@ def _summarise(loaded: LoadedWeights, layers: list[Layer]) -> dict[str, object]:
 
 
 def _print_table(name: str, layers: list[Layer], image_hw: tuple[int, int]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    title = f"{name}, an image of {image_hw[1]} × {image_hw[0]} pixels"
-    table = Table(
-        "layer",
-        "what",
-        "channels × h × w",
-        "parameters",
-        "stride, px",
-        "sees, px",
-        title=title,
-        title_justify="left",
-    )
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for layer in layers:
-        shape = " × ".join(map(str, layer.shape))
-        table.add_row(
-            layer.title, layer.kind, shape, f"{layer.parameters:,}", f"{layer.stride}", f"{layer.field}"
+    header = ("layer", "kind", "channels × h × w", "parameters", "stride, px", "receptive field, px")
+    rows = [
+        (
+            layer.title,
+            layer.kind,
+            " × ".join(map(str, layer.shape)),
+            f"{layer.parameters:,}",
+            f"{layer.stride}",
+            f"{layer.receptive_field}",
         )
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = _WIDTH
-    console.print(table)
+        for layer in layers
+    ]
+    title = f"{name}, an image of {image_hw[1]} × {image_hw[0]} pixels"
+    print_table(header, rows, title=title, text_columns=2)

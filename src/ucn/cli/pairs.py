@@ -1,57 +1,38 @@
-"""``ucn pairs``: which images of a file of features are worth matching, and their matches."""
+"""``ucn pairs``: image pairs of a feature file, and their matches."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ucn.cli._options import Debug, Device, Json, Overwrite, output_option, path_argument, path_option
+from ucn.cli import _folder
+from ucn.cli import _options as opt
 from ucn.cli._outputs import check_outputs, write_together
 from ucn.cli._progress import CountBar
-from ucn.cli._report import find_version, print_json, print_lines, say_files
+from ucn.cli._report import find_version, format_files, print_json, print_lines
 
 if TYPE_CHECKING:
     from ucn.folders.pairing import Pair
 
 
-class PairingName(StrEnum):
-    """How pairs are chosen."""
-
-    exhaustive = "exhaustive"
-    sequential = "sequential"
-    retrieval = "retrieval"
-
-
-Pairing = Annotated[
-    PairingName,
-    typer.Option(help="All pairs; images that follow each other by name; or images that look alike."),
-]
-Overlap = Annotated[int, typer.Option(metavar="N", min=1, help="Of sequential: images that follow.")]
-Neighbours = Annotated[int, typer.Option(metavar="N", min=1, help="Of retrieval: images for each.")]
-MinSimilarity = Annotated[
-    float, typer.Option(metavar="S", help="Drop matches whose descriptors have a smaller cosine; -1 = off.")
-]
-
-
 def run(
-    features: Annotated[Path, path_argument("FEATURES", "Of `ucn extract`, .h5.")],
-    output: Annotated[Path, output_option("Two names a line.", show_default=True)] = Path("pairs.txt"),
-    pairing: Pairing = PairingName.exhaustive,
-    overlap: Overlap = 10,
-    neighbours: Neighbours = 20,
-    matches: Annotated[Path | None, path_option("Match the pairs too, and write matches, .h5.")] = None,
-    min_similarity: MinSimilarity = -1.0,
-    device: Device = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    features: Annotated[Path, opt.path_argument("FEATURES", "Features of `ucn extract`, .h5.")],
+    output: Annotated[Path, opt.output_option("Pairs, two names a line.", show_default=True)] = Path(
+        "pairs.txt"
+    ),
+    pairing: _folder.Pairing = _folder.PairingName.exhaustive,
+    overlap: _folder.Overlap = 10,
+    neighbours: _folder.Neighbours = 20,
+    matches: Annotated[Path | None, opt.path_option("Also match the pairs, and write: .h5.")] = None,
+    min_similarity: _folder.MinSimilarity = -1.0,
+    device: opt.Device = None,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Choose pairs of images, and match their keypoints: mutual nearest neighbours, in hloc's layout."""
+    """Choose image pairs, and match their keypoints: mutual nearest neighbours, in the format of hloc."""
     from ucn.errors import DataError
-    from ucn.folders.reconstruction import PairingSettings, choose_pairs
+    from ucn.folders.pairing import PairingSettings, choose_pairs
     from ucn.formats.hloc import open_features
     from ucn.runtime.device import choose_device
 
@@ -62,8 +43,7 @@ def run(
         chosen = choose_pairs(file, settings)
         images = len(file)
     if not chosen:
-        what = "features of no image" if not images else "features of one image"
-        raise DataError(f"{features} has {what}; a pair needs two: `ucn extract` them")
+        raise DataError(f"{features} has features of {images} images; a pair needs two: `ucn extract` them")
     found = _write(features, chosen, outputs, min_similarity, str(choose_device(device)), overwrite, json)
     if json:
         print_json(
@@ -81,8 +61,8 @@ def run(
         return
     lines = {"images": f"{images:,}", "pairs": f"{len(chosen):,}, {pairing.value}"}
     if found is not None:
-        lines["matches"] = f"{found:,}, {found / len(chosen):,.0f} a pair"
-    print_lines({**lines, "written": say_files(outputs)})
+        lines["matches"] = f"{found:,}, {found / len(chosen):,.0f} per pair"
+    print_lines({**lines, "written": format_files(outputs)})
 
 
 def _write(
@@ -94,15 +74,15 @@ def _write(
     overwrite: bool,
     is_quiet: bool,
 ) -> int | None:
-    """Writes the list and, where a second output is given, the matches, whose number it returns."""
-    from ucn.folders.pair_matching import match_pairs
-    from ucn.formats.pair_lists import write_pairs
+    """Writes the list and, to the second output if any, the matches; returns their number."""
+    from ucn.folders.pair_matching import match_image_pairs
+    from ucn.formats.hloc_pairs import write_pair_list
 
     with write_together(outputs, overwrite) as places:
-        write_pairs(places[0], pairs)
+        write_pair_list(places[0], pairs)
         if len(places) == 1:
             return None
         with CountBar("pairs", is_quiet) as bar:
-            return match_pairs(
+            return match_image_pairs(
                 features, pairs, places[1], min_similarity=min_similarity, device=device, progress=bar
             )

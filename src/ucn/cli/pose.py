@@ -1,181 +1,136 @@
-"""``ucn pose``: how the camera moved between two images."""
+"""``ucn pose``: the relative pose of two cameras."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli import _matcher
-from ucn.cli._options import (
-    Debug,
-    Device,
-    Image0,
-    Image1,
-    Json,
-    MaxSide,
-    Overwrite,
-    Seed,
-    Weights,
-    build_config,
-    output_option,
-    path_option,
-)
-from ucn.cli._outputs import check_names, check_outputs, write_result
-from ucn.cli._report import describe_run, print_json, print_lines, say_files, say_seconds
-from ucn.cli._stages import Stages
+from ucn.cli import _options as opt
+from ucn.cli._command import PairCommand
+from ucn.cli._outputs import Output
+from ucn.cli._report import format_estimator, format_matrix, warn
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
     from ucn.geometry.pose import PoseEstimate
     from ucn.types import Matches
 
 _FEW_INLIERS = 30  # as many agree by chance among a thousand wrong matches
-_LEAST_SHARE = _LEAST_SCORE = 0.5  # below, matches or images are more likely wrong than right
+_MIN_INLIER_SHARE = _MIN_PAIR_SCORE = 0.5
 
 
 class Estimators(StrEnum):
-    """How the essential matrix is estimated."""
+    """Library that estimates the essential matrix."""
 
     poselib = "poselib"
     opencv = "opencv"
 
 
+def _intrinsics_option(help_text: str, metavar: str = "FILE|…") -> Any:
+    return typer.Option(metavar=metavar, help=help_text, show_default=False)
+
+
 def run(
-    image0: Image0,
-    image1: Image1,
+    image0: opt.Image0,
+    image1: opt.Image1,
     intrinsics: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|fx,fy,cx,cy",
-            help="Camera matrix of both images: a text file of 3 × 3 numbers, or four numbers. It must be "
-            "for pixels whose centres are at integers, as OpenCV's and KITTI's are; of COLMAP's cx and cy "
-            "subtract 0.5.",
-            show_default=False,
+        _intrinsics_option(
+            "Camera matrix of both images: a text file with 3 × 3 numbers, or four numbers. Pixel centres "
+            "are at integers as in OpenCV and KITTI; subtract 0.5 from COLMAP's cx and cy.",
+            "FILE|fx,fy,cx,cy",
         ),
     ] = None,
-    intrinsics0: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|…", help="Camera matrix of A, where they differ.", show_default=False),
-    ] = None,
-    intrinsics1: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|…", help="Camera matrix of B, where they differ.", show_default=False),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        output_option("Write the motion: .json, or .npz with the matches."),
-    ] = None,
-    draw: Annotated[
-        Path | None,
-        path_option("Draw the matches that agree: .png, .jpg or .webp."),
-    ] = None,
-    estimator: Annotated[
-        Estimators, typer.Option(help="How the essential matrix is estimated.")
-    ] = Estimators.poselib,
+    intrinsics0: Annotated[str | None, _intrinsics_option("Camera matrix of A, where they differ.")] = None,
+    intrinsics1: Annotated[str | None, _intrinsics_option("Camera matrix of B, where they differ.")] = None,
+    output: Annotated[Path | None, opt.output_option("Write the pose: .json, or .npz with matches.")] = None,
+    draw: Annotated[Path | None, opt.path_option("Draw the inliers: .png, .jpg or .webp.")] = None,
+    estimator: Annotated[Estimators, typer.Option(help="Essential-matrix estimator.")] = Estimators.poselib,
     threshold: Annotated[
         float,
         typer.Option(
             metavar="PX",
-            help="How far a match may lie from its epipolar line. Benchmarks of camera motion take 0.5, "
-            "chosen on KITTI's exact cameras; 1 errs little more there and bears cameras known less exactly.",
+            help="Inlier threshold: largest epipolar error of a match. The KITTI benchmarks use 0.5; 1 "
+            "tolerates less exact intrinsics.",
         ),
     ] = 1.0,
-    seed: Seed = 0,
-    weights: Weights = "geometric",
-    max_side: MaxSide = None,
-    device: Device = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    seed: opt.Seed = 0,
+    weights: opt.Weights = "geometric",
+    max_side: opt.MaxSide = None,
+    device: opt.Device = None,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Find how the camera moved between two images: X1 = R X0 + t, t up to its length.
+    """Estimate the relative pose of two cameras: X1 = R X0 + t, with t up to scale.
 
-    Coordinates are those of the cameras: x to the right, y down, z ahead. Where the matches do not determine
-    a motion, the reason is printed, nothing is written, and the exit code is 1. Where they determine one that
-    is doubtful, a warning says so.
+    Camera coordinates: x to the right, y down, z ahead. Where the matches do not determine a pose, the reason
+    is printed, nothing is written, and the exit code is 1. A warning marks an unreliable pose.
     """
     given = _choose_intrinsics(intrinsics, intrinsics0, intrinsics1)
     if not threshold > 0:
         raise typer.BadParameter(f"--threshold must be above 0 pixels, got {threshold:g}")
-    config = build_config(max_side)
-    outputs = [path for path in (output, draw) if path is not None]
-    with Stages(is_quiet=json) as stages:
-        from ucn.data.cameras import POSE_SUFFIXES, read_intrinsics
-        from ucn.data.io import read_image
+    with PairCommand("pose", is_json=json, overwrite=overwrite) as command:
+        from ucn.data.cameras import POSE_SUFFIXES, read_intrinsics, write_pose
+        from ucn.data.io import write_image
         from ucn.geometry.pose import estimate_pose
+        from ucn.viz import draw_matches
 
-        check_names(output, POSE_SUFFIXES, "a camera motion", draw)
-        check_outputs(outputs, (image0, image1, *map(Path, given)), overwrite)
-        stages("reading images")
-        cameras = read_intrinsics(given[0]), read_intrinsics(given[1])
-        tensors = read_image(image0), read_image(image1)
-        stages("loading weights")
-        matcher = _matcher.load_matcher(weights, config, device)
-        stages("matching")
-        matches = matcher.match(*tensors, progress=stages)
-        stages("estimating the motion")
+        command.check_outputs(
+            Output(output, "a camera pose", POSE_SUFFIXES),
+            Output(draw),
+            inputs=(image0, image1, *map(Path, given)),
+        )
+        K0, K1 = read_intrinsics(given[0]), read_intrinsics(given[1])
+        images = command.read_images(image0, image1)
+        matcher = command.load_matcher(weights, opt.build_config(max_side), device)
+        matches = matcher.match(*images, progress=command.stages)
+        command.stages("estimating the pose")
         pose = estimate_pose(
             matches.points0,
             matches.points1,
-            *cameras,
+            K0,
+            K1,
             estimator=estimator.value,
             threshold=threshold,
             seed=seed,
         )
-        summary = {
-            "command": "pose",
-            **describe_run(matcher),
-            "image0": str(image0),
-            "image1": str(image1),
+        command.summary |= {
             "estimator": {"name": estimator.value, "threshold_px": threshold, "seed": seed},
-            **_summarise(pose, matches, cameras),
+            **_summarise(pose, matches),
+            "K0": K0.tolist(),
+            "K1": K1.tolist(),
         }
-        stages("writing")
-        written = [] if pose.failure else outputs
-        if written:
-            _write((output, draw), _Result(pose, matches, cameras, tensors), summary, overwrite)
-    if json:
-        files = [str(path) for path in written]
-        print_json({**summary, "seconds": stages.report(), "outputs": files})
-    else:
-        _print(summary, stages.report(), written)
+        if not pose.failure:
+            inliers = matches.select(pose.is_inlier)
+            command.write(
+                {
+                    output: lambda path: write_pose(path, pose, matches, (K0, K1), command.summary),
+                    draw: lambda path: write_image(path, draw_matches(*images, inliers)),
+                }
+            )
+    command.report(_format_lines(command.summary))
+    if command.summary["warning"] and not json:
+        warn(f"warning: {command.summary['warning']}")
     if pose.failure:
         raise typer.Exit(1)
 
 
-@dataclass(frozen=True)
-class _Result:
-    """What was found, and of what."""
-
-    pose: PoseEstimate
-    matches: Matches
-    cameras: tuple[NDArray[Any], NDArray[Any]]
-    images: tuple[Tensor, Tensor]
-
-
 def _choose_intrinsics(both: str | None, first: str | None, second: str | None) -> tuple[str, str]:
-    """What was given for A and for B."""
+    """The intrinsics of A and of B."""
     if both is not None and first is None and second is None:
         return both, both
     if both is None and first is not None and second is not None:
         return first, second
     raise typer.BadParameter(
-        "give --intrinsics for both images, or --intrinsics0 and --intrinsics1: a motion is found for known "
-        "cameras only"
+        "give --intrinsics for both images, or --intrinsics0 and --intrinsics1: a pose needs known cameras"
     )
 
 
-def _summarise(
-    pose: PoseEstimate, matches: Matches, cameras: tuple[NDArray[Any], NDArray[Any]]
-) -> dict[str, Any]:
-    import math
-
+def _summarise(pose: PoseEstimate, matches: Matches) -> dict[str, Any]:
     found: dict[str, Any] = {"R": None, "t": None, "rotation_degrees": None}
     if pose.R is not None and pose.t is not None:
         sine = math.hypot(*(pose.R[i, j] - pose.R[j, i] for i, j in ((2, 1), (0, 2), (1, 0)))) / 2
@@ -184,67 +139,36 @@ def _summarise(
     return {
         **found,
         "failure": pose.failure or None,
-        "warning": _doubt(pose, matches),
+        "warning": None if pose.failure else _find_warning(pose, matches),
         "matches": len(matches),
         "inliers": pose.inlier_count,
         "pair_score": float(matches.pair_score),
-        "K0": cameras[0].tolist(),
-        "K1": cameras[1].tolist(),
     }
 
 
-def _doubt(pose: PoseEstimate, matches: Matches) -> str | None:
-    """Why a motion that was found may be none, and what to do; None where nothing speaks against it."""
+def _find_warning(pose: PoseEstimate, matches: Matches) -> str | None:
+    """Why an estimated pose may be wrong, and what to do; None where nothing indicates that."""
     reasons = []
-    if pose.inlier_count < _LEAST_SHARE * len(matches):
-        reasons.append(f"only {pose.inlier_count:,} of {len(matches):,} matches agree with it")
-    if matches.pair_score < _LEAST_SCORE:
+    if pose.inlier_count < _MIN_INLIER_SHARE * len(matches):
+        reasons.append(f"only {pose.inlier_count:,} of {len(matches):,} matches are inliers")
+    if matches.pair_score < _MIN_PAIR_SCORE:
         reasons.append(f"the pair score is {matches.pair_score:.2f}: the images may not show the same scene")
-    if pose.failure or not reasons:
+    if not reasons:
         return None
     return (
-        f"the motion is doubtful, since {', and '.join(reasons)}. Wrong matches agree with some motion, too. "
-        "Look at those that agree (--draw), check --intrinsics, and take images that share more of the scene"
+        f"the pose is unreliable, since {', and '.join(reasons)}. Wrong matches can agree with a pose, too. "
+        "Look at the inliers (--draw), check --intrinsics, or use images that share more of the scene"
     )
 
 
-def _write(
-    paths: tuple[Path | None, Path | None], result: _Result, summary: dict[str, Any], overwrite: bool
-) -> None:
-    from ucn.data.cameras import write_pose
-    from ucn.viz import draw_matches
-
-    output, draw = paths
-    inliers = result.matches.select(result.pose.is_inlier)
-    write_result(
-        output,
-        lambda place: write_pose(place, result.pose, result.matches, result.cameras, summary),
-        draw,
-        lambda: draw_matches(*result.images, inliers),
-        overwrite,
-    )
-
-
-def _print(summary: dict[str, Any], seconds: dict[str, float], written: list[Path]) -> None:
-    lines: dict[str, str] = {}
+def _format_lines(summary: dict[str, Any]) -> dict[str, str]:
+    few = ""
     if summary["failure"]:
-        lines["motion"] = f"not found: {summary['failure']}"
+        lines = {"pose": f"not found: {summary['failure']}"}
     else:
-        rows = ["  ".join(f"{value:9.6f}" for value in row) for row in summary["R"]]
-        lines |= {"R": rows[0], " ": rows[1], "  ": rows[2]}
+        lines = format_matrix("R", summary["R"], "9.6f")
         lines["t"] = "  ".join(f"{value:9.6f}" for value in summary["t"]) + "   (of unit length)"
         lines["rotation"] = f"{summary['rotation_degrees']:.4f} degrees"
-    few = summary["inliers"] < _FEW_INLIERS and not summary["failure"]
-    doubt = " (so few may agree by chance)" if few else ""
-    estimator = summary["estimator"]
-    lines |= {
-        "inliers": f"{summary['inliers']:,} of {summary['matches']:,} matches{doubt}",
-        "estimator": f"{estimator['name']}, threshold {estimator['threshold_px']:g} px, "
-        f"seed {estimator['seed']}",
-        "weights": f"{summary['weights']['name']}, sha256 {summary['weights']['sha256'][:16]}",
-        "time": say_seconds(seconds),
-        "written": say_files(written),
-    }
-    print_lines(lines)
-    if summary["warning"]:
-        typer.secho(f"warning: {summary['warning']}", err=True, fg=typer.colors.YELLOW)
+        few = " (so few may agree by chance)" if summary["inliers"] < _FEW_INLIERS else ""
+    lines["inliers"] = f"{summary['inliers']:,} of {summary['matches']:,} matches{few}"
+    return {**lines, "estimator": format_estimator(summary["estimator"])}

@@ -1,4 +1,4 @@
-"""``ucn reconstruct``: a sparse model, cameras and points in space, of the images of a folder."""
+"""``ucn reconstruct``: a sparse reconstruction of the images of a folder."""
 
 from __future__ import annotations
 
@@ -8,90 +8,74 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ucn.cli._folder import (
-    Batch,
-    Detector,
-    DetectorName,
-    EngineName,
-    Folder,
-    MaxKeypoints,
-    MethodName,
-    Workers,
-    build_engine,
-    build_settings,
-    find_method,
-)
-from ucn.cli._options import Debug, Device, Json, MaxSide, Overwrite, Weights, output_option, path_option
+from ucn.cli import _folder
+from ucn.cli import _options as opt
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines
-from ucn.cli.extract import say_failures
-from ucn.cli.pairs import MinSimilarity, Neighbours, Overlap, Pairing, PairingName
 
 if TYPE_CHECKING:
-    from ucn.folders.reconstruction import Reconstructed
-    from ucn.formats.colmap import CameraSettings, Model
+    from ucn.folders.reconstruction import ReconstructionResult
+    from ucn.formats.colmap import SparseModel
 
 
 def run(
-    folder: Folder,
+    folder: _folder.Folder,
     output: Annotated[
-        Path, output_option("Folder for the model, made where missing.", metavar="DIR", show_default=True)
+        Path, opt.output_option("Folder for the model; created if missing.", metavar="DIR", show_default=True)
     ] = Path("model"),
-    weights: Weights = "geometric",
-    method: MethodName = None,
-    detector: Detector = DetectorName.corners,
-    max_keypoints: MaxKeypoints = 4096,
-    max_side: MaxSide = None,
-    pairing: Pairing = PairingName.exhaustive,
-    overlap: Overlap = 10,
-    neighbours: Neighbours = 20,
-    pairs: Annotated[Path | None, path_option("A list of pairs, two names a line.")] = None,
-    min_similarity: MinSimilarity = -1.0,
+    weights: opt.Weights = "geometric",
+    method: _folder.MethodName = None,
+    detector: _folder.Detector = _folder.DetectorName.corners,
+    max_keypoints: _folder.MaxKeypoints = 4096,
+    max_side: opt.MaxSide = None,
+    pairing: _folder.Pairing = _folder.PairingName.exhaustive,
+    overlap: _folder.Overlap = 10,
+    neighbours: _folder.Neighbours = 20,
+    pairs: Annotated[Path | None, opt.path_option("Pairs to match, two names per line.")] = None,
+    min_similarity: _folder.MinSimilarity = -1.0,
     intrinsics: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|fx,fy,cx,cy",
-            help="Camera matrix of all images, as for `ucn pose`; it is then held.",
-            show_default="from EXIF or guessed, then refined",
+            help="Fixed camera matrix of all images, as for `ucn pose`.",
+            show_default="from EXIF or estimated",
         ),
     ] = None,
     camera_model: Annotated[
-        str, typer.Option(metavar="NAME", help="COLMAP's model of cameras that are not given.")
+        str, typer.Option(metavar="NAME", help="COLMAP's camera model without --intrinsics.")
     ] = "SIMPLE_RADIAL",
     shared: Annotated[
-        bool, typer.Option("--shared/--single", help="One camera for images of one size, or one for each.")
+        bool, opt.flag("--shared/--single", "One camera for all images of a size, or one per image.")
     ] = True,
-    adjust: Annotated[
-        bool, typer.Option("--adjust/--no-adjust", help="Move keypoints to where the pixels of images agree.")
-    ] = True,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of COLMAP's draws.")] = 0,
-    threads: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Of COLMAP; more than one may change the last digits."),
-    ] = 1,
-    batch: Batch = 4,
-    engine: Annotated[EngineName, typer.Option(help="Who describes images.")] = EngineName.local,
-    workers: Workers = None,
-    device: Device = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    debug: Debug = False,
+    adjust: Annotated[bool, opt.flag("--adjust/--no-adjust", "Refine keypoints photometrically.")] = True,
+    seed: Annotated[int, opt.count_option("Random seed of COLMAP.", minimum=0)] = 0,
+    threads: Annotated[int, opt.count_option("Threads of COLMAP; more than one is not reproducible.")] = 1,
+    batch: _folder.Batch = 4,
+    engine: _folder.Engine = _folder.EngineName.local,
+    workers: _folder.Workers = None,
+    device: opt.Device = None,
+    overwrite: opt.Overwrite = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Make a sparse model of images: describe, match, verify and adjust, then map with COLMAP.
+    """Reconstruct a scene: extract, match, verify and refine features, then map with COLMAP.
 
-    DIR gets features.h5, pairs.txt and matches.h5 as hloc has them, database.db and sparse/ as COLMAP has
-    them, summary.json, and above.png, the model seen from above. Features are used again by the next run.
+    DIR gets features.h5, pairs.txt and matches.h5 as of hloc, database.db and sparse/ as of COLMAP,
+    summary.json, and above.png, a top view. The next run reuses the features.
     """
-    from ucn.folders.reconstruction import PairingSettings, ReconstructSettings, reconstruct_folder
-    from ucn.formats.colmap import MappingSettings, load_pycolmap
+    from ucn.data.cameras import read_intrinsics
+    from ucn.folders.pairing import PairingSettings
+    from ucn.folders.reconstruction import ReconstructSettings, reconstruct_folder
+    from ucn.formats.colmap import CameraSettings, MappingSettings, load_pycolmap
 
     load_pycolmap()
     _open_output(output, folder, overwrite)
-    found = find_method(weights, method)
+    K = None if intrinsics is None else read_intrinsics(intrinsics)
+    found = _folder.find_method(weights, method)
     settings = ReconstructSettings(
-        extract=build_settings(found, max_side, max_keypoints, detector, batch),
+        extract=_folder.build_settings(found, max_side, max_keypoints, detector, batch),
         pairing=PairingSettings(pairing.value, overlap, neighbours, pairs),
-        cameras=_choose_cameras(intrinsics, camera_model, shared),
+        cameras=CameraSettings(camera_model, K, shared),
         mapping=MappingSettings(seed=seed, threads=threads),
         use_adjustment=adjust,
         min_similarity=min_similarity,
@@ -101,9 +85,9 @@ def run(
         made = reconstruct_folder(
             folder,
             output,
-            found.method,
+            found,
             settings,
-            engine=build_engine(engine, workers, device),
+            executor=_folder.build_executor(engine, workers, device),
             overwrite=overwrite,
             progress=bar.show,
         )
@@ -112,7 +96,7 @@ def run(
         "ucn": find_version(),
         "folder": str(folder),
         "output": str(output),
-        "method": {"name": found.method.name, "title": found.title},
+        "method": {"name": found.name, "title": found.title},
         **_summarise(made),
         "seed": seed,
         "seconds": round(time.perf_counter() - begin, 3),
@@ -125,32 +109,24 @@ def run(
 
 
 def _open_output(output: Path, images: Path, overwrite: bool) -> None:
-    """Makes the folder, and refuses to replace a model that is complete, or to write among the images."""
-    from ucn.data.io import check_output
+    """Creates the folder; refuses one that holds a finished model or lies among the images."""
     from ucn.errors import OutputError
+    from ucn.files import check_output
 
     if output.resolve().is_relative_to(images.resolve()):
         raise OutputError(
-            f"cannot write a model to {output}: it lies in the folder of images {images}, and its picture "
-            "would be taken for one of them; give a folder elsewhere with -o"
+            f"cannot write a model to {output}: it lies in the folder of images {images}, and above.png "
+            "would become one of them; give a folder elsewhere with -o"
         )
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"cannot make the folder {output}: {error.strerror or error}") from error
+        raise OutputError(f"cannot create the folder {output}: {error.strerror or error}") from error
     for name in ("summary.json", "above.png"):
         check_output(output / name, overwrite)
 
 
-def _choose_cameras(intrinsics: str | None, model: str, is_shared: bool) -> CameraSettings:
-    from ucn.data.cameras import read_intrinsics
-    from ucn.formats.colmap import CameraSettings
-
-    K = None if intrinsics is None else read_intrinsics(intrinsics)
-    return CameraSettings(model, K, is_shared)
-
-
-def _summarise(made: Reconstructed) -> dict[str, Any]:
+def _summarise(made: ReconstructionResult) -> dict[str, Any]:
     model = made.model
     return {
         "images": made.extracted.images,
@@ -170,22 +146,23 @@ def _summarise(made: Reconstructed) -> dict[str, Any]:
     }
 
 
-def _write(output: Path, summary: dict[str, Any], model: Model) -> None:
+def _write(output: Path, summary: dict[str, Any], model: SparseModel) -> None:
     import json
 
-    from ucn.data.io import write_bytes_atomically, write_image
-    from ucn.viz.reconstruction import draw_model
+    from ucn.data.io import write_image
+    from ucn.files import write_bytes_atomically
+    from ucn.viz.reconstruction import draw_reconstruction
 
-    write_image(output / "above.png", draw_model(*model.arrays()), overwrite=True)
+    write_image(output / "above.png", draw_reconstruction(*model.arrays()), overwrite=True)
     text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
     write_bytes_atomically(output / "summary.json", text.encode(), overwrite=True)
 
 
-def _print(summary: dict[str, Any], made: Reconstructed) -> None:
+def _print(summary: dict[str, Any], made: ReconstructionResult) -> None:
     lines = {
         "registered": f"{summary['registered']} of {summary['images']} images",
         "points": f"{summary['points']:,}",
-        "track length": f"{summary['track_length']:.2f} images a point",
+        "track length": f"{summary['track_length']:.2f} images per point",
         "reprojection": f"{summary['reprojection_error_px']:.3f} px",
         "matches": f"{summary['matches']:,} in {summary['pairs']:,} pairs, {summary['verified_matches']:,} "
         f"verified, {summary['used_matches']:,} used",
@@ -195,6 +172,6 @@ def _print(summary: dict[str, Any], made: Reconstructed) -> None:
         "above.png, summary.json",
     }
     if summary["models"] > 1:
-        lines["models"] = f"{summary['models']}, of which this is the largest; sparse/ has all"
+        lines["models"] = f"{summary['models']}, of which this is the largest; sparse/ holds all"
     print_lines(lines)
-    say_failures(made.extracted)
+    _folder.warn_failures(made.extracted)

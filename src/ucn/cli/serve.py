@@ -1,4 +1,4 @@
-"""``ucn serve``: a local web page on which a click finds its match, and its REST interface."""
+"""``ucn serve``: a local web page for matching two images, and its REST interface."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucn.cli._options import Debug, Device, Json, Weights
+from ucn.cli import _options as opt
 from ucn.cli._report import print_json, print_lines
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from ucn.serve.limits import Limits
-    from ucn.serve.service import Engine
+    from ucn.serve.service import MatchService
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def run(
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 lets other machines in.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 accepts other machines.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes a free one.")] = 8000,
-    weights: Weights = "geometric",
-    device: Device = None,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 = any free one.")] = 8000,
+    weights: opt.Weights = "geometric",
+    device: opt.Device = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Host name to answer for, besides localhost and plain addresses; may be repeated.",
+            help="Host name to accept, besides localhost and IP addresses; repeatable.",
             show_default=False,
         ),
     ] = None,
     max_upload: Annotated[float, typer.Option(metavar="MIB", help="Largest image file.")] = 20,
     max_megapixels: Annotated[float, typer.Option(metavar="MP", help="Largest image.")] = 24,
-    max_sessions: Annotated[int, typer.Option(metavar="N", help="Visitors at a time.")] = 32,
-    memory: Annotated[float, typer.Option(metavar="MIB", help="For all images and their features.")] = 1024,
-    idle: Annotated[float, typer.Option(metavar="MINUTES", help="Forget a visitor's images after.")] = 30,
-    json: Json = False,
-    debug: Debug = False,
+    max_sessions: Annotated[int, typer.Option(metavar="N", help="Largest number of sessions.")] = 32,
+    memory: Annotated[float, typer.Option(metavar="MIB", help="Memory for images and features.")] = 1024,
+    idle: Annotated[float, typer.Option(metavar="MINUTES", help="Lifetime of an idle session.")] = 30,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Open a web page: click a point in one image, see its match in another.
+    """Serve a web page: click a point in one image, see its match in another.
 
-    Images are kept in memory only and forgotten. There is no password: who reaches the port can use the page.
+    Images are kept in memory only, until the session ends. There is no password: whoever reaches the port can
+    use the page.
     """
     from ucn.serve.limits import MEBIBYTE, Limits
 
@@ -59,11 +60,11 @@ def run(
         memory_bytes=_count("--memory", memory, MEBIBYTE),
         idle_seconds=60.0 * idle,
     )
-    engine, default_weights = _build_engine(limits, weights, device)
+    service, default_weights = _build_service(limits, weights, device)
     from ucn.serve.app import create_app
 
-    app = create_app(engine, limits, default_weights=default_weights, allowed_hosts=allow_host or [])
-    with contextlib.closing(engine), _listen(host, port) as listener:
+    app = create_app(service, limits, default_weights=default_weights, allowed_hosts=allow_host or [])
+    with contextlib.closing(service), _listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listener.getsockname()[1]}"
         if json:
@@ -78,32 +79,31 @@ def run(
 
 
 def _count(option: str, value: float, unit: float) -> int:
-    """So many units as a whole number of bytes or pixels."""
     if not math.isfinite(value):
         raise typer.BadParameter(f"{option} must be a finite number, got {value:g}")
     return round(value * unit)
 
 
-def _build_engine(limits: Limits, weights: str, device: str | None) -> tuple[Engine, str]:
-    """What encodes and matches, and the name under which it knows the weights that were asked for."""
+def _build_service(limits: Limits, weights: str, device: str | None) -> tuple[MatchService, str]:
+    """The service, and its name of the requested weights."""
     from ucn.errors import UcnError
     from ucn.runtime.device import choose_device
-    from ucn.weights import list_weights, load_weights
+    from ucn.weights import list_weights
 
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
         raise UcnError(f"ucn serve needs {error.name}, which is missing: pip install 'ucn[serve]'") from error
-    from ucn.serve.service import Engine
+    from ucn.serve.service import MatchService
 
     choose_device(device)
     is_shipped = weights in {info.name for info in list_weights()}
     own = None if is_shipped else Path(weights)
+    service = MatchService(limits, own_weights=own, device=device)
     if own is not None:
-        load_weights(own)  # what is wrong with a file is said now, not to a visitor
-    engine = Engine(limits, own_weights=own, device=device)
-    return engine, weights if own is None else engine.default_weights
+        service.load(service.default_weights)  # so that an error comes now, not at the first request
+    return service, weights if own is None else service.default_weights
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -111,9 +111,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.getaddrinfo(host, port, family)  # what `create_server` raises does not tell this from the rest
+        socket.getaddrinfo(host, port, family)  # `create_server` does not distinguish this error
         listener = socket.create_server((host, port), family=family)
-        # Connections inherit it; without it, an answer's second part waits 40 ms for word of the first.
+        # Connections inherit it; without it, the second packet of a response waits 40 ms for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except socket.gaierror as error:
@@ -140,7 +140,7 @@ def _serve(app: FastAPI, listener: socket.socket) -> None:
         timeout_graceful_shutdown=3,
     )
     server = uvicorn.Server(config)
-    # Ctrl-C is the ordinary way to stop it; where a shell runs it in the background, uvicorn alone hears it.
+    # Ctrl-C is the normal way to stop it.
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
     typer.echo("stopped", err=True)

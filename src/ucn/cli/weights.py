@@ -1,4 +1,4 @@
-"""``ucn weights``: what is shipped."""
+"""``ucn weights``: the shipped weights."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucn.cli._options import Debug, Json
-from ucn.cli._report import print_json, print_lines
+from ucn.cli import _options as opt
+from ucn.cli._report import print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from ucn.weights import WeightsInfo
 
 
 def run(
-    name: Annotated[
-        str | None, typer.Argument(help="Say everything about these weights.", show_default=False)
-    ] = None,
-    json: Json = False,
-    debug: Debug = False,
+    name: Annotated[str | None, opt.detail_argument("these weights")] = None,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """List the shipped weights: data, figures, licence and restrictions."""
+    """List the shipped weights: data, metrics, licence and restrictions."""
     from ucn.errors import WeightsError
     from ucn.weights import list_weights
 
@@ -47,27 +45,22 @@ def _describe(info: WeightsInfo) -> dict[str, str]:
         "data": info.data,
         "licence": info.licence,
         "restrictions": info.restrictions,
-        "size": _say_bytes(info.file_bytes),
+        "size": _format_size(info.file_bytes),
         "sha256": info.sha256,
     }
     return {**lines, **{metric: f"{value:g}" for metric, value in info.metrics.items()}}
 
 
 def _print_table(weights: tuple[WeightsInfo, ...]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", "task", "size", "data", "figures", "licence", "restrictions", show_lines=True)
+    header = ("name", "task", "size", "data", "metrics", "licence", "restrictions")
+    rows = []
     for info in weights:
-        figures = "\n".join(f"{metric}: {value:g}" for metric, value in info.metrics.items())
-        size = _say_bytes(info.file_bytes)
-        table.add_row(info.name, info.task, size, info.data, figures, info.licence, info.restrictions)
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 140
-    console.print(table)
-    console.print("`ucn weights NAME` says everything about one of them.")
+        metrics = "\n".join(f"{metric}: {value:g}" for metric, value in info.metrics.items())
+        size = _format_size(info.file_bytes)
+        rows.append((info.name, info.task, size, info.data, metrics, info.licence, info.restrictions))
+    print_table(header, rows, text_columns=len(header), show_lines=True)
+    typer.echo("`ucn weights NAME` shows all details of one of them.")
 
 
-def _say_bytes(count: int) -> str:
+def _format_size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count else "–"

@@ -1,4 +1,4 @@
-"""The routes: thin functions between HTTP and `Engine`."""
+"""The routes: thin functions between HTTP and `MatchService`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,21 @@ import ucn
 from ucn.data.points import format_matches
 from ucn.errors import ImageReadError, PointsError, UcnError
 from ucn.serve.guard import Guard
+from ucn.serve.images import StoredImage
 from ucn.serve.limits import MAX_POINTS, Limits
-from ucn.serve.pictures import HeldImage
 from ucn.serve.samples import PAIRS, Samples
-from ucn.serve.schemas import Answer, Image, Problem, Question, Sample, Session, Status, WeightsChoice
-from ucn.serve.service import Engine
-from ucn.serve.uploads import FullError, UnknownError, Uploads
+from ucn.serve.schemas import (
+    Image,
+    MatchRequest,
+    MatchResponse,
+    Problem,
+    Sample,
+    Session,
+    Status,
+    WeightsChoice,
+)
+from ucn.serve.service import MatchService
+from ucn.serve.uploads import CapacityError, NotFoundError, Uploads
 from ucn.types import Matches, SimilarityMap
 
 _MEDIA_TYPES = {
@@ -37,20 +46,20 @@ _MEDIA_TYPES = {
 _STATUSES: dict[type[UcnError], int] = {
     ImageReadError: 422,
     PointsError: 422,
-    UnknownError: 404,
-    FullError: 429,
+    NotFoundError: 404,
+    CapacityError: 429,
 }
 _UPLOAD_SECONDS = 120
 _SWEEP_SECONDS = 30.0
-_REFUSALS = {
-    400: "The request cannot be understood.",
-    403: "It comes from another web site.",
-    404: "There is no such session, image or weights.",
+_ERRORS = {
+    400: "The request is malformed.",
+    403: "The request comes from another web site.",
+    404: "The session, image or weights do not exist.",
     408: "The upload took too long.",
-    413: "It is too long.",
-    415: "It is no image.",
-    421: "It asks for a host that this server does not answer for.",
-    422: "A value, a point or an image is not as it should be.",
+    413: "The body is too long.",
+    415: "The body is not an image.",
+    421: "The server does not accept this host name.",
+    422: "A value, a point or an image is invalid.",
     429: "The server is full or busy.",
 }
 
@@ -65,117 +74,117 @@ class _Csv(Response):
     media_type = "text/csv"
 
 
-def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Descriptions of refusals for the OpenAPI document; those of the guard belong to every route."""
+def _describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Error responses for the OpenAPI document; those of the guard belong to every route."""
     return {
         status: {
-            "description": _REFUSALS[status],
+            "description": _ERRORS[status],
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
         for status in sorted((*statuses, 403, 413, 421))
     }
 
 
-class Desk:
-    """All that the routes share."""
+class ServerState:
+    """State that the routes share."""
 
-    def __init__(self, engine: Engine, limits: Limits, default_weights: str) -> None:
-        self.engine, self.limits, self.default_weights = engine, limits, default_weights
-        self.uploads = Uploads(limits, engine.forget)
+    def __init__(self, service: MatchService, limits: Limits, default_weights: str) -> None:
+        self.service, self.limits, self.default_weights = service, limits, default_weights
+        self.uploads = Uploads(limits, service.forget)
         self.samples = Samples()
-        self._receiving = 0  # changed by the event loop's thread only
+        self._receiving = 0  # only changed in the event loop
 
     @contextlib.contextmanager
     def receive(self) -> Iterator[None]:
-        """Holds one of the places for uploads under way; raises `FullError` where all are taken."""
+        """Counts an upload in progress; raises `CapacityError` where there are too many."""
         if self._receiving >= self.limits.max_receiving:
-            raise FullError(f"{self._receiving} images are being sent already; try again in a few seconds")
+            raise CapacityError(f"{self._receiving} uploads are in progress; try again in a few seconds")
         self._receiving += 1
         try:
             yield
         finally:
             self._receiving -= 1
 
-    def find(self, name: str) -> HeldImage:
-        """A sample or an upload."""
+    def find(self, name: str) -> StoredImage:
+        """The sample or upload of this name; raises `NotFoundError`."""
         sample = self.samples.find(name)
         return sample if sample is not None else self.uploads.find(name)
 
-    def answer(self, question: Question) -> tuple[Matches, SimilarityMap | None]:
-        """Answers a question; what was found in images that were forgotten meanwhile is forgotten too."""
-        image0, image1 = self.find(question.image0), self.find(question.image1)
+    def match(self, request: MatchRequest) -> tuple[Matches, SimilarityMap | None]:
+        """Matches the images of a request; cached results of images deleted meanwhile are dropped."""
+        image0, image1 = self.find(request.image0), self.find(request.image1)
         try:
-            return self._answer(question, image0, image1)
+            return self._match(request, image0, image1)
         finally:
             for image in (image0, image1):
                 try:
                     self.find(image.name)
-                except UnknownError:
-                    self.engine.forget(image.name)
+                except NotFoundError:
+                    self.service.forget(image.name)
 
-    def _answer(
-        self, question: Question, image0: HeldImage, image1: HeldImage
+    def _match(
+        self, request: MatchRequest, image0: StoredImage, image1: StoredImage
     ) -> tuple[Matches, SimilarityMap | None]:
-        weights, points, which = question.weights, question.points, question.similarities_of
+        weights, points, which = request.weights, request.points, request.similarities_of
         if points is None:
             if which is not None:
                 raise PointsError("similarities_of needs points; give points, or leave it out")
-            return self.engine.match(image0, image1, weights), None
+            return self.service.match(image0, image1, weights), None
         if which is not None and which >= len(points):
             raise PointsError(
                 f"similarities_of must be below the number of points, {len(points)}, got {which}"
             )
-        matches = self.engine.look_up(image0, image1, weights, points)
+        matches = self.service.match_points(image0, image1, weights, points)
         if which is None:
             return matches, None
-        return matches, self.engine.compare(image0, image1, weights, points[which])
+        return matches, self.service.compute_similarity(image0, image1, weights, points[which])
 
 
 def create_app(
-    engine: Engine,
+    service: MatchService,
     limits: Limits | None = None,
     *,
     default_weights: str = "geometric",
     allowed_hosts: Collection[str] = (),
 ) -> FastAPI:
-    """The application, ready for an ASGI server.
+    """Creates the ASGI application.
 
     Args:
-        engine: what encodes and matches; its owner closes it.
-        limits: what visitors may ask for.
-        default_weights: those that the page begins with.
-        allowed_hosts: names under which it may be asked for, besides localhost and plain addresses.
+        service: encodes and matches; the caller closes it.
+        limits: of sessions, uploads and memory.
+        default_weights: selected when the page opens.
+        allowed_hosts: accepted host names, besides localhost and IP addresses.
     """
     limits = limits or Limits()
-    desk = Desk(engine, limits, default_weights)
+    server = ServerState(service, limits, default_weights)
     app = FastAPI(
         title="ucn",
-        summary="Which point in one image is which point in another?",
-        description="Send two images, then ask where points of one lie in the other. Points are (x, y) in "
-        "pixels of the upright image; the centre of the top-left pixel is (0, 0).",
+        summary="Find corresponding points of two images.",
+        description="Upload two images, then match points of one in the other. Points are (x, y) in pixels "
+        "of the upright image; the centre of the top-left pixel is (0, 0).",
         version=ucn.__version__,
         docs_url=None,
         redoc_url=None,
-        lifespan=lambda _: _live(desk),
+        lifespan=lambda _: _live(server),
         middleware=[Middleware(Guard, allowed_hosts=allowed_hosts, max_upload_bytes=limits.max_upload_bytes)],
     )
-    app.state.desk = desk
+    app.state.server = server
     _explain_errors(app)
     _add_page(app)
-    _add_sessions(app, desk)
-    _add_images(app, desk)
-    _add_matching(app, desk)
+    _add_sessions(app, server)
+    _add_images(app, server)
+    _add_matching(app, server)
     return app
 
 
 @contextlib.asynccontextmanager
-async def _live(desk: Desk) -> AsyncIterator[None]:
-    """Forgets idle sessions while the server runs, even where nobody asks for anything."""
+async def _live(server: ServerState) -> AsyncIterator[None]:
+    """Deletes idle sessions in the background while the server runs."""
 
     async def sweep() -> None:
         while True:
-            await asyncio.sleep(min(_SWEEP_SECONDS, desk.limits.idle_seconds))
-            desk.uploads.expire()
+            await asyncio.sleep(min(_SWEEP_SECONDS, server.limits.idle_seconds))
+            server.uploads.expire()
 
     task = asyncio.create_task(sweep())
     try:
@@ -185,7 +194,7 @@ async def _live(desk: Desk) -> AsyncIterator[None]:
 
 
 def _explain_errors(app: FastAPI) -> None:
-    """Every refusal is one sentence in `detail`."""
+    """Makes every error one sentence in `detail`."""
 
     async def explain(_: Request, error: Exception) -> JSONResponse:
         status = next(code for kind, code in _STATUSES.items() if isinstance(error, kind))
@@ -204,7 +213,7 @@ def _explain_errors(app: FastAPI) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
-    """The files of the page, read once; no other file can be asked for, whatever the path."""
+    """Serves the files of the page, which are read once; no path reaches any other file."""
     folder = resources.files("ucn.serve") / "page"
     files = {
         item.name: (item.read_bytes(), _MEDIA_TYPES[item.name.rsplit(".", 1)[-1]])
@@ -212,7 +221,7 @@ def _add_page(app: FastAPI) -> None:
         if item.name.rsplit(".", 1)[-1] in _MEDIA_TYPES
     }
 
-    def give(name: str) -> Response:
+    def send(name: str) -> Response:
         if name not in files:
             raise HTTPException(404, "there is no such page")
         content, media_type = files[name]
@@ -220,88 +229,90 @@ def _add_page(app: FastAPI) -> None:
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:
-        return give("index.html")
+        return send("index.html")
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> Response:
-        return give("docs.html")
+        return send("docs.html")
 
     @app.get("/page/{name}", include_in_schema=False)
     def page(name: str) -> Response:
-        return give(name)
+        return send(name)
 
 
-def _add_sessions(app: FastAPI, desk: Desk) -> None:
-    # The model of refusals is named once, here; all other routes refer to it.
+def _add_sessions(app: FastAPI, server: ServerState) -> None:
+    # FastAPI needs the model once; all other routes refer to its schema.
     named: dict[int | str, dict[str, Any]] = {
-        **_refusals(),
-        403: {"model": Problem, "description": _REFUSALS[403]},
+        **_describe_errors(),
+        403: {"model": Problem, "description": _ERRORS[403]},
     }
 
     @app.get("/api/status", responses=named, tags=["status"])
     def status() -> Status:
-        """What this server offers: weights, samples and limits."""
-        return _describe(desk)
+        """Weights, samples and limits of this server."""
+        return _describe(server)
 
-    @app.post("/api/sessions", status_code=201, responses=_refusals(429), tags=["images"])
+    @app.post("/api/sessions", status_code=201, responses=_describe_errors(429), tags=["images"])
     def open_session() -> Session:
-        """Open a session, which holds images until it is idle for too long."""
-        return Session(session=desk.uploads.open_session(), idle_seconds=desk.limits.idle_seconds)
+        """Open a session, which holds images until it expires."""
+        return Session(session=server.uploads.open_session(), idle_seconds=server.limits.idle_seconds)
 
-    @app.delete("/api/sessions/{session}", status_code=204, responses=_refusals(404, 422), tags=["images"])
+    @app.delete(
+        "/api/sessions/{session}", status_code=204, responses=_describe_errors(404, 422), tags=["images"]
+    )
     def close_session(session: Name) -> None:
-        """Forget a session and its images at once."""
-        desk.uploads.close_session(session)
+        """Delete a session and its images."""
+        server.uploads.close_session(session)
 
 
-def _add_images(app: FastAPI, desk: Desk) -> None:
+def _add_images(app: FastAPI, server: ServerState) -> None:
     @app.post(
         "/api/sessions/{session}/images",
         status_code=201,
-        responses=_refusals(400, 404, 408, 415, 422, 429),
+        responses=_describe_errors(400, 404, 408, 415, 422, 429),
         openapi_extra={"requestBody": _UPLOAD},
         tags=["images"],
     )
     async def send_image(session: Name, request: Request) -> Image:
-        """Send an image: the bytes of its file are the body."""
-        desk.uploads.check_session(session)
-        with desk.receive():
+        """Upload an image: the body is the image file."""
+        server.uploads.check_session(session)
+        with server.receive():
             content = await _read_body(request)
-            image = await run_in_threadpool(desk.engine.hold, secrets.token_urlsafe(18), content)
-        desk.uploads.add(session, image)
+            image = await run_in_threadpool(server.service.decode, secrets.token_urlsafe(18), content)
+        server.uploads.add(session, image)
         return _describe_image(image)
 
     @app.get(
         "/api/images/{image}",
-        responses=_refusals(404, 422),
+        responses=_describe_errors(404, 422),
         response_class=_Jpeg,
         tags=["images"],
     )
     def show_image(image: Name) -> Response:
-        """The picture, upright, as JPEG; a large one is reduced."""
-        return _Jpeg(desk.find(image).shown)
+        """The upright image as JPEG; large images are reduced."""
+        return _Jpeg(server.find(image).shown)
 
 
-def _add_matching(app: FastAPI, desk: Desk) -> None:
-    refusals = _refusals(400, 404, 422, 429)
+def _add_matching(app: FastAPI, server: ServerState) -> None:
+    errors = _describe_errors(400, 404, 422, 429)
 
-    @app.post("/api/match", responses=refusals, tags=["matching"])
-    def match(question: Question) -> Answer:
-        """Where do points of one image lie in the other? Or, without points: what matches at all?"""
+    @app.post("/api/match", responses=errors, tags=["matching"])
+    def match(request: MatchRequest) -> MatchResponse:
+        """Match given points of image 0 in image 1 or, without points, find all mutual matches."""
         started = time.perf_counter()
-        matches, similarities = desk.answer(question)
+        matches, similarities = server.match(request)
         milliseconds = 1000 * (time.perf_counter() - started)
-        return Answer.of(question.weights, matches, similarities, milliseconds)
+        return MatchResponse.of(request.weights, matches, similarities, milliseconds)
 
     @app.post(
         "/api/match.csv",
-        responses=refusals,
+        responses=errors,
         response_class=_Csv,
         tags=["matching"],
     )
-    def match_csv(question: Question) -> Response:
-        """The same as a table: x0, y0, x1, y1, score, is_mutual, as `ucn match` writes it."""
-        matches, _ = desk.answer(question)
+    def match_csv(request: MatchRequest) -> Response:
+        """The same as CSV: x0, y0, x1, y1, score, is_mutual, as `ucn match` writes it."""
+        matches, _ = server.match(request)
         return _Csv(format_matches(matches))
 
 
@@ -327,12 +338,12 @@ async def _read_body(request: Request) -> bytes:
         raise HTTPException(408, f"the upload took over {_UPLOAD_SECONDS} s; send a smaller file") from None
 
 
-def _describe(desk: Desk) -> Status:
+def _describe(server: ServerState) -> Status:
     samples = [
         Sample(
             title=pair.title,
-            image0=_describe_image(desk.find(pair.image0)),
-            image1=_describe_image(desk.find(pair.image1)),
+            image0=_describe_image(server.find(pair.image0)),
+            image1=_describe_image(server.find(pair.image1)),
             credit=pair.credit,
         )
         for pair in PAIRS
@@ -343,16 +354,16 @@ def _describe(desk: Desk) -> Status:
             WeightsChoice(
                 name=info.name, task=info.task, description=info.description, restrictions=info.restrictions
             )
-            for info in desk.engine.list_weights()
+            for info in server.service.list_weights()
         ],
-        default_weights=desk.default_weights,
+        default_weights=server.default_weights,
         samples=samples,
-        max_upload_bytes=desk.limits.max_upload_bytes,
-        max_pixels=desk.limits.max_pixels,
+        max_upload_bytes=server.limits.max_upload_bytes,
+        max_pixels=server.limits.max_pixels,
         max_points=MAX_POINTS,
     )
 
 
-def _describe_image(image: HeldImage) -> Image:
+def _describe_image(image: StoredImage) -> Image:
     height, width = image.image_hw
     return Image(image=image.name, width=width, height=height)

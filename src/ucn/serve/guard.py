@@ -1,8 +1,7 @@
-"""What is refused before a route sees it: other hosts, other sites' requests, bodies that are too long.
+"""Middleware that rejects foreign hosts, cross-site requests and bodies that are too long.
 
-A stranger's web page can make its visitor's browser send requests to 127.0.0.1, and by changing what its own
-name resolves to (DNS rebinding) it can even read the answers. Such requests carry the stranger's name as Host
-or Origin, which is why both are checked.
+A foreign web page can make a browser send requests to 127.0.0.1 and, by DNS rebinding, even read the
+responses. Such requests carry the foreign name as Host or Origin, so both are checked.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _MAX_BODY_BYTES = 256 * 1024
-"""Of everything but an upload: 500 points take about 20 kB."""
+"""Largest body except for uploads; 500 points take about 20 kB."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -36,22 +35,22 @@ _HEADERS = {
 
 
 class Guard:
-    """Middleware round the whole application."""
+    """Middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, allowed_hosts: Collection[str], max_upload_bytes: int) -> None:
         """Wraps an application.
 
         Args:
-            app: what is guarded.
-            allowed_hosts: names under which it may be asked for, besides localhost and plain addresses.
-            max_upload_bytes: of an image's body.
+            app: the application.
+            allowed_hosts: accepted host names, besides localhost and IP addresses.
+            max_upload_bytes: largest body of an upload.
         """
         self._app = app
         self._allowed = {"localhost", *(name.lower() for name in allowed_hosts)}
         self._max_upload_bytes = max_upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or answers it with what is wrong."""
+        """Passes a request on, or responds with an error."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -63,35 +62,35 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._refuse(scope)
-        if refusal is not None:
-            status, words = refusal
-            answer = JSONResponse({"detail": words}, status, headers={"Connection": "close"})
-            await answer(scope, receive, send_with_headers)
+        error = self._find_error(scope)
+        if error is not None:
+            status, detail = error
+            response = JSONResponse({"detail": detail}, status, headers={"Connection": "close"})
+            await response(scope, receive, send_with_headers)
             return
         await self._app(scope, _limit_body(receive, self._find_limit(scope)), send_with_headers)
 
-    def _refuse(self, scope: Scope) -> tuple[int, str] | None:
+    def _find_error(self, scope: Scope) -> tuple[int, str] | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._is_allowed(host):
             return (
                 421,
-                f"this server does not answer for that host name; start it with --allow-host {_show(host)}",
+                f"this server does not accept that host name; start it with --allow-host {_sanitise(host)}",
             )
         origin = headers.get("origin")
-        if origin is not None and _find_place(origin) != host.lower():
+        if origin is not None and _parse_origin(origin) != host.lower():
             return 403, "requests from other web sites are refused"
         is_api = str(scope["path"]).startswith("/api/")
         if is_api and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return 403, "requests from other web sites are refused"
         length, limit = headers.get("content-length"), self._find_limit(scope)
         if length is not None and (not length.isdecimal() or len(length) > 18 or int(length) > limit):
-            return 413, _say_too_long(limit)
+            return 413, _format_too_long(limit)
         return None
 
     def _is_allowed(self, host: str) -> bool:
-        """A name cannot be rebound where the browser was given an address."""
+        """IP addresses are safe: only names can be rebound."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
@@ -108,7 +107,7 @@ class Guard:
 
 
 def _limit_body(receive: Receive, limit: int) -> Receive:
-    """Stops reading where a body without a stated length grows too long."""
+    """Stops reading a body without a content length once it is too long."""
     received = 0
 
     async def receive_within_limit() -> Message:
@@ -117,27 +116,27 @@ def _limit_body(receive: Receive, limit: int) -> Receive:
         if message["type"] == "http.request":
             received += len(message.get("body", b""))
             if received > limit:
-                raise HTTPException(413, _say_too_long(limit))
+                raise HTTPException(413, _format_too_long(limit))
         return message
 
     return receive_within_limit
 
 
-def _say_too_long(limit: int) -> str:
+def _format_too_long(limit: int) -> str:
     size = f"{limit / 2**20:.3g} MiB" if limit >= 2**20 else f"{limit / 2**10:.3g} KiB"
-    return f"the request is too long: at most {size} are taken; reduce the image or send fewer points"
+    return f"the request is too long: the limit is {size}; reduce the image or send fewer points"
 
 
-def _find_place(origin: str) -> str | None:
-    """Host and port of an origin; None where it is no address, as of a host in a bracket that never ends."""
+def _parse_origin(origin: str) -> str | None:
+    """Host and port of an origin; None where it is malformed."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return None
 
 
-def _show(host: str) -> str:
-    """A host name as a message may repeat it."""
+def _sanitise(host: str) -> str:
+    """A host name that is safe to repeat in a message."""
     name = host.rsplit(":", 1)[0]
     kept = "".join(letter for letter in name if letter.isascii() and (letter.isalnum() or letter in "-."))
     return kept[:100] or "NAME"

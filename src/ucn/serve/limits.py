@@ -1,4 +1,4 @@
-"""How much of a machine the page may use."""
+"""Limits of the server."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from ucn.config.base import Config, require
 
 MEBIBYTE = 2**20
 MAX_POINTS = 500
-"""Points in one question."""
+"""Largest number of points in one request."""
 
 
 @dataclass(frozen=True)
 class Limits(Config):
-    """Bounds of what visitors can ask for."""
+    """Limits of sessions, uploads and memory."""
 
     max_upload_bytes: int = 20 * MEBIBYTE
     """Largest image file; 1 KiB to 1 GiB."""
     max_pixels: int = 24_000_000
-    """Largest image by its header, before it is decoded; at least 1,024."""
+    """Largest image, checked before it is decoded; at least 1,024."""
     max_sessions: int = 32
-    """Visitors at a time; at least 1."""
+    """Largest number of sessions; at least 1."""
     max_images: int = 6
-    """Images of one session; a further one takes the place of the oldest. At least 2."""
+    """Images per session; another one replaces the oldest. At least 2."""
     memory_bytes: int = 1024 * MEBIBYTE
-    """Half of it holds uploads, half what the network found in them; at least 16 MiB."""
+    """Memory, half of it for uploads and half for features; at least 16 MiB."""
     idle_seconds: float = 1800.0
-    """A session that nobody used for so long is forgotten, with its images; above 0."""
+    """Lifetime of an idle session and its images; above 0."""
     max_receiving: int = 4
-    """Uploads that may be under way at a time, each held whole until it is read; at least 1."""
+    """Uploads in progress at a time; at least 1."""
     max_waiting: int = 16
-    """Questions that may wait for the processor at a time; at least 1."""
+    """Requests that may wait at a time; at least 1."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""

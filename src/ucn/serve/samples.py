@@ -1,4 +1,4 @@
-"""The pictures that ship with the package, as pairs to try."""
+"""Bundled image pairs to try."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 import PIL.Image
 import torch
 
-import ucn.evaluate.core
+from ucn.data.bundled import MINI_IMAGES
 from ucn.data.example import example_pair
 from ucn.data.io import MAX_PIXELS, read_image, to_pixels
 from ucn.data.transforms import rotate_view
-from ucn.serve.pictures import HeldImage, hold_image
+from ucn.serve.images import StoredImage, decode_upload
 from ucn.types import PairSample
 
 
 @dataclass(frozen=True)
 class SamplePair:
-    """Two pictures that fit together.
+    """A pair of bundled images.
 
     Attributes:
-        title: for people.
-        image0: name of the first.
-        image1: name of the second.
-        credit: whose pictures they are.
+        title: shown on the page.
+        image0: name of the first image.
+        image1: name of the second image.
+        credit: author and licence.
     """
 
     title: str
@@ -37,19 +37,19 @@ class SamplePair:
 
 PAIRS = (
     SamplePair(
-        "Motorcycle, from left and right",
+        "Motorcycle, stereo pair",
         "sample-motorcycle-left",
         "sample-motorcycle-right",
         "Middlebury 2014 stereo data sets",
     ),
     SamplePair(
-        "Cup of coffee, turned by 35°",
+        "Cup of coffee, rotated by 35°",
         "sample-coffee",
         "sample-coffee-turned",
         "Rachel Michetti, courtesy of Pikolo Espresso Bar, CC0",
     ),
     SamplePair(
-        "Chelsea the cat, turned and nearer",
+        "Chelsea the cat, rotated and enlarged",
         "sample-chelsea",
         "sample-chelsea-nearer",
         "Stefan van der Walt, CC0",
@@ -66,11 +66,11 @@ def _motorcycle_right() -> bytes:
 
 
 def _photograph(name: str) -> Path:
-    return Path(ucn.evaluate.core.__file__).with_name("pictures") / f"{name}.jpg"
+    return MINI_IMAGES[0].with_name(f"{name}.jpg")
 
 
 def _changed(name: str, degrees: float, factor: float) -> bytes:
-    """A shipped photograph, turned and enlarged about its centre, as PNG."""
+    """A bundled photograph, rotated and enlarged about its centre, as PNG."""
     image, empty = read_image(_photograph(name)), torch.zeros(0, 2)
     changed = rotate_view(PairSample(image, image, empty, empty, name), 1, degrees, factor).image1
     file = io.BytesIO()
@@ -89,13 +89,13 @@ _CONTENTS: dict[str, Callable[[], bytes]] = {
 
 
 class Samples:
-    """The shipped pictures, each read when first asked for."""
+    """The bundled images, each read at first use."""
 
     def __init__(self) -> None:
-        self._held: dict[str, HeldImage] = {}
+        self._held: dict[str, StoredImage] = {}
 
-    def find(self, name: str) -> HeldImage | None:
-        """The sample of a name, or None."""
+    def find(self, name: str) -> StoredImage | None:
+        """The sample of this name, or None."""
         if name in _CONTENTS and name not in self._held:
-            self._held[name] = hold_image(name, _CONTENTS[name](), MAX_PIXELS)
+            self._held[name] = decode_upload(name, _CONTENTS[name](), MAX_PIXELS)
         return self._held.get(name)

@@ -1,4 +1,4 @@
-"""What goes through the REST interface, as JSON."""
+"""JSON schemas of the REST interface."""
 
 from __future__ import annotations
 
@@ -24,61 +24,61 @@ class _Schema(BaseModel):
 
 
 class Problem(_Schema):
-    """Why a request was refused."""
+    """Why a request failed."""
 
-    detail: str = Field(description="What was expected, what came, what to do.")
+    detail: str = Field(description="What was expected, what was received, and what to do.")
 
 
 class Session(_Schema):
-    """A visitor's room for images."""
+    """A session, which holds images."""
 
-    session: str = Field(description="Its name; whoever knows it may use it.")
-    idle_seconds: float = Field(description="After so long without a request it is forgotten.")
+    session: str = Field(description="Secret name of the session.")
+    idle_seconds: float = Field(description="Lifetime without a request, in seconds.")
 
 
 class Image(_Schema):
-    """An image that the server holds."""
+    """An image on the server."""
 
     image: str = Field(description="Its name, for `/api/match` and `/api/images`.")
-    width: int = Field(description="Pixels of the upright image; points refer to these.")
+    width: int = Field(description="Width of the upright image in pixels; points refer to these.")
     height: int
 
 
-class Question(_Schema):
-    """Which points of one image lie where in another?"""
+class MatchRequest(_Schema):
+    """Two images, and optionally points of the first."""
 
     image0: str = _IMAGE
     image1: str = Field(
-        min_length=1, max_length=64, description="Where matches are looked for.", examples=[PAIRS[0].image1]
+        min_length=1, max_length=64, description="Name of the image to search.", examples=[PAIRS[0].image1]
     )
-    weights: str = Field("geometric", max_length=100, description="One of those that `/api/status` names.")
+    weights: str = Field("geometric", max_length=100, description="Name of weights listed by `/api/status`.")
     points: Annotated[list[tuple[Coordinate, Coordinate]], Field(max_length=MAX_POINTS)] | None = Field(
         None,
-        description="Points (x, y) of image 0 in its pixels, the centre of the top-left one at (0, 0): one "
-        "answer each, in order. Without them the server chooses corners and keeps the mutual matches.",
+        description="Points (x, y) of image 0 in pixels, with the centre of the top-left pixel at (0, 0): "
+        "one match each, in order. Without points the server matches corners and keeps mutual matches.",
         examples=[[[370.0, 250.0]]],
     )
     similarities_of: int | None = Field(
         None,
         ge=0,
         lt=MAX_POINTS,
-        description="Also say how alike this one of the points and every place of image 1 are.",
+        description="Index of a point whose similarity to every cell of image 1 is returned.",
     )
 
 
 class Match(_Schema):
-    """A point of image 0 and where it lies in image 1, in pixels."""
+    """A point of image 0 and its match in image 1, in pixels."""
 
     x0: float
     y0: float
     x1: float
     y1: float
-    score: float = Field(description="Estimated probability that the match is right.")
-    is_mutual: bool = Field(description="Matching back led to the point again.")
+    score: float = Field(description="Estimated probability that the match is correct.")
+    is_mutual: bool = Field(description="The match passes the forward-backward check.")
 
 
 class Similarities(_Schema):
-    """How alike a point and each cell of image 1 are."""
+    """Similarity of a point to each cell of image 1."""
 
     columns: int
     rows: int
@@ -92,7 +92,7 @@ class Similarities(_Schema):
 
     @classmethod
     def of(cls, found: SimilarityMap) -> Self:
-        """Packs a map into bytes between its smallest and its largest value."""
+        """Quantises a map to bytes between its minimum and maximum."""
         rows, columns = found.similarities.shape
         low, high = float(found.similarities.min()), float(found.similarities.max())
         levels = np.round(255 * (found.similarities - low) / max(high - low, 1e-6)).astype(np.uint8)
@@ -110,21 +110,23 @@ class Similarities(_Schema):
         )
 
 
-class Answer(_Schema):
+class MatchResponse(_Schema):
     """Matches of a pair."""
 
     weights: str
-    pair_score: float = Field(description="Estimated probability that both images show the same thing.")
+    pair_score: float = Field(
+        description="Estimated probability that both images show the same scene or object."
+    )
     matches: list[Match]
     similarities: Similarities | None = None
-    milliseconds: float = Field(description="How long the server took.")
+    milliseconds: float = Field(description="Processing time.")
 
     @classmethod
     def of(
         cls, weights: str, matches: Matches, similarities: SimilarityMap | None, milliseconds: float
     ) -> Self:
-        """The answer as plain values, coordinates to a thousandth of a pixel."""
-        # In float64, since a float32 that was rounded has a long tail of digits as JSON.
+        """Converts matches to plain values, with coordinates rounded to 0.001 pixels."""
+        # In float64, since a rounded float32 has many digits as JSON.
         rows = zip(
             matches.points0.astype(np.float64).round(3).tolist(),
             matches.points1.astype(np.float64).round(3).tolist(),
@@ -145,7 +147,7 @@ class Answer(_Schema):
 
 
 class WeightsChoice(_Schema):
-    """Weights that can be asked for."""
+    """Available weights."""
 
     name: str
     task: str
@@ -154,7 +156,7 @@ class WeightsChoice(_Schema):
 
 
 class Sample(_Schema):
-    """A pair of pictures that ships with the package."""
+    """A bundled pair of images."""
 
     title: str
     image0: Image
@@ -163,7 +165,7 @@ class Sample(_Schema):
 
 
 class Status(_Schema):
-    """What this server offers."""
+    """Weights, samples and limits of this server."""
 
     version: str
     weights: list[WeightsChoice]

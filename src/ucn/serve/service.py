@@ -1,47 +1,46 @@
-"""Encodes each image once for each weights, and answers questions about pairs from what it kept."""
+"""Encodes each image once per weights, and matches pairs from cached features."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from ucn.files import RecentItems
 from ucn.matching.matcher import Matcher
+from ucn.serve.images import StoredImage, decode_upload
 from ucn.serve.limits import Limits
-from ucn.serve.pictures import HeldImage, hold_image
-from ucn.serve.uploads import FullError, UnknownError
+from ucn.serve.uploads import CapacityError, NotFoundError
 from ucn.types import Features, Matches, PairContext, SimilarityMap
 from ucn.weights import WeightsInfo, list_weights
 
 _Arguments = ParamSpec("_Arguments")
-_Answer = TypeVar("_Answer")
-_Key = TypeVar("_Key", bound=tuple[str, ...])
-_Value = TypeVar("_Value")
-_KEPT_PAIRS = 64  # a context and a list of matches take about 200 kB
+_Result = TypeVar("_Result")
+_PairKey = tuple[str, str, str]
+"""Names of image 0, image 1 and weights."""
+_MAX_PAIRS = 64  # a context and a list of matches take about 200 kB
 
 
-class Engine:
-    """Matchers, one for each weights that is asked for, and what they found.
+class MatchService:
+    """One matcher per weights, and caches of features, pair contexts and matches.
 
-    There are two lanes, a thread each: one encodes images and matches whole pairs, which takes seconds, the
-    other answers for single points, which takes milliseconds and does not wait for the first. All methods may
-    be called from several threads.
+    Encoding and matching of whole pairs take seconds and run in one thread; queries of single points take
+    milliseconds and run in another, so that they do not wait. All methods are thread-safe.
 
     Attributes:
-        default_weights: name of the user's own weights, or else of the first that ship.
+        default_weights: name of the user's own weights, or else of the first shipped ones.
     """
 
     def __init__(self, limits: Limits, *, own_weights: Path | None = None, device: str | None = None) -> None:
-        """Loads nothing yet.
+        """Prepares the service; weights are loaded at first use.
 
         Args:
-            limits: of memory and of waiting questions.
-            own_weights: a weights file to be offered beside the shipped ones.
+            limits: of memory and of waiting requests.
+            own_weights: a weights file to offer besides the shipped ones.
             device: as `Matcher.from_pretrained` takes it.
         """
         self._limits, self._device = limits, device
@@ -52,126 +51,116 @@ class Engine:
             self.default_weights = f"{stem} (own)" if stem in self._sources else stem
             self._sources[self.default_weights] = own_weights
         self._matchers: dict[str, Matcher] = {}
-        self._features: OrderedDict[tuple[str, str], Features] = OrderedDict()
-        self._contexts: OrderedDict[tuple[str, str, str], PairContext] = OrderedDict()
-        self._matches: OrderedDict[tuple[str, str, str], Matches] = OrderedDict()
+        self._features: RecentItems[tuple[str, str], Features] = RecentItems(
+            max_bytes=limits.memory_bytes // 2, count_bytes=_count_bytes, min_items=2
+        )
+        self._contexts: RecentItems[_PairKey, PairContext] = RecentItems(_MAX_PAIRS)
+        self._matches: RecentItems[_PairKey, Matches] = RecentItems(_MAX_PAIRS)
         self._lock = threading.RLock()
         self._waiting = threading.BoundedSemaphore(limits.max_waiting)
-        self._slow = ThreadPoolExecutor(1, "ucn-encode")
-        self._quick = ThreadPoolExecutor(1, "ucn-answer")
+        self._encoding = ThreadPoolExecutor(1, "ucn-encode")
+        self._queries = ThreadPoolExecutor(1, "ucn-query")
 
     def list_weights(self) -> list[WeightsInfo]:
-        """What there is to choose from."""
+        """All weights to choose from."""
         shipped = {info.name: info for info in list_weights()}
         infos = []
         for name, source in self._sources.items():
             if isinstance(source, Path):
-                infos.append(replace(self._load(name).weights, name=name, description="Weights of your own."))
+                infos.append(replace(self.load(name).weights, name=name, description="Weights of your own."))
             else:
                 infos.append(shipped[name])
         return infos
 
-    def hold(self, name: str, content: bytes) -> HeldImage:
-        """Decodes an upload, one at a time, so that no two need memory at once; as `hold_image`."""
-        return self._run(self._slow, hold_image, name, content, self._limits.max_pixels)
+    def decode(self, name: str, content: bytes) -> StoredImage:
+        """Decodes an upload as `decode_upload`, one at a time to bound the memory."""
+        return self._run(self._encoding, decode_upload, name, content, self._limits.max_pixels)
 
-    def match(self, image0: HeldImage, image1: HeldImage, weights: str) -> Matches:
+    def match(self, image0: StoredImage, image1: StoredImage, weights: str) -> Matches:
         """The mutual matches of a pair, best first.
 
         Raises:
-            UnknownError: there are no such weights.
-            FullError: too many questions wait.
+            NotFoundError: there are no such weights.
+            CapacityError: too many requests wait.
         """
         self._check_weights(weights)
-        key = (image0.name, image1.name, weights)
-        kept = self._recall(self._matches, key)
-        return kept if kept is not None else self._run(self._slow, self._match_all, image0, image1, weights)
+        cached = self._matches.get((image0.name, image1.name, weights))
+        if cached is not None:
+            return cached
+        return self._run(self._encoding, self._match_all, image0, image1, weights)
 
-    def look_up(
-        self, image0: HeldImage, image1: HeldImage, weights: str, points: Sequence[tuple[float, float]]
+    def match_points(
+        self, image0: StoredImage, image1: StoredImage, weights: str, points: Sequence[tuple[float, float]]
     ) -> Matches:
-        """Where points of image 0 lie in image 1, one answer for each.
+        """The match in image 1 of each point of image 0.
 
         Raises:
             PointsError: a point lies outside image 0.
-            UnknownError: there are no such weights.
-            FullError: too many questions wait.
+            NotFoundError: there are no such weights.
+            CapacityError: too many requests wait.
         """
         matcher, features0, features1, context = self._prepare(image0, image1, weights)
-        answer = functools.partial(matcher.match_features, points=points, context=context)
-        return self._run(self._quick, answer, features0, features1)
+        match = functools.partial(matcher.match_features, points=points, context=context)
+        return self._run(self._queries, match, features0, features1)
 
-    def compare(
-        self, image0: HeldImage, image1: HeldImage, weights: str, point: tuple[float, float]
+    def compute_similarity(
+        self, image0: StoredImage, image1: StoredImage, weights: str, point: tuple[float, float]
     ) -> SimilarityMap:
-        """How alike one point of image 0 and every place of image 1 are; raises as `look_up`."""
+        """Similarity of one point of image 0 to every cell of image 1; raises as `match_points`."""
         matcher, features0, features1, _ = self._prepare(image0, image1, weights)
-        return self._run(self._quick, matcher.similarities, features0, features1, point)
+        return self._run(self._queries, matcher.similarities, features0, features1, point)
 
     def forget(self, name: str) -> None:
-        """Drops all that was found in an image."""
+        """Drops everything computed from an image."""
         with self._lock:
-            for key in [key for key in self._features if key[0] == name]:
-                del self._features[key]
-            for kept in (self._contexts, self._matches):
-                for pair in [pair for pair in kept if name in pair[:2]]:
-                    kept.pop(pair, None)
+            self._features.remove(lambda key: key[0] == name)
+            for cache in (self._contexts, self._matches):
+                cache.remove(lambda key: name in key[:2])
 
     @property
-    def held_bytes(self) -> int:
-        """Memory that features take."""
-        with self._lock:
-            return sum(map(_count_bytes, self._features.values()))
+    def memory_bytes(self) -> int:
+        """Memory of the cached features."""
+        return self._features.held_bytes
 
     def close(self) -> None:
         """Ends the threads."""
-        self._slow.shutdown(cancel_futures=True)
-        self._quick.shutdown(cancel_futures=True)
+        self._encoding.shutdown(cancel_futures=True)
+        self._queries.shutdown(cancel_futures=True)
 
     def _prepare(
-        self, image0: HeldImage, image1: HeldImage, weights: str
+        self, image0: StoredImage, image1: StoredImage, weights: str
     ) -> tuple[Matcher, Features, Features, PairContext]:
-        """What answers about a pair need: from memory, or made in the slow lane."""
+        """Matcher, features and context of a pair, cached or computed in the encoding thread."""
         self._check_weights(weights)
         with self._lock:
-            features = [self._recall(self._features, (image.name, weights)) for image in (image0, image1)]
-            context = self._recall(self._contexts, (image0.name, image1.name, weights))
-            if features[0] is not None and features[1] is not None and context is not None:
-                return self._matchers[weights], features[0], features[1], context
-        return self._run(self._slow, self._make, image0, image1, weights)
+            features0, features1 = (self._features.get((image.name, weights)) for image in (image0, image1))
+            context = self._contexts.get((image0.name, image1.name, weights))
+            if features0 is not None and features1 is not None and context is not None:
+                return self._matchers[weights], features0, features1, context
+        return self._run(self._encoding, self._compute, image0, image1, weights)
 
-    def _make(
-        self, image0: HeldImage, image1: HeldImage, weights: str
+    def _compute(
+        self, image0: StoredImage, image1: StoredImage, weights: str
     ) -> tuple[Matcher, Features, Features, PairContext]:
-        matcher = self._load(weights)
+        matcher = self.load(weights)
         features0, features1 = (self._encode(matcher, image, weights) for image in (image0, image1))
-        key = (image0.name, image1.name, weights)
-        context = self._recall(self._contexts, key)
-        if context is None:
-            context = matcher.pair_context(features0, features1)
-            self._keep(self._contexts, key, context)
+        context = self._contexts.get_or_make(
+            (image0.name, image1.name, weights), lambda: matcher.pair_context(features0, features1)
+        )
         return matcher, features0, features1, context
 
-    def _match_all(self, image0: HeldImage, image1: HeldImage, weights: str) -> Matches:
-        matcher, features0, features1, _ = self._make(image0, image1, weights)
+    def _match_all(self, image0: StoredImage, image1: StoredImage, weights: str) -> Matches:
+        matcher, features0, features1, _ = self._compute(image0, image1, weights)
         matches = matcher.match_features(features0, features1)
-        self._keep(self._matches, (image0.name, image1.name, weights), matches)
+        self._matches.put((image0.name, image1.name, weights), matches)
         return matches
 
-    def _encode(self, matcher: Matcher, image: HeldImage, weights: str) -> Features:
-        """Features from memory or, in the slow lane only, made anew; the least used make room for them."""
-        key = (image.name, weights)
-        kept = self._recall(self._features, key)
-        if kept is not None:
-            return kept
-        features = matcher.extract(image.read())
-        with self._lock:
-            self._features[key] = features
-            while len(self._features) > 2 and self.held_bytes > self._limits.memory_bytes // 2:
-                self._features.popitem(last=False)
-        return features
+    def _encode(self, matcher: Matcher, image: StoredImage, weights: str) -> Features:
+        """Cached features, or new ones; only for the encoding thread."""
+        return self._features.get_or_make((image.name, weights), lambda: matcher.extract(image.read()))
 
-    def _load(self, weights: str) -> Matcher:
+    def load(self, weights: str) -> Matcher:
+        """The matcher of weights, loaded at its first use."""
         with self._lock:
             if weights not in self._matchers:
                 self._matchers[weights] = Matcher.from_pretrained(self._sources[weights], device=self._device)
@@ -179,32 +168,22 @@ class Engine:
 
     def _check_weights(self, weights: str) -> None:
         if weights not in self._sources:
-            raise UnknownError(f"there are no such weights; there are {', '.join(self._sources)}")
-
-    def _recall(self, kept: OrderedDict[_Key, _Value], key: _Key) -> _Value | None:
-        with self._lock:
-            if key in kept:
-                kept.move_to_end(key)
-            return kept.get(key)
-
-    def _keep(self, kept: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
-        with self._lock:
-            kept[key] = value
-            while len(kept) > _KEPT_PAIRS:
-                kept.popitem(last=False)
+            raise NotFoundError(f"there are no such weights; there are {', '.join(self._sources)}")
 
     def _run(
         self,
-        lane: ThreadPoolExecutor,
-        work: Callable[_Arguments, _Answer],
+        executor: ThreadPoolExecutor,
+        work: Callable[_Arguments, _Result],
         *arguments: _Arguments.args,
         **options: _Arguments.kwargs,
-    ) -> _Answer:
-        """Waits for work in a lane, unless too many wait already."""
+    ) -> _Result:
+        """Runs work in a thread and waits for it, unless too many requests wait already."""
         if not self._waiting.acquire(blocking=False):
-            raise FullError(f"{self._limits.max_waiting} questions wait already; try again in a few seconds")
+            raise CapacityError(
+                f"{self._limits.max_waiting} requests wait already; try again in a few seconds"
+            )
         try:
-            return lane.submit(work, *arguments, **options).result()
+            return executor.submit(work, *arguments, **options).result()
         finally:
             self._waiting.release()
 

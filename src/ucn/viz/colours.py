@@ -1,8 +1,4 @@
-"""Colours of scores, errors, places and motion.
-
-Colour-blind readers can tell them apart: viridis for scores; Okabe and Ito's blue, yellow and vermilion for
-errors.
-"""
+"""Colour-blind safe colours of scores (viridis), errors (Okabe and Ito), positions and flow."""
 
 from __future__ import annotations
 
@@ -12,7 +8,8 @@ from numpy.typing import NDArray
 
 from ucn.types import BoolArray, FloatArray
 
-Picture = NDArray[np.uint8]
+ImageArray = NDArray[np.uint8]
+"""RGB values (..., 3): an image (H, W, 3), or colours (N, 3)."""
 
 OKABE_ITO = (
     (230, 159, 0),
@@ -27,8 +24,8 @@ _ERROR_COLOURS = np.asarray([(86, 180, 233), (240, 228, 66), (213, 94, 0)], np.f
 _UNKNOWN_COLOUR = (150, 150, 150)
 
 
-def score_colours(scores: FloatArray) -> Picture:
-    """Viridis without its darkest fifth, which vanishes on photographs."""
+def score_colours(scores: FloatArray) -> ImageArray:
+    """Viridis without its darkest fifth, which is hard to see on photographs."""
     levels = np.round(255 * (0.2 + 0.8 * np.clip(np.nan_to_num(scores), 0, 1))).astype(np.uint8)
     bgr = (
         cv2.applyColorMap(levels.reshape(-1, 1), cv2.COLORMAP_VIRIDIS) if levels.size else np.zeros((0, 1, 3))
@@ -36,28 +33,33 @@ def score_colours(scores: FloatArray) -> Picture:
     return np.asarray(bgr, np.uint8).reshape(-1, 3)[:, ::-1]
 
 
-def error_colours(errors: FloatArray, limit: float) -> Picture:
+def error_colours(errors: FloatArray, limit: float) -> ImageArray:
     """Blue, yellow at the limit, vermilion from twice the limit on; grey where the error is NaN."""
-    place = np.clip(np.nan_to_num(errors, nan=0.0, posinf=np.inf) / limit, 0, 2)
-    channels = [np.interp(place, (0, 1, 2), _ERROR_COLOURS[:, c]) for c in range(3)]
+    level = np.clip(np.nan_to_num(errors, nan=0.0, posinf=np.inf) / limit, 0, 2)
+    channels = [np.interp(level, (0, 1, 2), _ERROR_COLOURS[:, c]) for c in range(3)]
     colours = np.round(np.stack(channels, axis=-1)).astype(np.uint8).reshape(-1, 3)
     colours[np.isnan(errors)] = _UNKNOWN_COLOUR
     return colours
 
 
-def position_colours(points: FloatArray, image_hw: tuple[int, int]) -> Picture:
-    """Neighbours get like colours: hue follows the direction from the middle, brightness the distance."""
+def position_colours(points: FloatArray, image_hw: tuple[int, int]) -> ImageArray:
+    """Similar colours for neighbours: hue is the direction from the image centre, brightness the distance."""
     half = np.asarray([image_hw[1], image_hw[0]], np.float32) / 2
     offset = (points + np.float32(0.5)) / half - 1
     return flow_colours(offset[:, None].astype(np.float32), 1.5)[:, 0]
 
 
-def flow_colours(flow_0to1: FloatArray, max_length: float | None = None) -> Picture:
+def row_colours(count: int) -> ImageArray:
+    """The palette of Okabe and Ito, repeated."""
+    return np.asarray([OKABE_ITO[row % len(OKABE_ITO)] for row in range(count)], np.uint8).reshape(-1, 3)
+
+
+def flow_colours(flow_0to1: FloatArray, max_length: float | None = None) -> ImageArray:
     """The standard colours of optical flow: hue is direction, saturation length (Baker et al. 2007, Sec. 4).
 
     Args:
         flow_0to1: (H, W, 2) pixels, NaN where unknown.
-        max_length: length in pixels of the full colour, beyond which colours darken; None takes the longest.
+        max_length: length in pixels of full saturation, beyond which colours darken; None takes the longest.
 
     Returns:
         (H, W, 3) uint8: white where nothing moves, black where flow is unknown.
@@ -69,7 +71,7 @@ def flow_colours(flow_0to1: FloatArray, max_length: float | None = None) -> Pict
         max_length = float(length.max(initial=0.0))
     length = length / max(max_length, 1e-6)
     wheel = _colour_wheel()
-    # As in the published code: red is motion to the right, and hues turn with the angle from there, y down.
+    # As in the published code: red is motion to the right, and the hue follows the angle from there, y down.
     position = (np.arctan2(-y, -x) / np.pi + 1) / 2 * (len(wheel) - 1)
     low = np.floor(position).astype(np.int64)
     part = (position - low)[..., None]
@@ -82,7 +84,7 @@ def flow_colours(flow_0to1: FloatArray, max_length: float | None = None) -> Pict
 def _colour_wheel() -> FloatArray:
     """(55, 3) hues in [0, 1]: six arcs between red, yellow, green, cyan, blue, magenta.
 
-    The arcs' lengths follow how many hues the eye tells apart in each (Baker et al. 2007, after S. Reynolds).
+    The lengths of the arcs follow perceptual differences of hue (Baker et al. 2007, after S. Reynolds).
     """
     corners = np.asarray(
         [(1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 0, 1), (1, 0, 1), (1, 0, 0)], np.float64

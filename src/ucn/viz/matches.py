@@ -1,4 +1,4 @@
-"""Pictures of matches, of query points, and of the true correspondences of data."""
+"""Drawings of matches, of query points, and of the correspondences of data sets."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ucn.viz.canvas import (
     write_labels,
 )
 from ucn.viz.colours import (
-    OKABE_ITO,
-    Picture,
+    ImageArray,
     colour_ramp,
     error_colours,
     is_finite,
     position_colours,
+    row_colours,
     score_colours,
 )
 
 MAX_NUMBERED_POINTS = 60
-"""Query points beyond this many are drawn without numbers, coloured by where they lie in image 0."""
+"""More query points than this are drawn without numbers, coloured by their position in image 0."""
 
 
 def draw_matches(
@@ -42,20 +42,21 @@ def draw_matches(
     error_limit: float = 3.0,
     max_lines: int = 200,
     width: int = 1600,
-) -> Picture:
+) -> ImageArray:
     """Draws matches between two images side by side.
 
     Every match is a dot in both images; lines join at most `max_lines` of them, spread evenly over image 0.
-    A caption says how many there are, how many lines were drawn, and what the colours mean.
+    A caption gives the number of matches and lines, and the colour scale.
 
     Args:
         image0: as `to_tensor` takes it.
         image1: likewise.
         matches: N matches in the pixels of these images; those with NaN points are left out.
-        errors: (N,) distances from the truth in pixels, NaN where unknown (grey); None colours by score.
+        errors: (N,) distances from the ground truth in pixels, NaN where unknown (grey); None colours by
+            score.
         error_limit: error in pixels at the middle of the colour scale, which ends at twice this.
-        max_lines: how many lines at most.
-        width: of the picture, in pixels.
+        max_lines: largest number of lines.
+        width: of the drawing, in pixels.
 
     Returns:
         (H, width, 3) uint8.
@@ -66,13 +67,12 @@ def draw_matches(
     if errors is not None and errors.shape != (len(matches),):
         raise ValueError(f"errors must be ({len(matches)},) as the matches, got {errors.shape}")
     panels = lay_out(image0, image1, FINE * width, dim=0.68)
-    is_placed = is_finite(matches.points0) & is_finite(matches.points1)
-    placed = matches.select(is_placed)
-    if errors is None:
-        colours = score_colours(placed.scores)
-    else:
-        colours = error_colours(errors[is_placed], error_limit)
-    points0, points1 = panels.place0(placed.points0), panels.place1(placed.points1)
+    is_known = is_finite(matches.points0) & is_finite(matches.points1)
+    known = matches.select(is_known)
+    colours = score_colours(known.scores)
+    if errors is not None:
+        colours = error_colours(errors[is_known], error_limit)
+    points0, points1 = panels.place0(known.points0), panels.place1(known.points1)
     lines = spread_evenly(points0, max_lines)
     canvas = draw_lines(panels.canvas, points0[lines], points1[lines], colours[lines])
     canvas = draw_dots(canvas, np.concatenate([points0, points1]), np.concatenate([colours, colours]))
@@ -86,61 +86,59 @@ def draw_matches(
     return add_caption(canvas, text, "error (grey: unknown)", scale, ("0", f"{2 * error_limit:g}+ px"))
 
 
-def draw_points(image0: ImageLike, image1: ImageLike, matches: Matches, *, width: int = 1600) -> Picture:
-    """Draws where given points of image 0 were found in image 1, by markers that look alike in both.
+def draw_points(image0: ImageLike, image1: ImageLike, matches: Matches, *, width: int = 1600) -> ImageArray:
+    """Draws given points of image 0 and their matches in image 1, with equal markers in both.
 
-    Up to `MAX_NUMBERED_POINTS` points carry their row number (from 0); more are coloured by where they lie in
-    image 0. Points that were not found again (not mutual) are hollow; those without an answer have a cross.
+    Up to `MAX_NUMBERED_POINTS` points carry their row number (from 0); more are coloured by their position in
+    image 0. Markers of matches that are not mutual are hollow; points without a match have a cross.
 
     Args:
         image0: as `to_tensor` takes it.
         image1: likewise.
         matches: one row per query point.
-        width: of the picture, in pixels.
+        width: of the drawing, in pixels.
 
     Returns:
         (H, width, 3) uint8.
     """
     panels = lay_out(image0, image1, FINE * width)
     points0, points1 = panels.place0(matches.points0), panels.place1(matches.points1)
-    has_answer = is_finite(points1)
+    has_match = is_finite(points1)
     is_numbered = len(matches) <= MAX_NUMBERED_POINTS
     if is_numbered:
-        colours = np.asarray([OKABE_ITO[i % len(OKABE_ITO)] for i in range(len(matches))], np.uint8).reshape(
-            -1, 3
-        )
+        colours = row_colours(len(matches))
     else:
         colours = position_colours(matches.points0, matches.image0_hw)
     radius = FINE * (6.0 if is_numbered else 4.0)
     canvas = panels.canvas.copy()
     for i in range(len(matches)):
-        places = (points0[i], points1[i]) if has_answer[i] else (points0[i],)
-        for place in places:
-            draw_marker(canvas, place, colours[i], radius, is_filled=bool(matches.is_mutual[i]))
-        if not has_answer[i]:
+        positions = (points0[i], points1[i]) if has_match[i] else (points0[i],)
+        for position in positions:
+            draw_marker(canvas, position, colours[i], radius, is_filled=bool(matches.is_mutual[i]))
+        if not has_match[i]:
             draw_cross(canvas, points0[i], radius)
     if is_numbered:
         numbers = [str(i) for i in range(len(matches))]
         canvas = write_labels(canvas, np.concatenate([points0, points1]), numbers * 2, radius + 2 * FINE)
     canvas = reduce(canvas)
-    answered = int(has_answer.sum())
-    text = f"{len(matches):,} points, {answered:,} answered, {int(matches.is_mutual.sum()):,} mutual"
+    matched = int(has_match.sum())
+    text = f"{len(matches):,} points, {matched:,} matched, {int(matches.is_mutual.sum()):,} mutual"
     return add_caption(canvas, f"{text} (filled)")
 
 
 def draw_samples(
     samples: Sequence[PairSample], *, max_points: int = 300, max_lines: int = 40, width: int = 1200
-) -> Picture:
-    """Draws pairs of a data set with their true correspondences, one below the other.
+) -> ImageArray:
+    """Draws pairs of a data set with their correspondences, one below the other.
 
     Up to `MAX_NUMBERED_POINTS` correspondences carry their row number; of more, `max_points` are drawn,
-    spread evenly over image 0, in colours that say where in image 0 they lie; `max_lines` of them are joined.
+    spread evenly over image 0, coloured by their position in image 0; `max_lines` of them are joined.
 
     Args:
         samples: the pairs, at least one.
-        max_points: how many points of a pair are drawn at most.
-        max_lines: how many of them are joined by lines at most.
-        width: of the picture, in pixels.
+        max_points: largest number of points drawn per pair.
+        max_lines: largest number of them joined by lines.
+        width: of the drawing, in pixels.
 
     Returns:
         (H, width, 3) uint8.
@@ -153,31 +151,31 @@ def draw_samples(
     return np.concatenate([_draw_sample(sample, max_points, max_lines, width) for sample in samples])
 
 
-def _draw_sample(sample: PairSample, max_points: int, max_lines: int, width: int) -> Picture:
+def _draw_sample(sample: PairSample, max_points: int, max_lines: int, width: int) -> ImageArray:
     is_numbered = len(sample) <= MAX_NUMBERED_POINTS
     panels = lay_out(sample.image0, sample.image1, FINE * width, dim=1.0 if is_numbered else 0.8)
     shown = spread_evenly(sample.points0.numpy(), max_points)
     points0, points1 = sample.points0.numpy()[shown], sample.points1.numpy()[shown]
     if is_numbered:
-        colours = _row_colours(len(shown))
+        colours = row_colours(len(shown))
     else:
         colours = position_colours(points0, (sample.image0.shape[-2], sample.image0.shape[-1]))
-    places0, places1 = panels.place0(points0), panels.place1(points1)
+    positions0, positions1 = panels.place0(points0), panels.place1(points1)
     canvas = panels.canvas
     if not is_numbered:
-        lines = spread_evenly(places0, max_lines)
-        canvas = draw_lines(canvas, places0[lines], places1[lines], colours[lines])
+        lines = spread_evenly(positions0, max_lines)
+        canvas = draw_lines(canvas, positions0[lines], positions1[lines], colours[lines])
     canvas = canvas.copy()
     radius = FINE * (5.0 if is_numbered else 3.0)
-    for place, colour in zip(np.concatenate([places0, places1]), np.tile(colours, (2, 1)), strict=True):
-        draw_marker(canvas, place, colour, radius, is_filled=True)
+    for position, colour in zip(
+        np.concatenate([positions0, positions1]), np.tile(colours, (2, 1)), strict=True
+    ):
+        draw_marker(canvas, position, colour, radius, is_filled=True)
     if is_numbered:
         numbers = [str(i) for i in range(len(shown))]
-        canvas = write_labels(canvas, np.concatenate([places0, places1]), numbers * 2, radius + 2 * FINE)
+        canvas = write_labels(
+            canvas, np.concatenate([positions0, positions1]), numbers * 2, radius + 2 * FINE
+        )
     count = f"{len(sample):,} correspondences"
     drawn = f", {len(shown):,} drawn" if len(shown) < len(sample) else ""
     return add_caption(reduce(canvas), f"{sample.name}: {count}{drawn}")
-
-
-def _row_colours(count: int) -> Picture:
-    return np.asarray([OKABE_ITO[i % len(OKABE_ITO)] for i in range(count)], np.uint8).reshape(-1, 3)

@@ -1,4 +1,4 @@
-"""A drawing of the network: a slab for each block, as tall as its map and as deep as its channels."""
+"""A drawing of the network: one slab per block, sized by its feature map and its channels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import PIL.ImageFont
 
 from ucn.nn.summary import Layer
 from ucn.viz.canvas import INK, PAPER
-from ucn.viz.colours import OKABE_ITO, Picture
+from ucn.viz.colours import OKABE_ITO, ImageArray
 
-_WIDTH_A_BLOCK, _MARGIN, _LINE = 118, 24, 17
+_BLOCK_WIDTH, _MARGIN, _LINE = 118, 24, 17
 _TALLEST, _SLANT = 210, 0.32
 _COLOURS = {"context": 0, "level": 0, "pool": 1, "inception": 2, "conv": 3, "projection": 3, "normalise": 4}
 _COLOURS |= {"transformer": 5, "head_norm": 6}
-"""Which colour a block has, by how its name begins."""
+"""Prefix of a block's name to its colour."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class _Block:
         return sum(layer.parameters for layer in self.layers)
 
 
-def draw_network(layers: Sequence[Layer], title: str) -> Picture:
+def draw_network(layers: Sequence[Layer], title: str) -> ImageArray:
     """Draws the blocks of a network from left to right.
 
     Args:
-        layers: of `list_layers`.
-        title: the line above.
+        layers: from `list_layers`.
+        title: above the drawing.
 
     Returns:
         (H, W, 3) uint8.
     """
     blocks = _group(layers)
-    width = 2 * _MARGIN + _WIDTH_A_BLOCK * len(blocks)
+    width = 2 * _MARGIN + _BLOCK_WIDTH * len(blocks)
     height = 2 * _MARGIN + 2 * _LINE + _TALLEST + 5 * _LINE
     image = PIL.Image.new("RGB", (width, height), PAPER)
     draw = PIL.ImageDraw.Draw(image)
@@ -56,18 +56,18 @@ def draw_network(layers: Sequence[Layer], title: str) -> Picture:
     floor = _MARGIN + 2 * _LINE + _TALLEST
     font = PIL.ImageFont.load_default(size=12)
     for number, block in enumerate(blocks):
-        left = _MARGIN + number * _WIDTH_A_BLOCK
+        left = _MARGIN + number * _BLOCK_WIDTH
         _draw_slab(draw, left, floor, block, largest)
         channels, h, w = block.last.shape
-        words = (
-            # Context and smaller copies work beside the projection and are added to it.
+        lines = (
+            # Context and pyramid levels run beside the projection and are added to it.
             f"+ {block.name}" if block.name.startswith(("context", "level")) else block.name,
-            f"{channels} x {h} x {w}",  # Pillow's own font has no sign of multiplication
-            f"{block.parameters:,} numbers" if block.parameters else "nothing trained",
-            f"a cell per {block.last.stride} px",
-            f"sees {block.last.field} px",
+            f"{channels} x {h} x {w}",  # Pillow's default font has no multiplication sign
+            f"{block.parameters:,} parameters" if block.parameters else "no parameters",
+            f"stride {block.last.stride} px",
+            f"field {block.last.receptive_field} px",
         )
-        for line, text in enumerate(words):
+        for line, text in enumerate(lines):
             draw.text((left, floor + 8 + line * _LINE), text, font=font, fill=INK)
         if number:
             middle = floor - _TALLEST // 3
@@ -82,7 +82,7 @@ def _group(layers: Sequence[Layer]) -> list[_Block]:
 
 
 def _draw_slab(draw: PIL.ImageDraw.ImageDraw, left: int, floor: int, block: _Block, largest: int) -> None:
-    """A box in parallel perspective: height by the map's, thickness by the channels."""
+    """Draws a box whose height follows the feature map and whose thickness follows the channels."""
     channels, h, _ = block.last.shape
     tall = _TALLEST * 0.72 * math.sqrt(h / largest)
     thick = 6 + 4.2 * math.log2(max(channels, 2))

@@ -1,4 +1,4 @@
-"""A sparse model seen from above."""
+"""Top view of a sparse reconstruction."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 
 _INCHES = 7.0
 _DPI = 110
-_TRIM = 2.0  # per cent of points at each end that may fall off the picture
+_TRIM = 2.0  # percentile of points cut off at each side
 Values = NDArray[np.float64]
 
 
 def view_from_above(rotations: Values, centres: Values) -> Values:
-    """(3, 3): takes the world to axes right, ahead and up of a picture from above.
+    """(3, 3): rotates world coordinates to the axes right, ahead and up of a top view.
 
-    Up is what the cameras hold up, on average; ahead is where they look, on average.
+    Up is the mean up direction of the cameras, ahead their mean viewing direction.
 
     Args:
         rotations: (C, 3, 3) from the world to each camera; C is at least 1.
-        centres: (C, 3) of the cameras, which decide where no direction is left to look at.
+        centres: (C, 3) of the cameras; their plane gives up where the up directions cancel.
     """
     up = -rotations[:, 1].mean(axis=0)
-    if np.linalg.norm(up) < 1e-6:  # cameras that hold every way up
+    if np.linalg.norm(up) < 1e-6:  # their up directions cancel
         up = np.linalg.svd(centres - centres.mean(axis=0))[2][-1]
     up /= np.linalg.norm(up)
     ahead = rotations[:, 2].mean(axis=0)
@@ -38,10 +38,10 @@ def view_from_above(rotations: Values, centres: Values) -> Values:
     return np.stack([np.cross(flat, up), flat, up])
 
 
-def draw_model(
+def draw_reconstruction(
     points: Values, colours: NDArray[np.uint8], rotations: Values, centres: Values
 ) -> NDArray[np.uint8]:
-    """A picture (H, W, 3): points in their colours, cameras as arrows the way they look.
+    """Draws a top view (H, W, 3): points in their colours, cameras as arrows.
 
     Args:
         points: (P, 3).
@@ -58,22 +58,22 @@ def draw_model(
     panel.scatter(flat_points[:, 0], flat_points[:, 1], s=1.5, c=colours / 255.0, linewidths=0)
     low, high = _limits(flat_points, flat_centres)
     length = 0.06 * float((high - low).max())
-    for place, look in zip(flat_centres, looks, strict=True):
+    for centre, look in zip(flat_centres, looks, strict=True):
         panel.arrow(
-            *place[:2], *(length * look), width=length / 12, color="#D55E00", length_includes_head=True
+            *centre[:2], *(length * look), width=length / 12, color="#D55E00", length_includes_head=True
         )
     panel.set_xlim(low[0], high[0])
     panel.set_ylim(low[1], high[1])
     panel.set_aspect("equal")
-    panel.set_title(f"{len(centres)} cameras, {len(points):,} points, from above; units of the model")
+    panel.set_title(f"{len(centres)} cameras, {len(points):,} points, top view; units of the model")
     content = io.BytesIO()
     canvas.savefig(content, format="png", dpi=_DPI)
-    with PIL.Image.open(content) as picture:
-        return np.ascontiguousarray(picture.convert("RGB"))
+    with PIL.Image.open(content) as image:
+        return np.ascontiguousarray(image.convert("RGB"))
 
 
 def _limits(points: Values, centres: Values) -> tuple[Values, Values]:
-    """Corners of what is shown: all cameras, and all points but the outermost."""
+    """Corners of the view: all cameras, and all points but the outermost."""
     shown = centres[:, :2]
     if len(points):
         shown = np.concatenate([shown, np.percentile(points[:, :2], [_TRIM, 100 - _TRIM], axis=0)])

@@ -1,4 +1,4 @@
-"""Tracked points drawn into their clip, and clips written as video."""
+"""Tracked points drawn into video frames, and video files."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from typing import Self
 import cv2
 import numpy as np
 
-from ucn.data.io import check_output, to_pixels
+from ucn.data.io import to_pixels
 from ucn.errors import OutputError
+from ucn.files import check_output
 from ucn.matching.tracking import TrackedFrame
 from ucn.types import FloatArray, ImageLike
 from ucn.viz.canvas import draw_lines, draw_marker, write_labels
-from ucn.viz.colours import OKABE_ITO, Picture, position_colours
+from ucn.viz.colours import ImageArray, position_colours, row_colours
 
 TAIL = 20
-"""Frames whose places are drawn behind a point."""
+"""Number of earlier positions drawn behind a point."""
 MAX_NUMBERED_POINTS = 30
-"""More points than these have no numbers, and colours that say where they began."""
+"""More points than this have no numbers, and are coloured by their first position."""
 
 
 class TrackPainter:
-    """Draws points with the tails of where they were; give it the frames in order."""
+    """Draws points with their recent trajectories; takes the frames in order."""
 
     def __init__(self) -> None:
         self._tail: deque[FloatArray] = deque(maxlen=TAIL)
-        self._colours: Picture | None = None
+        self._colours: ImageArray | None = None
 
-    def paint(self, image: ImageLike, tracked: TrackedFrame) -> Picture:
-        """A frame (H, W, 3) uint8 with its points; lost ones are left out until they are found again."""
+    def paint(self, image: ImageLike, tracked: TrackedFrame) -> ImageArray:
+        """A frame (H, W, 3) uint8 with its points, without lost ones."""
         canvas = to_pixels(image)
         count = len(tracked.points)
         if self._colours is None:
@@ -47,39 +48,38 @@ class TrackPainter:
             canvas = write_labels(canvas, tracked.points, list(map(str, range(count))), radius + 4)
         return canvas
 
-    def _find_segments(self, colours: Picture) -> tuple[FloatArray, FloatArray, Picture]:
-        """Beginnings, ends and colours of all pieces of all tails."""
-        places = np.stack(self._tail)  # (frames, N, 2)
-        older, newer = places[:-1].reshape(-1, 2), places[1:].reshape(-1, 2)
+    def _find_segments(self, colours: ImageArray) -> tuple[FloatArray, FloatArray, ImageArray]:
+        """Start points, end points and colours of all trajectory segments."""
+        positions = np.stack(self._tail)  # (frames, N, 2)
+        older, newer = positions[:-1].reshape(-1, 2), positions[1:].reshape(-1, 2)
         is_drawn = np.isfinite(older).all(axis=1) & np.isfinite(newer).all(axis=1)
-        repeated = np.tile(colours, (len(places) - 1, 1)).reshape(-1, 3)
+        repeated = np.tile(colours, (len(positions) - 1, 1)).reshape(-1, 3)
         return older[is_drawn], newer[is_drawn], repeated[is_drawn]
 
 
-def _choose_colours(points: FloatArray, image_hw: tuple[int, ...]) -> Picture:
+def _choose_colours(points: FloatArray, image_hw: tuple[int, ...]) -> ImageArray:
     if len(points) > MAX_NUMBERED_POINTS:
         return position_colours(points, (image_hw[0], image_hw[1]))
-    rows = [OKABE_ITO[row % len(OKABE_ITO)] for row in range(len(points))]
-    return np.asarray(rows, np.uint8).reshape(-1, 3)
+    return row_colours(len(points))
 
 
 class VideoFile:
-    """An .mp4 that is written picture by picture beside its place and moved there when it is whole."""
+    """An .mp4 that is written frame by frame to a temporary file and moved into place when complete."""
 
     def __init__(self, path: Path, frames_per_second: float, overwrite: bool = False) -> None:
-        """Prepares the file; it is opened with the first picture, which gives its size.
+        """Prepares the file; the first frame opens it and sets its size.
 
         Raises:
-            OutputError: it could not be written there.
+            OutputError: the file cannot be written.
         """
         check_output(path, overwrite)
         self._path, self._speed, self._overwrite = path, frames_per_second, overwrite
         self._part = path.with_name(f".ucn-{secrets.token_hex(6)}.part.mp4")
         self._writer: cv2.VideoWriter | None = None
 
-    def add(self, picture: Picture) -> None:
-        """Appends a picture (H, W, 3) RGB; a last odd row or column, which the codec cannot hold, is left."""
-        height, width = picture.shape[0] // 2 * 2, picture.shape[1] // 2 * 2
+    def add(self, frame: ImageArray) -> None:
+        """Appends a frame (H, W, 3) RGB; the codec needs even sides, so a last odd row or column is cut."""
+        height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
         if self._writer is None:
             code = cv2.VideoWriter.fourcc(*"mp4v")
             self._writer = cv2.VideoWriter(
@@ -87,7 +87,7 @@ class VideoFile:
             )
             if not self._writer.isOpened():
                 raise OutputError(f"cannot write {self._path}: this OpenCV has no encoder for MPEG-4 video")
-        self._writer.write(np.ascontiguousarray(picture[:height, :width, ::-1]))
+        self._writer.write(np.ascontiguousarray(frame[:height, :width, ::-1]))
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
-// What the page knows, and what it does with it.
+// State of the page, and the actions that change it.
 
 import { draw, drawHeat, spread } from "./drawing.js";
 import { describe, fillTable, save } from "./results.js";
-import { ask, askForTable, sendImage } from "./server.js";
+import { requestMatches, requestCsv, sendImage } from "./server.js";
 
 export const get = (id) => document.getElementById(id);
 export const views = [get("view0"), get("view1")];
@@ -15,31 +15,31 @@ export const state = {
   active: -1,
   preview: null,
   cursor: null,
-  all: null, // every mutual match, once asked for
+  all: null, // all mutual matches, once requested
   pairScore: null,
-  generation: 0, // answers to questions about images or weights of before are dropped
+  generation: 0, // responses for earlier images or weights are dropped
 };
 
 export const isOn = (id) => get(id).getAttribute("aria-pressed") === "true";
 
-export function say(text) {
+export function setStatus(text) {
   get("status").textContent = text;
 }
 
-export function complain(error) {
+export function showError(error) {
   get("problem-text").textContent = error.message;
   get("problem").hidden = false;
 }
 
-function setBusy(words) {
+function setBusy(text) {
   for (const side of [0, 1]) {
-    get(`busy${side}`).hidden = !words;
-    get(`busy${side}`).textContent = words;
-    views[side].setAttribute("aria-busy", String(Boolean(words)));
+    get(`busy${side}`).hidden = !text;
+    get(`busy${side}`).textContent = text;
+    views[side].setAttribute("aria-busy", String(Boolean(text)));
   }
 }
 
-function question(points, similaritiesOf = null) {
+function makeRequest(points, similaritiesOf = null) {
   const [image0, image1] = state.sizes.map((size) => size.image);
   return { image0, image1, weights: state.weights, points, similarities_of: similaritiesOf };
 }
@@ -84,7 +84,7 @@ export function showHeat(found) {
   get("legend").hidden = !isShown;
 }
 
-// Asks about the active point alone and lays its similarities over B.
+// Requests the similarity map of the active point and overlays it on B.
 async function activate(index) {
   if (index === state.active && !get("heat-map").hidden) return;
   state.active = index;
@@ -101,17 +101,17 @@ export async function showActiveHeat() {
   }
   const generation = state.generation;
   try {
-    const answer = await ask(question([[match.x0, match.y0]], 0));
+    const response = await requestMatches(makeRequest([[match.x0, match.y0]], 0));
     const isCurrent = generation === state.generation && state.points[state.active] === match;
-    if (isCurrent && !state.preview) showHeat(answer.similarities);
+    if (isCurrent && !state.preview) showHeat(response.similarities);
   } catch (error) {
-    complain(error);
+    showError(error);
   }
 }
 
 function hasRoom() {
   if (state.points.length < state.status.max_points) return true;
-  complain(new Error(`At most ${state.status.max_points} points; remove some first.`));
+  showError(new Error(`At most ${state.status.max_points} points; remove some first.`));
   return false;
 }
 
@@ -119,35 +119,35 @@ export async function addPoint(x, y) {
   if (!state.sizes[0] || !state.sizes[1] || !hasRoom()) return;
   const generation = state.generation;
   try {
-    const answer = await ask(question([[x, y]], 0));
+    const response = await requestMatches(makeRequest([[x, y]], 0));
     if (generation !== state.generation) return;
-    state.points.push(answer.matches[0]);
+    state.points.push(response.matches[0]);
     state.active = state.points.length - 1;
     state.preview = null;
-    state.pairScore = answer.pair_score;
-    showHeat(answer.similarities);
+    state.pairScore = response.pair_score;
+    showHeat(response.similarities);
     refreshAll();
-    say(`${describe(answer.matches[0], state.active)} ${Math.round(answer.milliseconds)} ms.`);
+    setStatus(`${describe(response.matches[0], state.active)} ${Math.round(response.milliseconds)} ms.`);
   } catch (error) {
-    complain(error);
+    showError(error);
   }
 }
 
-// A stroke is sent as one question when it ends.
+// A stroke is sent as one request when it ends.
 export async function addStroke(points) {
   if (!hasRoom()) return;
   const room = state.status.max_points - state.points.length;
   const generation = state.generation;
   try {
-    const answer = await ask(question(points.slice(0, room)));
+    const response = await requestMatches(makeRequest(points.slice(0, room)));
     if (generation !== state.generation) return;
-    state.points.push(...answer.matches);
+    state.points.push(...response.matches);
     state.active = state.points.length - 1;
     refreshAll();
-    say(`${answer.matches.length} points added; ${state.points.length} in all.`);
+    setStatus(`${response.matches.length} points added; ${state.points.length} in all.`);
     await showActiveHeat();
   } catch (error) {
-    complain(error);
+    showError(error);
   }
 }
 
@@ -156,32 +156,32 @@ export function removePoint(index) {
   state.active = Math.min(state.active, state.points.length - 1);
   refreshAll();
   showActiveHeat();
-  say(`Point ${index + 1} removed; ${state.points.length} left.`);
+  setStatus(`Point ${index + 1} removed; ${state.points.length} left.`);
 }
 
-// One preview at a time is asked for; of those that come meanwhile only the last one counts.
-const hover = { isAsking: false, next: null };
+// One preview is requested at a time; of those that come meanwhile only the last one counts.
+const hover = { isWaiting: false, next: null };
 
-export async function previewAt(point) {
+export async function previewAt(target) {
   if (!state.sizes[0] || !state.sizes[1]) return;
-  hover.next = point;
-  if (hover.isAsking) return;
-  hover.isAsking = true;
+  hover.next = target;
+  if (hover.isWaiting) return;
+  hover.isWaiting = true;
   const generation = state.generation;
   try {
     while (hover.next && generation === state.generation) {
-      const asked = hover.next;
+      const point = hover.next;
       hover.next = null;
-      const answer = await ask(question([asked], 0));
+      const response = await requestMatches(makeRequest([point], 0));
       if (generation !== state.generation || !state.cursor) break;
-      [state.preview] = answer.matches;
-      showHeat(answer.similarities);
+      [state.preview] = response.matches;
+      showHeat(response.similarities);
       refresh();
     }
   } catch (error) {
-    complain(error);
+    showError(error);
   } finally {
-    hover.isAsking = false;
+    hover.isWaiting = false;
   }
 }
 
@@ -192,7 +192,7 @@ export function endPreview() {
   showActiveHeat();
 }
 
-// New images or weights: encode both, then ask for all points again.
+// New images or weights: encode both, then match all points again.
 export async function restart(points) {
   state.generation += 1;
   const generation = state.generation;
@@ -200,22 +200,22 @@ export async function restart(points) {
   showHeat(null);
   refreshAll();
   if (!state.sizes[0] || !state.sizes[1]) return;
-  setBusy("Reading both images …");
-  say("Reading both images; this takes a few seconds, once.");
+  setBusy("Encoding both images …");
+  setStatus("Encoding both images; this takes a few seconds, once.");
   try {
-    const answer = await ask(question(points));
+    const response = await requestMatches(makeRequest(points));
     if (generation !== state.generation) return;
-    state.points = answer.matches;
-    state.active = answer.matches.length - 1;
-    state.pairScore = answer.pair_score;
-    say("Ready: click a point in image A.");
+    state.points = response.matches;
+    state.active = response.matches.length - 1;
+    state.pairScore = response.pair_score;
+    setStatus("Ready: click a point in image A.");
     setBusy("");
     refreshAll();
     await showActiveHeat();
     if (isOn("mutual")) await findMutual();
   } catch (error) {
-    if (generation === state.generation) say("No answer.");
-    complain(error);
+    if (generation === state.generation) setStatus("No response.");
+    showError(error);
   } finally {
     if (generation === state.generation) setBusy("");
   }
@@ -225,13 +225,13 @@ export async function findMutual() {
   const generation = state.generation;
   setBusy("Matching …");
   try {
-    const answer = await ask(question(null));
+    const response = await requestMatches(makeRequest(null));
     if (generation !== state.generation) return;
-    state.all = answer.matches;
-    say(`${answer.matches.length.toLocaleString("en")} mutual matches; the best of each part of A are drawn.`);
+    state.all = response.matches;
+    setStatus(`${response.matches.length.toLocaleString("en")} mutual matches; the best of each region of A are drawn.`);
     refreshAll();
   } catch (error) {
-    complain(error);
+    showError(error);
   } finally {
     if (generation === state.generation) setBusy("");
   }
@@ -254,19 +254,19 @@ export async function takeFiles(files, side) {
     for (const file of chosen) {
       if (file.size > state.status.max_upload_bytes) {
         const limit = (state.status.max_upload_bytes / 2 ** 20).toFixed(0);
-        throw new Error(`${file.name} is too large: at most ${limit} MiB are taken; reduce it first.`);
+        throw new Error(`${file.name} is too large: the limit is ${limit} MiB; reduce it first.`);
       }
-      say(`Sending ${file.name} …`);
+      setStatus(`Uploading ${file.name} …`);
       images.push(await sendImage(file));
     }
-    // Only now, so that where one is refused the pair and its points stay as they were.
+    // Only now, so that the pair and its points stay where an upload fails.
     images.forEach((image, index) => showImage(sides[index], image, chosen[index].name));
     get("credit").textContent = "";
     get("sample").value = "";
     await restart([]);
   } catch (error) {
-    say("The image was not taken.");
-    complain(error);
+    setStatus("The upload failed.");
+    showError(error);
   }
 }
 
@@ -286,14 +286,14 @@ export async function download(kind) {
   try {
     if (kind === "csv") {
       const points = isMutual ? null : matches.map((match) => [match.x0, match.y0]);
-      save(name, await askForTable(question(points)), "text/csv");
+      save(name, await requestCsv(makeRequest(points)), "text/csv");
       return;
     }
     const [image0, image1] = state.sizes.map(({ title, width, height }) => ({ title, width, height }));
     const content = { weights: state.weights, pair_score: state.pairScore, image0, image1, matches };
     save(name, JSON.stringify(content, null, 2), "application/json");
   } catch (error) {
-    complain(error);
+    showError(error);
   }
 }
 

@@ -1,4 +1,4 @@
-// Shows the OpenAPI document of this server, without anything from elsewhere.
+// Shows the OpenAPI document of this server, without external scripts.
 
 const get = (id) => document.getElementById(id);
 
@@ -9,12 +9,12 @@ function make(name, text = "", className = "") {
   return element;
 }
 
-function sayType(schema) {
+function formatType(schema) {
   if (!schema) return "anything";
   if (schema.$ref) return schema.$ref.split("/").at(-1);
-  if (schema.anyOf) return schema.anyOf.map(sayType).join(" or ");
-  if (schema.prefixItems) return `(${schema.prefixItems.map(sayType).join(", ")})`;
-  if (schema.type === "array") return `list of ${sayType(schema.items)}`;
+  if (schema.anyOf) return schema.anyOf.map(formatType).join(" or ");
+  if (schema.prefixItems) return `(${schema.prefixItems.map(formatType).join(", ")})`;
+  if (schema.type === "array") return `list of ${formatType(schema.items)}`;
   return schema.format || schema.contentMediaType || schema.type || "anything";
 }
 
@@ -50,30 +50,30 @@ function writeCommand(method, path, operation, schemas) {
   } else if (Object.keys(content).length) {
     parts.push("-H 'Content-Type: application/octet-stream'", "--data-binary @photo.jpg");
   }
-  if (path.includes("/images/")) parts.push("-o picture.jpg");
+  if (path.includes("/images/")) parts.push("-o image.jpg");
   return [...parts, address].join(" ");
 }
 
-const isGranted = ({ status }) => status.startsWith("2");
+const isSuccess = ({ status }) => status.startsWith("2");
 
 function showOperation(method, path, operation, schemas) {
   const article = make("article", "", "operation");
   const heading = document.createElement("h3");
   heading.append(make("span", method.toUpperCase(), "method"), make("code", path));
-  const answers = Object.entries(operation.responses).map(([status, response]) => {
+  const responses = Object.entries(operation.responses).map(([status, response]) => {
     const content = Object.entries(response.content || {});
-    const kinds = content.map(([kind, { schema }]) => (kind === "application/json" ? sayType(schema) : kind));
-    return { status, words: response.description, kinds: kinds.join(", ") };
+    const kinds = content.map(([kind, { schema }]) => (kind === "application/json" ? formatType(schema) : kind));
+    return { status, text: response.description, kinds: kinds.join(", ") };
   });
-  const [granted, refused] = [answers.filter(isGranted), answers.filter((answer) => !isGranted(answer))];
-  const refusals = refused.map(({ status, words }) => [status, words]);
+  const [succeeded, failed] = [responses.filter(isSuccess), responses.filter((each) => !isSuccess(each))];
+  const errors = failed.map(({ status, text }) => [status, text]);
   const details = document.createElement("details");
-  details.append(make("summary", `Refusals: ${refused.map(({ status }) => status).join(", ")}`), tabulate(refusals));
+  details.append(make("summary", `Errors: ${failed.map(({ status }) => status).join(", ")}`), tabulate(errors));
   article.append(
     heading,
     make("p", operation.description || operation.summary || ""),
     make("pre", writeCommand(method, path, operation, schemas)),
-    make("p", granted.map(({ status, kinds }) => `Answer ${status}${kinds && `: ${kinds}`}`).join("; ")),
+    make("p", succeeded.map(({ status, kinds }) => `Response ${status}${kinds && `: ${kinds}`}`).join("; ")),
     details,
   );
   return article;
@@ -85,22 +85,22 @@ function showSchema(name, schema) {
   heading.id = name;
   const required = new Set(schema.required || []);
   const rows = Object.entries(schema.properties || {}).map(([key, property]) => [
-    key, sayType(property), required.has(key) ? "required" : "", property.description || "",
+    key, formatType(property), required.has(key) ? "required" : "", property.description || "",
   ]);
   article.append(heading, make("p", schema.description || ""), tabulate(rows));
   return article;
 }
 
 async function start() {
-  const answer = await (await fetch("/openapi.json")).json();
-  get("summary").textContent = `${answer.info.summary} Version ${answer.info.version}.`;
-  get("description").textContent = answer.info.description;
-  const { schemas } = answer.components;
+  const openapi = await (await fetch("/openapi.json")).json();
+  get("summary").textContent = `${openapi.info.summary} Version ${openapi.info.version}.`;
+  get("description").textContent = openapi.info.description;
+  const { schemas } = openapi.components;
   get("operations").replaceChildren(
-    ...Object.entries(answer.paths).flatMap(([path, methods]) =>
+    ...Object.entries(openapi.paths).flatMap(([path, methods]) =>
       Object.entries(methods).map(([method, operation]) => showOperation(method, path, operation, schemas))),
   );
   get("schemas").replaceChildren(...Object.entries(schemas).map(([name, schema]) => showSchema(name, schema)));
 }
 
-start().catch(() => { get("operations").textContent = "The server does not answer."; });
+start().catch(() => { get("operations").textContent = "The server does not respond."; });

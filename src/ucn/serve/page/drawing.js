@@ -14,13 +14,13 @@ function blend(stops, value) {
   return stops[low].map((start, channel) => start + (stops[low + 1][channel] - start) * (place - low));
 }
 
-// Neighbours in A get like colours, so that a line can be followed.
-function placeColour(match, size) {
+// Neighbours in A get similar colours, so that a line can be followed.
+function positionColour(match, size) {
   const angle = Math.atan2(match.y0 - size.height / 2, match.x0 - size.width / 2);
   return `hsl(${Math.round((180 * angle) / Math.PI + 180)} 90% 62%)`;
 }
 
-// So many of the matches, best first, that no part of image A has far more than another.
+// At most `count` of the matches, best first, spread evenly over image A.
 export function spread(matches, count, size) {
   const side = Math.sqrt((size.width * size.height) / count);
   const columns = Math.ceil(size.width / side);
@@ -33,7 +33,7 @@ export function spread(matches, count, size) {
   return ranked.sort((a, b) => a.turn - b.turn).slice(0, count).map(({ match }) => match);
 }
 
-// Where a pixel of an image lies on the overlay.
+// Position of an image pixel on the overlay.
 export function toScreen(view, size, x, y, stage) {
   const box = view.getBoundingClientRect();
   const origin = stage.getBoundingClientRect();
@@ -43,7 +43,7 @@ export function toScreen(view, size, x, y, stage) {
   ];
 }
 
-// The pixel of an image under the pointer, kept on the image.
+// The image pixel under the pointer, clamped to the image.
 export function toPixel(view, size, event) {
   const box = view.getBoundingClientRect();
   const x = ((event.clientX - box.left) / box.width) * size.width - 0.5;
@@ -73,14 +73,14 @@ function addLine(overlay, [x1, y1], [x2, y2], colour, isDashed, width) {
   add(overlay, "line", { ...ends, class: "match", stroke: colour, "stroke-width": width });
 }
 
-// Draws everything anew: mutual matches below, then points, then what is under the pointer.
+// Redraws everything: mutual matches below, then points, then the preview.
 export function draw({ stage, overlay, views, sizes, points, active, preview, mutual, useLines, cursor }) {
   overlay.replaceChildren();
   if (!sizes[0] || !sizes[1]) return;
   const place = (side, x, y) => toScreen(views[side], sizes[side], x, y, stage);
   for (const match of mutual.toReversed()) {
     const [from, to] = [place(0, match.x0, match.y0), place(1, match.x1, match.y1)];
-    const colour = placeColour(match, sizes[0]);
+    const colour = positionColour(match, sizes[0]);
     if (useLines) addLine(overlay, from, to, colour, false, 1.2);
     for (const [cx, cy] of [from, to]) add(overlay, "circle", { cx, cy, r: 2.4, fill: colour, class: "mutual" });
   }
@@ -100,22 +100,22 @@ export function draw({ stage, overlay, views, sizes, points, active, preview, mu
   }
 }
 
-// Lays similarities over image B, from what unrelated places have (transparent) to the best (light).
+// Overlays the similarity map on image B, from unrelated (transparent) to most similar (light).
 export function drawHeat(canvas, found, size) {
   const bytes = Uint8Array.from(atob(found.values), (letter) => letter.charCodeAt(0));
   canvas.width = found.columns;
   canvas.height = found.rows;
   const context = canvas.getContext("2d");
-  const picture = context.createImageData(found.columns, found.rows);
+  const pixels = context.createImageData(found.columns, found.rows);
   const range = found.high - found.low;
   const start = Math.min(0.2, found.high);
   for (let cell = 0; cell < bytes.length; cell += 1) {
     const similarity = found.low + (bytes[cell] / 255) * range;
     const level = Math.min(Math.max((similarity - start) / Math.max(found.high - start, 0.05), 0), 1);
     const [red, green, blue] = blend(RAMP, level);
-    picture.data.set([red, green, blue, 255 * Math.min(1, 1.8 * level)], 4 * cell);
+    pixels.data.set([red, green, blue, 255 * Math.min(1, 1.8 * level)], 4 * cell);
   }
-  context.putImageData(picture, 0, 0);
+  context.putImageData(pixels, 0, 0);
   const share = (value, whole) => `${(100 * value) / whole}%`;
   canvas.style.left = share(found.first_x - found.step_x / 2 + 0.5, size.width);
   canvas.style.top = share(found.first_y - found.step_y / 2 + 0.5, size.height);

@@ -1,8 +1,8 @@
-// What happens when somebody does something.
+// Event handlers.
 
 import {
-  addPoint, addStroke, chooseSample, chooseWeights, complain, download, endPreview, findMutual, get, isOn,
-  previewAt, refresh, refreshAll, removePoint, restart, say, showActiveHeat, showHeat, showImage, state,
+  addPoint, addStroke, chooseSample, chooseWeights, showError, download, endPreview, findMutual, get, isOn,
+  previewAt, refresh, refreshAll, removePoint, restart, setStatus, showActiveHeat, showHeat, showImage, state,
   takeFiles, views,
 } from "./actions.js";
 import { toPixel } from "./drawing.js";
@@ -60,7 +60,7 @@ function listenToKeys() {
       state.cursor = [clamp(x + step * right, size.width), clamp(y + step * down, size.height)];
       refresh();
       previewAt(state.cursor);
-      say(`Cursor at (${state.cursor.map((value) => value.toFixed(0)).join(", ")}).`);
+      setStatus(`Cursor at (${state.cursor.map((value) => value.toFixed(0)).join(", ")}).`);
     } else if (event.key === "Enter" || event.key === " ") {
       state.cursor = [x, y];
       addPoint(x, y);
@@ -74,7 +74,7 @@ function listenToKeys() {
 }
 
 function listenToFiles() {
-  // A file that misses both images would replace the page.
+  // A file dropped beside both images would replace the page.
   for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
   for (const panel of document.querySelectorAll(".panel")) {
     const side = Number(panel.dataset.side);
@@ -114,7 +114,7 @@ function listenToTools() {
     state.active = -1;
     showHeat(null);
     refreshAll();
-    say("All points removed.");
+    setStatus("All points removed.");
   });
   get("swap").addEventListener("click", () => {
     const [first, second] = state.sizes;
@@ -140,13 +140,13 @@ function fillChoices(status) {
   );
 }
 
-// Browsers may refuse to remember; then they do not.
+// Browsers may forbid local storage.
 function recall(name) {
   try { return localStorage.getItem(name); } catch { return null; }
 }
 
 function remember(name, value) {
-  try { localStorage.setItem(name, value); } catch { /* for this visit only */ }
+  try { localStorage.setItem(name, value); } catch { /* not stored */ }
 }
 
 function listenToTheme() {
@@ -171,8 +171,8 @@ async function start() {
   try {
     state.status = await readStatus();
   } catch (error) {
-    say("No answer from the server.");
-    complain(error);
+    setStatus("No response from the server.");
+    showError(error);
     return;
   }
   fillChoices(state.status);

@@ -1,4 +1,4 @@
-// The table of points, the sentence about the last one, and files to take away.
+// The table of points, the status sentence of a point, and downloads.
 
 import { colourOf } from "./drawing.js";
 
@@ -11,9 +11,9 @@ function cell(row, ...content) {
 }
 
 export function describe(match, index) {
-  const back = match.is_mutual ? "leads back" : "does not lead back";
+  const mutual = match.is_mutual ? "mutual" : "not mutual";
   const score = match.score.toFixed(2);
-  return `Point ${index + 1}: (${at(match.x0, match.y0)}) is (${at(match.x1, match.y1)}), score ${score}, ${back}.`;
+  return `Point ${index + 1}: (${at(match.x0, match.y0)}) is (${at(match.x1, match.y1)}), score ${score}, ${mutual}.`;
 }
 
 export function fillTable(body, points, active, { choose, remove }) {

@@ -1,18 +1,18 @@
-// The REST interface of this server; what it refuses becomes an Error with its words.
+// Client of the REST interface; an error response becomes an Error with its message.
 
 let session = null;
 
 async function request(path, options = {}) {
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, options);
+    response = await fetch(path, options);
   } catch {
-    throw new Error("The server does not answer. Is `ucn serve` still running?");
+    throw new Error("The server does not respond. Is `ucn serve` still running?");
   }
-  if (answer.ok) return answer;
-  const problem = await answer.json().catch(() => ({}));
-  const error = new Error(problem.detail || `The server answered ${answer.status}.`);
-  error.status = answer.status;
+  if (response.ok) return response;
+  const problem = await response.json().catch(() => ({}));
+  const error = new Error(problem.detail || `The server responded with status ${response.status}.`);
+  error.status = response.status;
   throw error;
 }
 
@@ -25,15 +25,15 @@ export async function readStatus() {
   return (await request("/api/status")).json();
 }
 
-export async function ask(question) {
-  return (await post("/api/match", question)).json();
+export async function requestMatches(body) {
+  return (await post("/api/match", body)).json();
 }
 
-export async function askForTable(question) {
-  return (await post("/api/match.csv", question)).text();
+export async function requestCsv(body) {
+  return (await post("/api/match.csv", body)).text();
 }
 
-// Sessions expire; an upload then opens another one.
+// After a session has expired, an upload opens another one.
 export async function sendImage(file) {
   for (let attempt = 0; ; attempt += 1) {
     if (session === null) {

@@ -10,7 +10,7 @@ import pytest
 
 from support.serve_cases import make_image
 from ucn.errors import ImageReadError
-from ucn.serve.pictures import hold_image
+from ucn.serve.images import decode_upload
 
 
 def _png_header(width: int, height: int) -> bytes:
@@ -26,7 +26,7 @@ def _png_header(width: int, height: int) -> bytes:
 
 
 def test_size_and_picture() -> None:
-    held = hold_image("a", make_image(64, 48), 10**6)
+    held = decode_upload("a", make_image(64, 48), 10**6)
     assert held.image_hw == (48, 64)
     shown = PIL.Image.open(io.BytesIO(held.shown))
     assert shown.format == "JPEG"
@@ -38,19 +38,19 @@ def test_size_and_picture() -> None:
 
 
 def test_large_picture_is_shown_smaller() -> None:
-    held = hold_image("a", make_image(3200, 400, image_format="JPEG"), 10**7)
+    held = decode_upload("a", make_image(3200, 400, image_format="JPEG"), 10**7)
     assert held.image_hw == (400, 3200)
     assert PIL.Image.open(io.BytesIO(held.shown)).size == (1600, 200)
 
 
-def test_orientation_is_applied_and_what_else_the_file_says_is_not_shown() -> None:
+def test_orientation_is_applied_and_metadata_removed() -> None:
     image = PIL.Image.new("RGB", (80, 40), "red")
     exif = image.getexif()
     exif[0x0112] = 6  # turned by a quarter
     exif[0x010E] = "where I live"
     file = io.BytesIO()
     image.save(file, "JPEG", exif=exif)
-    held = hold_image("a", file.getvalue(), 10**6)
+    held = decode_upload("a", file.getvalue(), 10**6)
     assert held.image_hw == (80, 40)
     assert b"where I live" in file.getvalue()
     assert b"where I live" not in held.shown
@@ -70,15 +70,15 @@ def test_orientation_is_applied_and_what_else_the_file_says_is_not_shown() -> No
 )
 def test_what_is_no_image(content: bytes, words: str) -> None:
     with pytest.raises(ImageReadError, match=words):
-        hold_image("a", content, 10**6)
+        decode_upload("a", content, 10**6)
 
 
 def test_truncated() -> None:
     whole = make_image(200, 200, image_format="JPEG")
     with pytest.raises(ImageReadError, match="truncated"):
-        hold_image("a", whole[: len(whole) // 2], 10**6)
+        decode_upload("a", whole[: len(whole) // 2], 10**6)
 
 
 def test_too_small() -> None:
     with pytest.raises(ImageReadError, match="at least 32 pixels a side, got 64 × 31"):
-        hold_image("a", make_image(64, 31), 10**6)
+        decode_upload("a", make_image(64, 31), 10**6)

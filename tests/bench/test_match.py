@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.bench_cases import CPU, check_part, make_pretended, make_settings, replace_timings
-from ucn.bench import pairs
-from ucn.bench.pairs import encode_in_chunks, match_pairs, score_pair
+from support.bench_cases import CPU, check_part, make_fake_cuda, make_settings, replace_timings
+from ucn.bench import match
+from ucn.bench.match import _match_batch, encode_in_chunks, score_pair
 from ucn.bench.samples import PLAIN_PAPER, load_network, read_example_images
 from ucn.data.example import example_pair
 
@@ -22,19 +22,19 @@ def _read_pair() -> Tensor:
 def test_an_image_matches_itself() -> None:
     network = load_network(PLAIN_PAPER, CPU)
     image = _read_pair()[:1]
-    points0, points1, is_mutual = match_pairs(torch.cat([image, image]), network, network, CPU, keep=50)
+    points0, points1, is_mutual = _match_batch(torch.cat([image, image]), network, network, CPU, keep=50)
     assert points0.shape == points1.shape == (1, 50, 2)
     assert is_mutual.all()
     assert float((points0 - points1).norm(dim=-1).max()) <= 6.0  # within a cell
 
 
-def test_pairs_at_once_are_those_one_by_one() -> None:
+def test_batched_equals_unbatched() -> None:
     network = load_network(PLAIN_PAPER, CPU)
     first, second = _read_pair(), _read_pair().flip(-1)
     encode = partial(encode_in_chunks, network)
     both = torch.stack([first[0], second[0], first[1], second[1]])
-    together = match_pairs(both, encode, network, CPU, keep=30)
-    alone = match_pairs(second, encode, network, CPU, keep=30)
+    together = _match_batch(both, encode, network, CPU, keep=30)
+    alone = _match_batch(second, encode, network, CPU, keep=30)
     assert torch.equal(together[2][1], alone[2][0])
     assert float((together[1][1] - alone[1][0]).norm(dim=-1).median()) == 0.0
 
@@ -51,7 +51,7 @@ def test_chunks_change_nothing() -> None:
     assert seen == [8, 8, 3]
 
 
-def test_shares_by_hand() -> None:
+def test_scores_by_hand() -> None:
     disparity = example_pair().disparity
     size_hw = (disparity.shape[0], disparity.shape[1])
     rows, columns = (each[::5000][:8] for each in np.nonzero(np.isfinite(disparity)))
@@ -64,8 +64,8 @@ def test_shares_by_hand() -> None:
 
 
 def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_timings(pairs, monkeypatch)
-    part = pairs.measure(make_settings())
+    replace_timings(match, monkeypatch)
+    part = match.measure(make_settings())
     check_part(part)
     (table,) = part.tables
     assert [row[0] for row in table.rows] == [
@@ -78,15 +78,14 @@ def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, fast = table.rows[:2]
     assert plain[5] == pytest.approx(fast[5], abs=20)  # matches
     assert float(fast[6] or 0) == pytest.approx(float(plain[6] or 1), abs=0.05)
-    assert plain[3] == 500.0  # pairs a second at 2 ms each
+    assert plain[3] == 500.0  # pairs per second at 2 ms each
 
 
-def test_cuda_table_comes_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "_time_wall", lambda work, rounds: 4.0)
-    monkeypatch.setattr(pairs, "time_in_turns", lambda works, effort: dict.fromkeys(works, 4.0))
+def test_cuda_table_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(match, "time_in_turns", lambda works, effort: dict.fromkeys(works, 4.0))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-    monkeypatch.setattr(pairs, "FastEncoder", lambda network, **_: network)  # nothing is compiled here
-    part = pairs.measure(make_pretended())
+    monkeypatch.setattr(match, "CudaEncoder", lambda network, **_: network)  # nothing is compiled
+    part = match.measure(make_fake_cuda())
     check_part(part)
     (table,) = part.tables
     assert [row[:2] for row in table.rows] == [

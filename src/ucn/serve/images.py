@@ -1,4 +1,4 @@
-"""Images as the page holds them: the file as it came, its size, and a picture that any browser shows."""
+"""Images as the server stores them: the file, its size, and a JPEG for the browser."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ucn.data.io import decode_image, to_pixels
 from ucn.errors import ImageReadError
 from ucn.nn import MIN_SIDE
 
-_SHOWN_SIDE = 1600  # more than two panels of a screen can show
+_SHOWN_SIDE = 1600  # pixels; larger than a panel of the page
 
 
 @dataclass(frozen=True)
-class HeldImage:
-    """One image, upload or sample.
+class StoredImage:
+    """An upload or a sample.
 
     Attributes:
-        name: what the interface calls it; hard to guess for uploads.
+        name: identifier in the REST interface; random for uploads.
         content: the file.
-        image_hw: (H, W) of the upright image, in whose pixels points are given.
-        shown: the same picture as JPEG, reduced if it is large, without anything else that the file held.
-        max_pixels: limit under which the file is decoded.
+        image_hw: (H, W) of the upright image; points refer to its pixels.
+        shown: the image as JPEG, reduced if large, without metadata.
+        max_pixels: limit for decoding.
     """
 
     name: str
@@ -35,8 +35,8 @@ class HeldImage:
     max_pixels: int
 
     @property
-    def held_bytes(self) -> int:
-        """Memory that it takes."""
+    def memory_bytes(self) -> int:
+        """Memory of the file and the JPEG."""
         return len(self.content) + len(self.shown)
 
     def read(self) -> Tensor:
@@ -44,11 +44,11 @@ class HeldImage:
         return decode_image(self.content, self.max_pixels)
 
 
-def hold_image(name: str, content: bytes, max_pixels: int) -> HeldImage:
-    """Decodes the bytes of a file and makes the picture that is shown.
+def decode_upload(name: str, content: bytes, max_pixels: int) -> StoredImage:
+    """Decodes an image file and encodes the JPEG for the browser.
 
     Raises:
-        ImageReadError: they are no image that can be read, or one that is too large or too small.
+        ImageReadError: the content is not a readable image, or too large or too small.
     """
     pixels = decode_image(content, max_pixels)
     height, width = pixels.shape[-2:]
@@ -56,7 +56,7 @@ def hold_image(name: str, content: bytes, max_pixels: int) -> HeldImage:
         raise ImageReadError(
             f"the image must have at least {MIN_SIDE} pixels a side, got {width} × {height}; enlarge it first"
         )
-    return HeldImage(name, content, (height, width), _encode_jpeg(pixels), max_pixels)
+    return StoredImage(name, content, (height, width), _encode_jpeg(pixels), max_pixels)
 
 
 def _encode_jpeg(pixels: Tensor) -> bytes:

@@ -1,6 +1,5 @@
-"""The measure of a data set's truth: textures moved by known shifts, and the whole on a tiny set."""
+"""Errors of ground truth: textures moved by known shifts, and the script on a tiny data set."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,26 +10,22 @@ from types import ModuleType
 import pytest
 import torch
 
+from support.benchmark_scripts import load_script
 from support.photo_cases import make_photo, write_photos
 from ucn.geometry.coords import pixel_grid
 from ucn.types import PairSample
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "data_truth.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ground_truth_errors.py"
 SHIFT = 6
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("data_truth", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+    return load_script("ground_truth_errors")
 
 
 def make_sample(error: float) -> PairSample:
-    """A picture that moves left by 6 pixels, and a truth that says so but for an error."""
+    """An image that moves left by 6 pixels, and ground truth with an error."""
     photo = make_photo(120, 166)
     points0 = pixel_grid((120, 160))[:, 10:].reshape(-1, 2)
     points1 = points0 - torch.tensor([SHIFT - error, 0.0])

@@ -1,0 +1,107 @@
+"""A run of a command that matches two images: stages, images, weights, outputs and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ucn.cli._outputs import Output, check_files, write_files
+from ucn.cli._progress import Stages
+from ucn.cli._report import (
+    describe_run,
+    format_files,
+    format_seconds,
+    format_weights,
+    print_json,
+    print_lines,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ucn.config import MatchConfig
+    from ucn.matching.matcher import Matcher
+
+
+def load_matcher(weights: str, config: MatchConfig | None = None, device: str | None = None) -> Matcher:
+    """Loads weights onto a device.
+
+    Raises:
+        WeightsError: the weights are unknown or damaged.
+        ValueError: there is no such device.
+    """
+    from ucn.matching.matcher import Matcher
+
+    return Matcher.from_pretrained(weights, config=config, device=device)
+
+
+class PairCommand:
+    """One run of a command; the work is done in its context, the report follows.
+
+    Attributes:
+        stages: to be called when a stage begins.
+        run: versions, weights, configuration and images, to be stored with the result.
+        summary: the JSON report so far.
+        written: output files.
+    """
+
+    def __init__(self, name: str, *, is_json: bool, overwrite: bool) -> None:
+        self.stages = Stages(is_quiet=is_json)
+        self.run: dict[str, Any] = {}
+        self.summary: dict[str, Any] = {"command": name}
+        self._is_json, self._overwrite = is_json, overwrite
+        self._images: dict[str, str] = {}
+        self.written: list[Path] = []
+
+    def __enter__(self) -> Self:
+        self.stages.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stages.__exit__(*exception)
+
+    def check_outputs(self, *outputs: Output, inputs: Iterable[Path | None]) -> None:
+        """As `check_files`."""
+        check_files(outputs, inputs, self._overwrite)
+
+    def read_images(self, image0: Path, image1: Path) -> tuple[Tensor, Tensor]:
+        """Reads both images, before weights are loaded, so that errors come at once."""
+        from ucn.data.io import read_image
+
+        self.stages("reading images")
+        self._images = {"image0": str(image0), "image1": str(image1)}
+        return read_image(image0), read_image(image1)
+
+    def load_matcher(
+        self, weights: str, config: MatchConfig | None = None, device: str | None = None
+    ) -> Matcher:
+        """Loads the weights; the next stage is matching."""
+        self.stages("loading weights")
+        matcher = load_matcher(weights, config, device)
+        self.run = {**describe_run(matcher), **self._images}
+        self.summary |= self.run
+        self.stages("matching")
+        return matcher
+
+    def write(self, writers: Mapping[Path | None, Callable[[Path], object]]) -> None:
+        """Writes all requested outputs, or none after an error."""
+        self.stages("writing")
+        self.written = write_files(writers, self._overwrite)
+
+    def report(
+        self, lines: Mapping[str, str], *, rows: Mapping[str, Any] | None = None, to_stderr: bool = False
+    ) -> None:
+        """Prints the summary and `rows` as JSON, or `lines`, weights, time and written files."""
+        seconds = self.stages.report()
+        if self._is_json:
+            files = [str(path) for path in self.written]
+            print_json({**self.summary, "seconds": seconds, "outputs": files, **(rows or {})})
+            return
+        shown = {
+            "weights": format_weights(self.summary["weights"]),
+            "time": format_seconds(seconds),
+            "written": format_files(self.written),
+        }
+        own = {name: text for name, text in lines.items() if name not in shown}
+        print_lines({**own, **shown, **lines}, to_stderr)
