@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo check test lint browser docs clean
+# Tests run in parallel, one worker per core, each with one torch thread.
+WORKERS ?= $(shell nproc 2> /dev/null || echo 2)
+PARALLEL := -n $(WORKERS) --dist worksteal
+
+.PHONY: demo check test test-gpu lint browser docs clean
 
 # Two cores are what the time limits are written for; torch takes what the machine has.
 demo: $(VENV)/.core
@@ -12,11 +16,19 @@ demo: $(VENV)/.core
 
 # The quick part: lint, types and fast tests.
 check: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 # Everything, with the 20 slowest tests named.
 test: lint browser
-	$(BIN)/python -m pytest --durations=20
+	$(BIN)/python -m pytest $(PARALLEL) --durations=20
+
+# Every CUDA case, on a machine with a GPU: tests marked gpu, and the kernels' cases that `make test` interprets.
+# GPU_PYTHON=python3 takes the Python that is there instead of .venv.
+GPU_PYTHON ?= $(BIN)/python
+test-gpu:
+	PYTHONPATH=src $(GPU_PYTHON) -c "import torch; assert torch.cuda.is_available(), 'make test-gpu needs a CUDA device'"
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest -m gpu $(sort $(shell grep -rl --include='test_*.py' 'mark\.gpu' tests))
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest $(sort $(shell find tests -name 'fused_*_cases.py'))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

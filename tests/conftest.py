@@ -1,8 +1,17 @@
-"""Shared fixtures: real sample data where `UCN_DATA` names its folder, and a browser where there is one."""
+"""How the suite runs, and shared fixtures: sample data where `UCN_DATA` names its folder, and a browser.
+
+Workers of pytest-xdist (`make test` starts one per core) compute with one torch thread each. Slow tests come
+first, so that no worker is left with one at the end. Tests marked `gpu` are skipped without a CUDA device.
+"""
 
 from __future__ import annotations
 
 import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch; subprocesses inherit it
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +21,26 @@ import pytest
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declares what pyproject.toml sets for pytest-timeout, where that plugin is not installed."""
+    if importlib.util.find_spec("pytest_timeout") is None:
+        parser.addini("timeout", "seconds after which a test fails; needs pytest-timeout")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips GPU tests without a GPU, puts slow tests first, and selects a part of a file run in parts."""
+    part, parts = (int(number) for number in os.environ.get("UCN_TEST_PART", "0/1").split("/"))
+    items[:] = items[part::parts]
+    if any(item.get_closest_marker("gpu") for item in items):
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in items:
+                if item.get_closest_marker("gpu"):
+                    item.add_marker(pytest.mark.skip(reason="needs a CUDA device; `make test-gpu` runs it"))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
-"""Imports go one way: each room uses only the rooms before it."""
+"""Imports go one way: a package imports only packages of earlier levels, and no other package's fast twin."""
 
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,36 +27,35 @@ LEVELS: list[set[str]] = [
     {"bench", "serve"},
     {"cli"},
 ]
-ALLOWED_WITHIN_LEVEL = {("types", "errors"), ("config", "errors"), ("files", "errors")}
+ALLOWED_WITHIN_LEVEL = {("types", "errors"), ("config", "errors"), ("files", "errors"), ("config", "files")}
+ACCELERATED = {"cpu", "cuda", "triton"}
+"""Folders that hold the fast twin of the reference one folder up."""
+MEASURES_TWINS = {"bench"}
+"""May import any fast twin: to compare it with its reference is what it is for."""
 
 
-def _level(room: str) -> int:
-    for index, rooms in enumerate(LEVELS):
-        if room in rooms:
+def _level(package: str) -> int:
+    for index, packages in enumerate(LEVELS):
+        if package in packages:
             return index
-    raise AssertionError(f"'{room}' has no level: add it to LEVELS and to docs/architecture.md")
+    raise AssertionError(f"'{package}' has no level: add it to LEVELS and to docs/architecture.md")
 
 
-def _room(path: Path) -> str:
+def _package(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def _imported_rooms(path: Path) -> set[str]:
-    rooms = set()
+@cache
+def _imported_modules(path: Path) -> frozenset[str]:
+    """Dotted names below `ucn` that a file imports, also inside functions; names of attributes may follow."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute here"
-            names = (
-                [f"{node.module}.{alias.name}" for alias in node.names]
-                if node.module == "ucn"
-                else [node.module or ""]
-            )
-        else:
-            continue
-        rooms |= {name.split(".")[1] for name in names if name.startswith("ucn.")}
-    return rooms
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(name.removeprefix("ucn.") for name in names if name.startswith("ucn."))
 
 
 MODULES = sorted(
@@ -64,11 +64,31 @@ MODULES = sorted(
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_module_imports_only_earlier_rooms(path: Path) -> None:
-    room = _room(path)
-    for imported in _imported_rooms(path) - {room, "__version__"}:
-        is_earlier = _level(imported) < _level(room)
-        assert is_earlier or (room, imported) in ALLOWED_WITHIN_LEVEL, f"{room} must not import {imported}"
+def test_module_imports_only_earlier_packages(path: Path) -> None:
+    package = _package(path)
+    for imported in {name.split(".")[0] for name in _imported_modules(path)} - {package, "__version__"}:
+        is_earlier = _level(imported) < _level(package)
+        allowed = is_earlier or (package, imported) in ALLOWED_WITHIN_LEVEL
+        assert allowed, f"{package} must not import {imported}"
+
+
+def test_no_package_reaches_into_the_fast_twin_of_another() -> None:
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports {name}"
+        for path in MODULES
+        for name in _imported_modules(path)
+        if ACCELERATED & set(name.split(".")[1:])
+        and name.split(".")[0] != _package(path)
+        and _package(path) not in MEASURES_TWINS
+    ]
+    assert not wrong, wrong
+
+
+def test_references_do_not_import_triton() -> None:
+    """Triton is imported in triton/ folders only, and by what finds out whether it works."""
+    users = [path for path in MODULES if "import triton" in path.read_text(encoding="utf-8")]
+    wrong = [str(path) for path in users if path.parent.name != "triton"]
+    assert not wrong, wrong
 
 
 def test_import_sets_no_global_and_loads_no_torch() -> None:

@@ -1,7 +1,6 @@
 """Folders of small images, and an extractor that keeps a diary."""
 
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,9 @@ import PIL.Image
 from numpy.typing import NDArray
 
 from ucn.data.io import to_tensor
-from ucn.features import DenseSift, Extractor
-from ucn.folders.extraction import Method
-from ucn.folders.image_features import ExtractSettings
+from ucn.features.classical import DenseSift
+from ucn.features.method import MethodInfo, wrap_extractor
+from ucn.folders.worker import ExtractSettings
 from ucn.types import Features, ImageLike
 
 SETTINGS = ExtractSettings(max_side=None, max_keypoints=40, detector="corners", batch=2)
@@ -43,7 +42,7 @@ def write_images(folder: Path, count: int, size_hw: tuple[int, int] = (48, 64)) 
 
 
 class DiaryExtractor:
-    """Dense SIFT that writes down the number of each image it describes."""
+    """Dense SIFT that records the number of each image that it encodes."""
 
     def __init__(self, diary: Path, delay: float) -> None:
         self._diary, self._delay = diary, delay
@@ -56,13 +55,10 @@ class DiaryExtractor:
         return DenseSift().extract(image)
 
 
-def _make(diary: str, delay: float, _device: str | None) -> Extractor:
-    return DiaryExtractor(Path(diary), delay)
-
-
-def make_method(diary: Path, delay: float = 0.0) -> Method:
-    """A method for engines; its key does not depend on the diary."""
-    return Method("diary", {"test": 1}, partial(_make, str(diary), delay))
+def make_method(diary: Path, delay: float = 0.0) -> MethodInfo:
+    """A method for executors; its key does not depend on the diary."""
+    loader = wrap_extractor(DiaryExtractor(diary, delay))
+    return MethodInfo("diary", "dense SIFT with a diary", {"test": 1}, loader=loader)
 
 
 def read_diary(diary: Path) -> list[int]:

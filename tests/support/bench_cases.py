@@ -1,4 +1,4 @@
-"""What tests of the measurements share: settings for tiny inputs, and timings that cost nothing."""
+"""Shared by tests of the benchmark: settings with tiny inputs, and fake timings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,8 +12,8 @@ from ucn.bench.settings import Settings
 CPU = torch.device("cpu")
 
 
-class PretendCuda(Settings):
-    """Settings of a machine with a CUDA device, whose work nevertheless runs on a CPU."""
+class FakeCuda(Settings):
+    """Claims a CUDA device while the work runs on a CPU."""
 
     @property
     def is_cuda(self) -> bool:
@@ -25,13 +25,13 @@ def make_settings(**changes: Any) -> Settings:
     return Settings(CPU, is_quick=True, **changes)
 
 
-def make_pretended(**changes: Any) -> Settings:
-    """The same for code that only a CUDA device reaches."""
-    return PretendCuda(CPU, is_quick=True, **changes)
+def make_fake_cuda(**changes: Any) -> Settings:
+    """Tiny inputs for code that only runs with a CUDA device."""
+    return FakeCuda(CPU, is_quick=True, **changes)
 
 
 def replace_timings(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is done once, and takes 2 ms; so CUDA's events are not needed."""
+    """Every function runs once and takes 2 ms, so that CUDA events are not needed."""
 
     def call(work: Callable[[], Any]) -> float:
         work()
@@ -46,11 +46,10 @@ def replace_timings(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     replacements: dict[str, Callable[..., Any]] = {
         "time_eager": lambda work, *_, **__: call(work),
         "time_work": lambda work, *_, **__: call(work),
-        "time_graphs": lambda works, *_, **__: call_all(works),
         "time_graphs_in_turns": lambda works, *_, **__: {name: call_all(own) for name, own in works.items()},
         "time_in_turns": lambda works, *_, **__: call_in_turns(works),
         "measure_memory": lambda work, *_, **__: (work(), 8.0)[1],
-        "measure_product_rate": lambda *_, **__: 500.0,
+        "measure_matmul_throughput": lambda *_, **__: 500.0,
     }
     for name, replacement in replacements.items():
         if hasattr(module, name):
@@ -58,7 +57,7 @@ def replace_timings(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_part(part: Part) -> None:
-    """Every table has rows and a title, and says how it was measured."""
+    """Every table has a title and rows."""
     assert part.tables
     for table in part.tables:
         assert table.title

@@ -1,4 +1,4 @@
-"""A small folder in the layout of CUB-200-2011, of textures made in code."""
+"""A small folder in the layout of CUB-200-2011, of synthetic textures."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def write_photo(path: Path, photo: Tensor) -> None:
 
 
 def write_birds(folder: Path, size_hw: tuple[int, int] = (48, 64)) -> Path:
-    """Two kinds of birds, six training images each, three parts on every image."""
+    """Two species of birds, six training images each, three parts on every image."""
     root = folder / "CUB_200_2011"
     names = [f"{kind:03}.Kind/{image}.png" for kind in (1, 2) for image in range(6)]
     for seed, name in enumerate(names):

@@ -1,6 +1,6 @@
-"""What tests of the web page in a browser share: a visit, a click, and where markers are seen.
+"""Shared by browser tests of the web page: a visit, a click, and the positions of markers.
 
-With UCN_ACCEPT_SCREENSHOTS=1 the pictures of docs/web.md are taken anew.
+UCN_ACCEPT_SCREENSHOTS=1 takes the screenshots of docs/web.md again.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ CONTRASTS = """() => {
 
 @contextmanager
 def visit(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
-    """The page with its sample read; whatever the browser complains of fails the test."""
+    """The page with its sample encoded; any error in the browser's console fails the test."""
     from playwright.sync_api import expect
 
-    complaints: list[str] = []
+    errors: list[str] = []
     context = browser.new_context(**{"viewport": DESKTOP, **options})
     page = context.new_page()
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     try:
         page.goto(url)
         expect(page.locator("#status")).to_have_text(re.compile("^Ready"), timeout=SLOW_MS)
         yield page
-        assert complaints == []
+        assert errors == []
         assert all(address.startswith((url, "blob:")) for address in requests), requests
     finally:
         context.close()
@@ -100,7 +100,7 @@ def markers(page: Page, side: int) -> np.ndarray[tuple[int, ...], np.dtype[np.fl
 
 
 def accept_screenshot(page: Page, name: str) -> None:
-    """Takes a picture for the documents where that is asked for."""
+    """Saves a screenshot for the documentation, if requested."""
     if os.environ.get("UCN_ACCEPT_SCREENSHOTS") == "1":
-        picture = PIL.Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-        picture.save(IMAGES / f"{name}.png", optimize=True)
+        image = PIL.Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        image.save(IMAGES / f"{name}.png", optimize=True)

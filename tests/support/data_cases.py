@@ -1,4 +1,4 @@
-"""A data set in memory, for tests of what works on any."""
+"""A data set in memory, for tests of code that works on any data set."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from ucn.types import PairSample
 
 
 class MemoryData(PairData):
-    """`count` pairs (i, i + 1) of images that are all alike; `bad` names files that cannot be read."""
+    """`count` pairs (i, i + 1) of equal images; `bad` names files that cannot be read."""
 
     def __init__(self, count: int, bad: Sequence[str] = (), points: int = 5, shift: float = 1.0) -> None:
         super().__init__(Path("memory"))

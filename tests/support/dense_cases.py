@@ -15,8 +15,8 @@ from ucn.types import PairSample
 Correspondences = dict[tuple[float, float], tuple[float, float]]
 
 
-def write_picture(path: Path, width: int, height: int, value: int = 128) -> Path:
-    """A picture of one grey value; its folders are made."""
+def write_flat_image(path: Path, width: int, height: int, value: int = 128) -> Path:
+    """Writes an image of one grey value, with its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = "L" if path.suffix == ".pgm" else "RGB"
     PIL.Image.new("L", (width, height), value).convert(mode).save(path)
@@ -24,7 +24,7 @@ def write_picture(path: Path, width: int, height: int, value: int = 128) -> Path
 
 
 def write_grey(path: Path, values: ArrayLike) -> Path:
-    """A picture of 8-bit grey values (H, W)."""
+    """Writes 8-bit grey values (H, W)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.fromarray(np.asarray(values, np.uint8)).save(path)
     return path
@@ -58,11 +58,11 @@ def correspondences(sample: PairSample) -> Correspondences:
 
 
 def file_named(data: PairData, name: str) -> DataFile:
-    """The one file of a data set whose path ends so."""
+    """The one file of a data set whose path ends with `name`."""
     (found,) = [file for file in data.files() if file.path.as_posix().endswith(name)]
     return found
 
 
-def fault_texts(data: PairData) -> Sequence[str]:
-    """What indexing found wrong, with paths relative to the root."""
-    return [str(fault).replace(f"{data.root}/", "") for fault in data.faults]
+def problem_texts(data: PairData) -> Sequence[str]:
+    """The problems that indexing found, with paths relative to the root."""
+    return [str(problem).replace(f"{data.root}/", "") for problem in data.problems]

@@ -9,7 +9,7 @@ from torch.optim import SGD
 from support.photo_cases import make_photo
 from ucn.config import LossConfig, ModelConfig
 from ucn.nn import CorrespondenceNetwork, build_model
-from ucn.train.distributed import Team, join_team
+from ucn.train.distributed import ProcessGroup, join_process_group
 from ucn.train.step import training_step
 from ucn.types import PairBatch
 
@@ -29,10 +29,10 @@ def make_batch() -> PairBatch:
     return PairBatch(images[:4], images[4:], points0, points1, is_valid, ("a", "b", "c", "d"))
 
 
-def take_share(batch: PairBatch, team: Team) -> PairBatch:
+def take_share(batch: PairBatch, group: ProcessGroup) -> PairBatch:
     """The pairs of a process, of a batch that is shared evenly."""
-    pairs = len(batch.names) // team.size
-    rows = slice(team.rank * pairs, (team.rank + 1) * pairs)
+    pairs = len(batch.names) // group.size
+    rows = slice(group.rank * pairs, (group.rank + 1) * pairs)
     return PairBatch(
         batch.image0[rows],
         batch.image1[rows],
@@ -43,12 +43,20 @@ def take_share(batch: PairBatch, team: Team) -> PairBatch:
     )
 
 
-def differentiate(loss: str, norm: str, team: Team) -> dict[str, torch.Tensor]:
+def differentiate(loss: str, norm: str, group: ProcessGroup) -> dict[str, torch.Tensor]:
     """The gradients, the statistics and the figures of one step from the same weights."""
     model: CorrespondenceNetwork = build_model(ModelConfig.from_dict({"dim": 8, "head_norm": norm})).train()
     optimiser = SGD(model.parameters(), lr=0.0)
-    share = take_share(make_batch(), team)
-    result = training_step(model, share, LOSSES[loss], optimiser, 1e9, torch.Generator(), team=team)
+    share = take_share(make_batch(), group)
+    result = training_step(
+        model,
+        share,
+        LOSSES[loss],
+        optimiser,
+        1e9,
+        torch.Generator(),
+        average_gradients=group.average_gradients,
+    )
     found = {f"gradient.{name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
     found |= {f"buffer.{name}": buffer for name, buffer in model.named_buffers()}
     figures = {"loss": result.loss, "norm": result.gradient_norm, "count": result.correspondences.float()}
@@ -57,24 +65,24 @@ def differentiate(loss: str, norm: str, team: Team) -> dict[str, torch.Tensor]:
 
 def main(folder: Path) -> None:
     """Leaves what this process found in a file of its number."""
-    team = join_team("cpu")
+    group = join_process_group("cpu")
     found = {
         f"{loss} {norm} {name}": value
         for loss in LOSSES
         for norm in NORMS
-        for name, value in differentiate(loss, norm, team).items()
+        for name, value in differentiate(loss, norm, group).items()
     }
     words = {
-        "rank": team.rank,
-        "size": team.size,
-        "device": str(team.device),
-        "nobody asks": team.agree(False),
-        "one asks": team.agree(team.rank == 1),
-        "told": team.tell({"rank": team.rank}),
-        "gathered": team.gather((f"of {team.rank}",)),
+        "rank": group.rank,
+        "size": group.size,
+        "device": str(group.device),
+        "nobody asks": group.any(False),
+        "one asks": group.any(group.rank == 1),
+        "told": group.broadcast({"rank": group.rank}),
+        "gathered": group.gather((f"of {group.rank}",)),
     }
-    torch.save({"tensors": found, "words": words}, folder / f"{team.rank}.pt")
-    team.close()
+    torch.save({"tensors": found, "words": words}, folder / f"{group.rank}.pt")
+    group.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What tests of the documents share: their fenced blocks, and the commands in these."""
+"""Fenced blocks of the pages, and the commands in them."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ SHELLS = {"bash", "console"}
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page; `line` is that of its first line of content, from 1."""
+    """A fenced block of a page; `line` is the number of its first line of content, from 1."""
 
     page: Path
     language: str
@@ -29,9 +29,9 @@ class Command:
     """A command of a shell block.
 
     Attributes:
-        where: page, line, and the line as it stands there.
-        words: program and arguments, without variables before them and redirections behind.
-        printed: what the page says that it prints; empty where it says nothing.
+        where: page, number and text of the line.
+        words: program and arguments, without environment variables and redirections.
+        printed: the output that the page shows; may be empty.
     """
 
     where: str
@@ -40,12 +40,12 @@ class Command:
 
     @property
     def text(self) -> str:
-        """The words, as one would type them."""
+        """The words, quoted for a shell."""
         return shlex.join(self.words)
 
 
 def name_of(path: Path) -> str:
-    """A file of the repository as messages call it."""
+    """The path of a file relative to the repository."""
     return str(path.relative_to(ROOT))
 
 
@@ -60,14 +60,14 @@ def _read_blocks(page: Path) -> Iterator[Block]:
             fence = ""
         elif fence:
             content.append(line)
-    assert not fence, f"{page}:{start - 1}: this block is never closed"
+    assert not fence, f"{page}:{start - 1}: this block is not closed"
 
 
 BLOCKS = [block for page in PAGES for block in _read_blocks(page)]
 
 
 def _read_lines(block: Block) -> Iterator[tuple[str, str]]:
-    """The lines of a shell block that are typed, each with what is printed below it."""
+    """The command lines of a shell block, each with the output shown below it."""
     if not re.search(r"^\$ ", block.text, flags=re.MULTILINE):
         for line in block.text.replace("\\\n", " ").splitlines():
             yield line, ""
@@ -78,11 +78,11 @@ def _read_lines(block: Block) -> Iterator[tuple[str, str]]:
 
 
 def _split_commands(line: str) -> Iterator[tuple[str, ...]]:
-    """The commands of a line: between pipes and semicolons, without redirections and leading variables."""
+    """The commands of a line, split at pipes and semicolons, without redirections and variables."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     words: list[str] = []
-    is_file = False  # the word behind a redirection
+    is_file = False  # the next word is the target of a redirection
     for word in [*lexer, ";"]:
         if word[0] in "<>":
             is_file = True

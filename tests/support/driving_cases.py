@@ -11,11 +11,10 @@ import torch
 
 from ucn.data.io import read_image
 from ucn.data.pairs import DataFile
-from ucn.data.sets.posed.views import Array, PosedData
-from ucn.evaluate.core.benchmark_pairs import Entry, enter
-from ucn.evaluate.driving.prediction import DRIVING_BENCHMARKS
+from ucn.data.sets.posed.posed_pairs import Array, PosedData
+from ucn.evaluate.core.pairs import ALL, BenchmarkPair, group_pairs
+from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
 from ucn.evaluate.points.benchmarks import Benchmark
-from ucn.evaluate.points.scoring import ALL
 from ucn.types import PairSample
 
 STEP = 8
@@ -86,5 +85,5 @@ def make_benchmark(root: Path) -> Benchmark:
     return replace(DRIVING_BENCHMARKS["kitti-raw-points"], points=60, open=partial(_open, root))
 
 
-def _open(root: Path, _: Path) -> list[Entry]:
-    return enter(Wall(root), lambda _: ALL, lambda _: DRIVE)
+def _open(root: Path, _: Path) -> list[BenchmarkPair]:
+    return group_pairs(Wall(root), lambda _: ALL, lambda _: DRIVE)

@@ -1,4 +1,4 @@
-"""A tiny benchmark: pictures whose colours tell where a pixel is, and a method that reads them."""
+"""A tiny benchmark: images whose colours encode the position of a pixel, and a method that reads them."""
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ucn.data.io import to_tensor, write_image
-from ucn.evaluate.core.methods import Method
 from ucn.features.extractor import make_features
+from ucn.features.method import DenseMethod
 from ucn.types import Features, ImageLike
 
 SHIFT_XY = (8, 4)
@@ -66,9 +66,14 @@ class BlankExtractor:
         return make_features(torch.ones(3, (height + 1) // 4, (width + 1) // 4), (height, width))
 
 
-def make_method(name: str = "colour", extractor: object = None) -> Method:
-    """A method of a made-up key."""
-    return Method(name, f"the method {name}", {"made up": name}, extractor or ColourExtractor())  # type: ignore[arg-type]
+def make_method(name: str = "colour", extractor: object = None) -> DenseMethod:
+    """A method of a synthetic key."""
+    return DenseMethod(
+        name,
+        f"the method {name}",
+        {"made up": name},
+        extractor=extractor or ColourExtractor(),  # type: ignore[arg-type]
+    )
 
 
 def share_with_copies(

@@ -1,4 +1,4 @@
-"""Views of a texture between which every displacement is known."""
+"""Pairs of views of a texture with known dense displacement."""
 
 import math
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ import torch
 from torch import Tensor
 
 from support.photo_cases import make_photo
-from ucn.features import Extractor
+from ucn.features.extractor import Extractor
+from ucn.features.pair_matcher import PairMatcher
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.sampling import sample_image
-from ucn.paper import PairMatcher
 
 
 @dataclass(frozen=True)
-class BentViews:
+class DeformedViews:
     """Two views of a texture.
 
     Attributes:
         image0: (3, H, W).
         image1: (3, H, W).
-        points0: (N, 2) places of image 0 that image 1 shows.
-        points1: (N, 2) where.
+        points0: (N, 2) points of image 0 that are visible in image 1.
+        points1: (N, 2) the corresponding points of image 1.
     """
 
     image0: Tensor
@@ -30,10 +30,10 @@ class BentViews:
     points1: Tensor
 
 
-def bend(
+def deform_texture(
     size_hw: tuple[int, int], shift_xy: tuple[float, float], waves: float = 0.0, seed: int = 0
-) -> BentViews:
-    """A texture, and the same moved by a shift plus waves of so many pixels, 60 pixels long."""
+) -> DeformedViews:
+    """A texture, and the same moved by a shift plus sine waves of amplitude `waves`, 60 pixels long."""
     height, width = size_hw
     image1 = make_photo(height, width, seed=seed, grain=8)
     places = pixel_grid(size_hw)
@@ -44,13 +44,13 @@ def bend(
     image0 = sample_image(image1[None], moved[None], "border")[0]
     margin, inner = 12, torch.tensor([width, height]) - 13
     is_seen = ((moved >= margin) & (moved <= inner) & (places >= margin) & (places <= inner)).all(dim=-1)
-    return BentViews(image0, image1, places[is_seen][::37], moved[is_seen][::37])
+    return DeformedViews(image0, image1, places[is_seen][::37], moved[is_seen][::37])
 
 
 def find_errors(
-    extractor: Extractor, matcher: PairMatcher, views: BentViews, use_refinement: bool = True
+    extractor: Extractor, matcher: PairMatcher, views: DeformedViews, use_refinement: bool = True
 ) -> Tensor:
-    """Pixels (N,) by which answers miss the truth."""
+    """End-point errors (N,) in pixels."""
     map0, map1 = extractor.extract(views.image0).map, extractor.extract(views.image1).map
     found = matcher.align(map0, map1).find(views.points0, use_refinement)
     errors: Tensor = (found - views.points1).norm(dim=-1)

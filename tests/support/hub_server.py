@@ -1,4 +1,4 @@
-"""A hub on this machine: as much of the Hugging Face hub's interface as pushing and pulling a file needs."""
+"""A local HTTP server with as much of the Hugging Face hub's interface as `ucn.formats.hub` needs."""
 
 import base64
 import hashlib
@@ -12,12 +12,12 @@ from typing import Any
 
 @dataclass
 class FakeHub:
-    """What the hub holds: files of commits by repository, newest last; and what was asked of it.
+    """What the hub holds: files of commits by repository, newest last; and the requests to it.
 
     Attributes:
         commits: repository to its commits, each a name and its files.
         requests: methods and paths, in order.
-        lies: what the hub says of a file instead of the truth: "size", "sha256".
+        lies: wrong values that the hub announces of a file: "size", "sha256".
     """
 
     commits: dict[str, list[tuple[str, dict[str, bytes]]]] = field(default_factory=dict)
@@ -66,14 +66,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        """Facts of a repository, or a file."""
+        """A file."""
         path = self.path.split("?")[0]
         self.hub.requests.append(f"{self.command} {path}")
-        about = re.fullmatch(r"/api/models/([^/]+/[^/]+?)(?:/revision/([^/]+))?", path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
-        if about:
-            self._describe(about[1], about[2] or "main")
-        elif file:
+        if file:
             self._send_file(file[1], file[2], file[3])
         else:
             self._refuse("EntryNotFound")
@@ -105,39 +102,20 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send_json({})
 
-    def _describe(self, repository: str, revision: str) -> None:
+    def _send_file(self, repository: str, revision: str, path: str) -> None:
         if repository not in self.hub.commits:
             self._refuse("RepoNotFound", 401)
             return
         found = self.hub.find(repository, revision)
-        if found is None:
-            self._refuse("RevisionNotFound")
-            return
-        name, files = found
-        siblings = [
-            {
-                "rfilename": path,
-                "size": self.hub.lies.get("size", len(content)),
-                "lfs": {
-                    "sha256": self.hub.lies.get("sha256", hashlib.sha256(content).hexdigest()),
-                    "size": len(content),
-                    "pointerSize": 100,
-                },
-            }
-            for path, content in files.items()
-        ]
-        facts = {"id": repository, "modelId": repository, "sha": name, "siblings": siblings, "tags": []}
-        self._send_json({**facts, "private": False, "downloads": 0, "likes": 0})
-
-    def _send_file(self, repository: str, revision: str, path: str) -> None:
-        found = self.hub.find(repository, revision)
         if found is None or path not in found[1]:
-            self._refuse("EntryNotFound")
+            self._refuse("RevisionNotFound" if found is None else "EntryNotFound")
             return
         content = found[1][path]
+        sha256 = hashlib.sha256(content).hexdigest()
         self.send_response(200)
         self.send_header("X-Repo-Commit", found[0])
-        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Linked-Size", str(self.hub.lies.get("size", len(content))))
+        self.send_header("X-Linked-ETag", f'"{self.hub.lies.get("sha256", sha256)}"')
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command == "GET":

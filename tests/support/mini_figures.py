@@ -14,21 +14,22 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ucn.evaluate.core.methods import load_methods
+from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.points.benchmarks import find_benchmark
-from ucn.evaluate.points.run import RunSettings, run_benchmark
+from ucn.evaluate.points.report import run_benchmark
+from ucn.paper.registry import METHODS
 
 FILE = Path(__file__).with_suffix(".json")
 
 
 def measure(cache: Path) -> dict[str, Any]:
     """Shares of points found by the shipped weights `geometric`, in per cent: group, then limit in pixels."""
-    loaded = load_methods(["geometric"])
+    loaded = METHODS.load_dense(["geometric"])
     run = run_benchmark(
         find_benchmark("mini"), Path(), loaded, RunSettings(cache, refinements=(True,), device="cpu")
     )
     figures: dict[str, dict[str, float]] = {}
-    for figure in run.scores.figures:
+    for figure in run.results.scores:
         figures.setdefault(figure.group, {})[f"{figure.limit:g}"] = round(100 * figure.per_point, 1)
     (method,) = loaded.methods
     return {"sha256": method.key["ucn"], "figures": figures}

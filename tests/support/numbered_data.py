@@ -1,4 +1,4 @@
-"""A data set made in code, which spawned processes can import; its images hold the number of their pair."""
+"""A synthetic data set that spawned processes can import; images hold the number of their pair."""
 
 from collections.abc import Sequence
 from dataclasses import replace

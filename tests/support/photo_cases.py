@@ -1,4 +1,4 @@
-"""Textured images made in code, for tests that need photographs."""
+"""Synthetic textured images, for tests that need natural-looking images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ def make_photo(height: int, width: int, seed: int = 0, grain: int = 12) -> Tenso
 
 
 def write_photos(folder: Path, sizes_hw: Sequence[tuple[int, int]], grain: int = 12) -> list[Path]:
-    """Files 00.png, 01.png, … of photos, each of its own seed."""
+    """Writes images 00.png, 01.png, …, each with its own seed."""
     folder.mkdir(exist_ok=True)
     paths = []
     for index, (height, width) in enumerate(sizes_hw):

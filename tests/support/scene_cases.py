@@ -1,4 +1,4 @@
-"""A room's corner, its walls and floor papered with random blocks, photographed from known places."""
+"""The corner of a room with random textures, rendered from known poses."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 HW = (180, 240)
 _SIDE = 512  # texels of a wall
 _TEXEL = 8.0 / _SIDE  # metres
-_FINER = 3  # pictures are made so many times larger and then reduced, so that they have no jagged edges
+_FINER = 3  # images are rendered at this multiple of their size and then reduced, against aliasing
 # Where a wall's first texel is, and the steps to the next one along its rows and columns.
 _WALLS = (
     ((0.0, -8.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)),
@@ -25,7 +25,7 @@ _WALLS = (
 
 @dataclass(frozen=True)
 class Scene:
-    """Photographs and their truth.
+    """Rendered images and their ground truth.
 
     Attributes:
         folder: of 000.png, 001.png and so on.
@@ -50,15 +50,15 @@ def _look(centre: Array, target: Array) -> Array:
 def _photograph(textures: list[NDArray[np.uint8]], K: Array, R: Array, centre: Array) -> NDArray[np.uint8]:
     grown_hw = (HW[0] * _FINER, HW[1] * _FINER)
     grow = np.array([[_FINER, 0, (_FINER - 1) / 2], [0, _FINER, (_FINER - 1) / 2], [0, 0, 1.0]])
-    picture = np.zeros((*grown_hw, 3), np.float32)
+    image = np.zeros((*grown_hw, 3), np.float32)
     for texture, (first, along, down) in zip(textures, _WALLS, strict=True):
         columns = [_TEXEL * (R @ along), _TEXEL * (R @ down), R @ (np.array(first) - centre)]
         H = grow @ K @ np.stack(columns, axis=1)
         size = grown_hw[::-1]
         seen = cv2.warpPerspective(texture.astype(np.float32), H, size, flags=cv2.INTER_LINEAR)
         where = cv2.warpPerspective(np.ones(texture.shape[:2], np.float32), H, size, flags=cv2.INTER_NEAREST)
-        picture[where > 0.5] = seen[where > 0.5]
-    small = cv2.resize(picture, HW[::-1], interpolation=cv2.INTER_AREA)
+        image[where > 0.5] = seen[where > 0.5]
+    small = cv2.resize(image, HW[::-1], interpolation=cv2.INTER_AREA)
     return np.asarray(small).round().clip(0, 255).astype(np.uint8)
 
 

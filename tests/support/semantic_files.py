@@ -9,7 +9,7 @@ import PIL.Image
 import scipy.io
 
 
-def write_picture(path: Path, width: int, height: int, grey: int = 128) -> Path:
+def write_flat_image(path: Path, width: int, height: int, grey: int = 128) -> Path:
     """An image of one grey."""
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.fromarray(np.full((height, width, 3), grey, np.uint8)).save(path)

@@ -1,4 +1,4 @@
-"""Image files for tests of the web page, and the sample pair's truth."""
+"""Image files for tests of the web page, and the names of the sample pair."""
 
 import io
 

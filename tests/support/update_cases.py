@@ -1,4 +1,4 @@
-"""Small runs of every kind that can be updated, with made-up methods, so that each can be made in parts."""
+"""Small runs of every kind that can be updated, with synthetic methods, so that each can be made in parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,25 +13,23 @@ from support.driving_cases import make_benchmark
 from support.evaluation_cases import BlankExtractor, ColourExtractor, make_method, write_sequence
 from ucn.config import MatchConfig, ModelConfig
 from ucn.data.io import to_tensor
-from ucn.evaluate.core import feature_cache as describing
-from ucn.evaluate.core.merge import Earlier, complete_report
-from ucn.evaluate.core.methods import LoadedMethods, Method, load_methods
-from ucn.evaluate.core.preparation import AS_THEY_ARE
+from ucn.evaluate.core import predictions as core_predictions
+from ucn.evaluate.core.pairs import ORIGINAL_SIZE
+from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.core.report import Report
-from ucn.evaluate.driving.prediction import run_driving
-from ucn.evaluate.driving.report import add_earlier as add_earlier_driving
-from ucn.evaluate.driving.report import build_driving_report
+from ucn.evaluate.core.update import Page, update_report
+from ucn.evaluate.driving.report import build_driving_report, run_driving
 from ucn.evaluate.matches import report as matches_report
 from ucn.evaluate.pair_score import report as pair_score_report
-from ucn.evaluate.points import pair_alignment as aligning
 from ucn.evaluate.points import predictions
 from ucn.evaluate.points.benchmarks import find_benchmark
-from ucn.evaluate.points.report import add_earlier, build_report
-from ucn.evaluate.points.run import RunSettings, run_benchmark
+from ucn.evaluate.points.report import build_report, run_benchmark
 from ucn.evaluate.reconstruction import report as reconstruction_report
-from ucn.evaluate.reconstruction.prediction import ReconstructionMethod, Scene, SceneModel, Variant
+from ucn.evaluate.reconstruction.predictions import Scene, SceneModel, Variant
+from ucn.features.method import DenseMethod, LoadedMethods, MethodInfo
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
+from ucn.paper.registry import METHODS
 from ucn.types import Features, ImageLike
 from ucn.weights import save_weights
 
@@ -64,67 +62,47 @@ class Bench:
     runs: int = 0
     masks: Path | None = None
 
-    def measure(self, methods: Mapping[str, int], earlier: Earlier | None = None, **settings: Any) -> Report:
+    def measure(self, methods: Mapping[str, int], page: Page | None = None, **settings: Any) -> Report:
         """A report of methods by name; the number says which of several a method of that name is."""
         self.runs += 1
-        listed = ",".join(methods)
-        command = f"ucn evaluate {self.name} --data DIR --methods {listed} -o out"
+        command = f"ucn evaluate {self.name} --data DIR --methods {','.join(methods)} -o out"
         options: dict[str, Any] = {"cache": self.folder / f"cache{self.runs}", "command": command}
         if self.name == "hpatches-matches":
             options["limit"] = 4
-        options |= settings
-        report = getattr(self, f"_{self.name.replace('-', '_')}")(methods, RunSettings(**options), earlier)
-        if earlier is None:
-            return report  # type: ignore[no-any-return]
-        names = None
-        if self.name == "kitti-raw-points":
-            names = [method.name for method in report.methods if "at keypoints" not in method.name]
-        return complete_report(report, earlier, names)
+        run = getattr(self, f"_{self.name.replace('-', '_')}")
+        report: Report = run(methods, RunSettings(page=page, **{**options, **settings}))
+        return report if page is None else update_report(report, page)
 
-    def _hpatches(self, methods: Mapping[str, int], settings: RunSettings, earlier: Earlier | None) -> Report:
-        loaded = _load_fakes(methods)
+    def _hpatches(self, methods: Mapping[str, int], settings: RunSettings) -> Report:
         # At their own size, since a canvas is a hundred times as large.
-        benchmark = replace(find_benchmark("hpatches"), preparation=AS_THEY_ARE)
-        run = run_benchmark(benchmark, self.folder / "planes", loaded, settings, None, earlier)
-        return build_report(run if earlier is None else add_earlier(run, earlier))
+        benchmark = replace(find_benchmark("hpatches"), preparation=ORIGINAL_SIZE)
+        return build_report(run_benchmark(benchmark, self.folder / "planes", _load_fakes(methods), settings))
 
-    def _hpatches_matches(
-        self, methods: Mapping[str, int], settings: RunSettings, earlier: Earlier | None
-    ) -> Report:
-        loaded = _load_fakes(methods)
-        return matches_report.run_matches(self.folder / "planes", loaded, settings, None, earlier)
+    def _hpatches_matches(self, methods: Mapping[str, int], settings: RunSettings) -> Report:
+        return matches_report.run_matches(self.folder / "planes", _load_fakes(methods), settings)
 
-    def _pair_score(
-        self, methods: Mapping[str, int], settings: RunSettings, earlier: Earlier | None
-    ) -> Report:
+    def _pair_score(self, methods: Mapping[str, int], settings: RunSettings) -> Report:
         loaded = LoadedMethods([_load_network(self.folder, name, which) for name, which in methods.items()])
-        return pair_score_report.run_pair_score(self.folder, loaded, settings, None, earlier)
+        return pair_score_report.run_pair_score(self.folder, loaded, settings)
 
-    def _reconstruction(
-        self, methods: Mapping[str, int], settings: RunSettings, earlier: Earlier | None
-    ) -> Report:
-        chosen = [ReconstructionMethod(name, f"the method {name}", {"w": n}) for name, n in methods.items()]
-        return reconstruction_report.run_reconstruction(
-            self.folder, chosen, {"xfeat": "not here"}, settings, None, earlier
-        )
+    def _reconstruction(self, methods: Mapping[str, int], settings: RunSettings) -> Report:
+        chosen = [MethodInfo(name, f"the method {name}", {"w": number}) for name, number in methods.items()]
+        skipped = {"xfeat": "not here"}
+        return reconstruction_report.run_reconstruction(self.folder, chosen, skipped, settings)
 
-    def _kitti_raw_points(
-        self, methods: Mapping[str, int], settings: RunSettings, earlier: Earlier | None
-    ) -> Report:
+    def _kitti_raw_points(self, methods: Mapping[str, int], settings: RunSettings) -> Report:
         loaded = _load_fakes({name: which for name, which in methods.items() if name != "sift"})
-        if "sift" in methods:  # which is described at keypoints, too
-            loaded.methods.insert(list(methods).index("sift"), load_methods(["sift"]).methods[0])
-        run = run_driving(
-            make_benchmark(self.folder / "wall"), Path(), loaded, settings, self.masks, None, earlier
-        )
-        return build_driving_report(run if earlier is None else add_earlier_driving(run, earlier))
+        if "sift" in methods:  # which is evaluated at keypoints, too
+            loaded.methods.insert(list(methods).index("sift"), METHODS.load_dense(["sift"]).methods[0])
+        benchmark = make_benchmark(self.folder / "wall")
+        return build_driving_report(run_driving(benchmark, Path(), loaded, settings, self.masks))
 
 
 def make_bench(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The data of a kind; what would take long is made up, and no time passes."""
-    for module in (aligning, predictions, describing):
+    for module in (core_predictions, predictions):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
-    monkeypatch.setattr(pair_score_report, "score_pairs", _make_up_scores)
+    monkeypatch.setattr(pair_score_report, "predict_scores", _make_up_scores)
     monkeypatch.setattr(reconstruction_report, "list_scenes", lambda _: _make_scenes())
     monkeypatch.setattr(reconstruction_report, "make_models", _make_up_models)
     for sequence in ("i_one", "v_two"):
@@ -132,23 +110,23 @@ def make_bench(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Benc
     return Bench(name, folder)
 
 
-def _load_fakes(methods: Mapping[str, int]) -> LoadedMethods:
+def _load_fakes(methods: Mapping[str, int]) -> LoadedMethods[DenseMethod]:
     kinds = (ColourExtractor, HalfExtractor, BlankExtractor)
     made = [make_method(name, kinds[which]()) for name, which in methods.items()]
     return LoadedMethods(made, {"xfeat": "not here"})
 
 
-def _load_network(folder: Path, name: str, which: int) -> Method:
+def _load_network(folder: Path, name: str, which: int) -> DenseMethod:
     path = folder / f"network{which}" / f"{name}.safetensors"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         save_weights(path, build_model(ModelConfig(dim=8 * (which + 1))))
     matcher = Matcher.from_pretrained(path, config=MatchConfig(max_side=None), device="cpu")
-    return Method(name, f"network {which}", {"ucn": matcher.weights.sha256}, matcher)
+    return DenseMethod(name, f"network {which}", {"ucn": matcher.weights.sha256}, extractor=matcher)
 
 
 def _make_up_scores(
-    pairs: Sequence[Any], chosen: Sequence[int], matchers: Mapping[Method, Matcher], *_: Any
+    pairs: Sequence[Any], chosen: Sequence[int], matchers: Mapping[DenseMethod, Matcher], *_: Any
 ) -> dict[str, list[float]]:
     scores = {}
     for method in matchers:
