@@ -1,7 +1,7 @@
-"""What mkdocs does besides: pages link to files of the repository, and the site shows those as pages, too.
+"""mkdocs hooks: files of the repository that pages link to become pages of the site.
 
-An entry `FOLDER/*` of the navigation stands for all pages of a folder that have no entry of their own, and
-the index of a folder ends with those that it does not link: a new model card or table needs neither.
+An entry `FOLDER/*` of the navigation stands for all pages of a folder without an entry of their own. The
+index of a folder ends with links to the pages that it does not link itself.
 """
 
 import json
@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-# These are pages in their own right, at the top of the site.
+# Pages at the top of the site.
 PROJECT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
 INDICES = ("models/index.md", "results/index.md")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".cff": "yaml", ".csv": "text"}
@@ -24,14 +24,14 @@ _LINK = re.compile(r"\]\((?![a-z]+:)([^)\s#]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fills in the entries of the navigation that name whole folders."""
+    """Expands the entries of the navigation that name whole folders."""
     named = set(_list_pages(config.nav))
     config.nav = _expand(config.nav, named)
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the project, and a page for each file of the repository that some page links to."""
+    """Adds the project pages, and a page for each file of the repository that some page links to."""
     for name in PROJECT_PAGES:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     for path in sorted({path for file in files.documentation_pages() for path in _find_sources(file)}):
@@ -40,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Points links to files of the repository to their pages on the site."""
+    """Redirects links to files of the repository to their pages on the site."""
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
@@ -49,7 +49,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     def replace(link: re.Match[str]) -> str:
         target = _find_target(here, link[1])
         if not (ROOT / target).exists() or (target.startswith("docs/") and uri not in PROJECT_PAGES):
-            return link[0]  # inside the site already, or no link at all
+            return link[0]  # inside the site already, or a broken link
         return f"]({posixpath.relpath(_place_on_site(target), posixpath.dirname(uri) or '.')}"
 
     return _LINK.sub(replace, markdown) + (_list_others(uri, markdown) if uri in INDICES else "")
@@ -119,7 +119,7 @@ def _show_source(path: str) -> str:
         cells = json.loads(text)["cells"]
         return "\n\n".join(_show_cell(cell["cell_type"], "".join(cell["source"])) for cell in cells)
     language = LANGUAGES.get(posixpath.splitext(path)[1], "text")
-    # Searches are for what is explained, not for code.
+    # Search should find documentation, not source code.
     return f"---\nsearch:\n  exclude: true\n---\n\n# `{path}`\n\n{_fence(text, language)}\n"
 
 
@@ -128,5 +128,5 @@ def _show_cell(kind: str, text: str) -> str:
 
 
 def _fence(text: str, language: str) -> str:
-    """A block of code; four backticks, since the text may have three of its own."""
+    """A fenced block; four backticks, since the text may contain three."""
     return f"````{language}\n{text}\n````"

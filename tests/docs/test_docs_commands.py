@@ -1,7 +1,7 @@
-"""Commands of the pages do what the pages say: each is run, on small inputs of the names that it uses.
+"""Every command of the pages runs, on small inputs with the names that the pages use.
 
-What cannot be run in seconds, or without a network or data, stands in `NOT_RUN`, with the reason and, where
-there is one, the test that runs the same thing in another way.
+`NOT_RUN` lists commands that take longer than seconds, or need a network or data, with the reason and the
+test that covers them.
 """
 
 import re
@@ -24,25 +24,25 @@ from ucn.weights.table import shipped_path
 
 NOT_RUN = {
     r"(make|pip|torchrun|ray) .*": "installs packages, runs these tests, or starts other machines",
-    r"pytest .*": "is these tests",
-    r"curl .*": "tests/serve/test_api.py asks the same routes",
+    r"pytest .*": "runs these tests",
+    r"curl .*": "tests/serve/test_api.py requests the same routes",
     r"ucn serve": "does not end; tests/serve runs it",
     r"ucn demo.*": "tests/cli/test_cli_end_to_end.py runs it",
     r"ucn bench.*": "minutes; tests/cli/test_bench.py runs it on small inputs",
     r"ucn export .*": "tests/formats/test_onnx.py runs it",
-    r"python examples/.*": "tests/docs/test_readme.py and tests/formats/test_onnx.py run the examples",
+    r"python examples/.*": "tests/docs/test_readme.py, tests/examples and tests/formats run them",
     r"python (benchmarks|tests)/.*": "minutes; tests of the scripts run them on small data",
-    r"ucn extract .*--engine ray.*": "tests/folders/test_ray_engine.py runs a cluster of two workers",
+    r"ucn extract .*--engine ray.*": "tests/folders/test_ray_executor.py runs a cluster of two workers",
     r"ucn evaluate .*": "minutes, and data sets; tests/evaluate and tests/cli/test_cli_evaluate.py run it",
-    r"ucn train (?!recipes/own).*": "hours, and data sets; tests/cli/test_cli_train.py trains",
-    r"ucn train .*(--resume|steps=3000)": "tests/cli/test_cli_train.py resumes; here all runs are cut short",
-    r"ucn train .*(colmap|video)=.*": "as with own=my_pairs; `ucn data` reads their pairs here",
+    r"ucn train (?!own).*": "hours, and data sets; tests/cli/test_cli_train.py trains",
+    r"ucn train .*(--resume|steps=3000)": "tests/cli/test_cli_train.py resumes runs",
+    r"ucn train .*(colmap|video)=.*": "like own=my_pairs; `ucn data` reads their pairs here",
 }
 DATA_SETS = {"DIR": "cub", "CUB_200_2011": "cub"}
-"""What pages call the folder of a data set, and which of the sample data that is."""
+"""Names of data folders on the pages, and the sample data used for them."""
 
 OUTPUTS = {"-o", "--draw", "--overlay", "--blink", "--matrix", "--matches"}
-# What is added to commands that would take long; of an option that is given twice, the last one holds.
+# Options added to slow commands; the last value of a repeated option wins.
 CUT_SHORT = {
     "train": "--set steps=1 --set batch=2 --set synthetic.side=64 --set synthetic.points=50",
     "convert": "--limit 20",
@@ -59,7 +59,7 @@ RUN = {" ".join(command.words): command for command in COMMANDS if not _reason(c
 
 
 def _write_photographs(folder: Path) -> None:
-    """Two photographs of one thing, points and masks for them, and the matrices of their cameras."""
+    """Two images of one scene, points, masks and camera matrices."""
     height, width = SIZE_HW
     pair = example_pair()
     for name, path, left in (("a.jpg", pair.image0_path, 300), ("b.jpg", pair.image1_path, 250)):
@@ -74,8 +74,8 @@ def _write_photographs(folder: Path) -> None:
         (folder / name).write_text(f"995 0 {width / 2}\n0 995 {height / 2}\n0 0 1\n")
 
 
-def _write_clips(folder: Path) -> None:
-    """A camera that turns to the right, as a clip, as a folder of clips, and as a folder of frames."""
+def _write_videos(folder: Path) -> None:
+    """A camera that pans to the right, as a video, a folder of videos, and a folder of frames."""
     pixels = np.asarray(PIL.Image.open(example_pair().image0_path).convert("RGB"))
     frames = [pixels[150:270, 200 + 2 * t : 360 + 2 * t] for t in range(13)]
     (folder / "frames").mkdir()
@@ -97,25 +97,24 @@ def _invoke(arguments: list[str]) -> str:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with everything that commands of the pages name, small."""
+    """A folder with every input that commands of the pages name."""
     folder = tmp_path_factory.mktemp("inputs")
     _write_photographs(folder)
-    _write_clips(folder)
+    _write_videos(folder)
     make_scene(folder / "photos", count=4)
     shutil.copytree(folder / "photos", folder / "clip")
-    shutil.copytree(ROOT / "recipes", folder / "recipes")
     shutil.copy(shipped_path(list_weights()[0]), folder / "my.safetensors")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         page = next(b for b in BLOCKS if b.page.name == "own-data.md" and b.language == "python")
-        exec(compile(page.text, str(page.page), "exec"), {})  # my_pairs, as the page makes it
+        exec(compile(page.text, str(page.page), "exec"), {})  # creates my_pairs
     _invoke(["extract", str(folder / "photos"), "-o", str(folder / "features.h5")])
     return folder
 
 
 @pytest.fixture(scope="module")
 def scene(inputs: Path) -> Path:
-    """A COLMAP model of the photographs, with them beside it."""
+    """A COLMAP reconstruction of the photographs, beside them."""
     pytest.importorskip("pycolmap", reason="the extra 'reconstruct' is not installed")
     _invoke(["reconstruct", str(inputs / "photos"), "-o", str(inputs / "model"), "--no-adjust"])
     shutil.copytree(inputs / "model" / "sparse", inputs / "my_scene" / "sparse")
@@ -124,7 +123,7 @@ def scene(inputs: Path) -> Path:
 
 
 def _take_inputs(words: tuple[str, ...], inputs: Path, here: Path) -> None:
-    """Copies what a command reads to where it runs; what it writes must not be there yet."""
+    """Copies the inputs of a command to its folder; outputs must not exist yet."""
     for before, word in pairwise(words):
         name = word.split("=")[-1].split("/")[0]
         source = inputs / name
@@ -158,7 +157,7 @@ def test_command_runs(
     verb = words[2] if words[1] == "data" else words[1]
     printed = _invoke([*words[1:], *CUT_SHORT.get(verb, "").split()])
     for line in command.printed.splitlines():
-        assert line in printed, f"{command.where}: the page says that it prints '{line}'"
+        assert line in printed, f"{command.where}: expected it to print '{line}'"
     for option, path in pairwise(words):
         if option in OUTPUTS:
             written = tmp_path / path
@@ -167,11 +166,11 @@ def test_command_runs(
 
 def test_every_command_is_run_or_has_a_reason() -> None:
     programs = {command.words[0] for command in RUN.values()}
-    assert programs == {"ucn"}, "only `ucn` is run here; give a reason for the others in NOT_RUN"
+    assert programs == {"ucn"}, "only `ucn` runs here; add the others to NOT_RUN with a reason"
     assert len(RUN) >= 30
     texts = [" ".join(command.words) for command in COMMANDS]
     for form in NOT_RUN:
-        assert any(re.fullmatch(form, text) for text in texts), f"no command of any page is like {form}"
+        assert any(re.fullmatch(form, text) for text in texts), f"no command of any page matches {form}"
 
 
 def test_reasons_name_tests_that_exist() -> None:

@@ -1,4 +1,4 @@
-"""The site is built without a warning, is complete, loads nothing from elsewhere, and can be searched."""
+"""The site builds without warnings, is complete, loads nothing from other hosts, and can be searched."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-# Elements whose address a browser fetches by itself; links (`a`) it follows only when somebody clicks.
+# Elements whose address a browser fetches by itself; links (`a`) are followed on a click only.
 FETCHED = {
     "audio": "src",
     "embed": "src",
@@ -44,7 +44,7 @@ FETCHED = {
 
 @dataclass
 class _Page(HTMLParser):
-    """What a page fetches and where it links to, and the names that can be linked to."""
+    """Addresses that a page fetches, its links, and its anchors."""
 
     fetched: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
@@ -63,27 +63,27 @@ class _Page(HTMLParser):
         self.names |= {values[name] for name in ("id", "name") if name in values}
 
     @property
-    def strange(self) -> list[str]:
-        """What comes from another place than the site."""
+    def external(self) -> list[str]:
+        """Fetched addresses outside the site."""
         parts = [urlsplit(url) for url in self.fetched]
         return [part.geturl() for part in parts if part.netloc or part.scheme not in ("", "data")]
 
 
-def test_what_comes_from_elsewhere_is_seen() -> None:
+def test_external_addresses_are_found() -> None:
     page = _Page()
     page.feed(
         '<link rel="stylesheet" href="//cdn.example/a.css"><script src="https://example.org/b.js"></script>'
         '<img src="c.png" srcset="d.png 1x, http://example.org/e.png 2x"><a id="here" href="https://f.example">'
     )
     expected = ["//cdn.example/a.css", "https://example.org/b.js", "http://example.org/e.png"]
-    assert page.strange == expected  # a link is not fetched
+    assert page.external == expected  # a link is not fetched
     assert page.links == ["https://f.example"]
     assert page.names == {"here"}
 
 
 @dataclass(frozen=True)
 class _Build:
-    """The site, and what mkdocs said while it was built."""
+    """The site, and the log of mkdocs."""
 
     folder: Path
     log: str
@@ -91,7 +91,7 @@ class _Build:
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> _Build:
-    """Not `--strict`, so that one link that leads nowhere fails one test, and not all of them."""
+    """Not `--strict`: a broken link fails one test, not all of them."""
     folder = tmp_path_factory.mktemp("docs") / "site"
     result = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
@@ -134,56 +134,56 @@ def test_every_document_is_a_page(site: Path, pages: dict[str, _Page]) -> None:
     assert documents <= pages.keys()
     expected = {"index", "start", "matching", "own-data", "training", "evaluation", "reconstruction"}
     expected |= {"export", "web", "align_and_track", "scale", "conventions", "peers", "comparison"}
-    expected |= {"architecture", "api/index", "models/index", "results/index"}
+    expected |= {"architecture", "api/index", "models/index", "results/index", "development/index"}
     expected |= {"source/examples/tour.ipynb", "CHANGELOG", "CONTRIBUTING"}
     assert {f"{name}.html" for name in expected} <= pages.keys()
-    assert not list(site.rglob("*.py"))  # what helps to build the site is no part of it
+    assert not list(site.rglob("*.py"))  # hooks are not part of the site
 
 
-@pytest.mark.parametrize("folder", ["models", "results"])
+@pytest.mark.parametrize("folder", ["development", "models", "results"])
 def test_index_of_folder_links_every_page(pages: dict[str, _Page], folder: str) -> None:
     names = {path.stem for path in (ROOT / "docs" / folder).glob("*.md")} - {"index"}
     assert {f"{name}.html" for name in names} <= set(pages[f"{folder}/index.html"].links)
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[str, _Page]) -> None:
+def test_nothing_is_loaded_from_other_hosts(site: Path, pages: dict[str, _Page]) -> None:
     for name, page in pages.items():
-        assert not page.strange, f"{name} loads {page.strange}"
+        assert not page.external, f"{name} loads {page.external}"
     for sheet in site.rglob("*.css"):
         text = sheet.read_text(encoding="utf-8")
-        strange = re.findall(r"(?:@import\s*|url\()\s*['\"]?((?:https?:)?//[^'\")]+)", text)
-        assert not strange, f"{sheet.name} loads {strange}"
+        external = re.findall(r"(?:@import\s*|url\()\s*['\"]?((?:https?:)?//[^'\")]+)", text)
+        assert not external, f"{sheet.name} loads {external}"
 
 
-def test_links_lead_to_pages_and_headings(site: Path, pages: dict[str, _Page]) -> None:
+def test_links_resolve_to_pages_and_headings(site: Path, pages: dict[str, _Page]) -> None:
     for name, page in pages.items():
-        if name == "404.html":  # its addresses are those of a server's root
+        if name == "404.html":  # its addresses are relative to a server's root
             continue
         for link in [*page.links, *page.fetched]:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
             target = ((site / name).parent / unquote(parts.path)).resolve() if parts.path else site / name
-            assert target.is_file(), f"{name}: {link} leads nowhere"
+            assert target.is_file(), f"{name}: {link} does not exist"
             if parts.fragment and target.suffix == ".html":
                 names = pages[target.relative_to(site).as_posix()].names
                 assert unquote(parts.fragment) in names, f"{name}: {link} names no heading"
 
 
-def test_reference_describes_every_public_name(pages: dict[str, _Page]) -> None:
-    described = {name for path, page in pages.items() if path.startswith("api/") for name in page.names}
+def test_reference_documents_every_public_name(pages: dict[str, _Page]) -> None:
+    documented = {name for path, page in pages.items() if path.startswith("api/") for name in page.names}
     for name in set(ucn.__all__) - {"__version__"}:
         value = getattr(ucn, name)
-        assert f"{value.__module__}.{name}" in described, f"docs/api does not describe ucn.{name}"
+        assert f"{value.__module__}.{name}" in documented, f"docs/api does not document ucn.{name}"
     for method in ("match", "extract", "match_features", "flow", "from_pretrained"):
-        assert f"ucn.matching.matcher.Matcher.{method}" in described
+        assert f"ucn.matching.matcher.Matcher.{method}" in documented
 
 
 def test_pages_show_the_files_they_link_to(site: Path) -> None:
     shown = (site / "source" / "src" / "ucn" / "geometry" / "coords.py.html").read_text(encoding="utf-8")
     assert "resize_points" in shown
     architecture = (site / "architecture.html").read_text(encoding="utf-8")
-    assert 'href="source/src/ucn/predict.py.html"' in architecture
+    assert 'href="source/src/ucn/matching/matcher.py.html"' in architecture
 
 
 def test_search_knows_the_pages_and_not_the_sources(site: Path) -> None:
@@ -196,12 +196,12 @@ def test_search_knows_the_pages_and_not_the_sources(site: Path) -> None:
 def test_search_works_from_a_disk(site: Path, browser: Browser) -> None:
     from playwright.sync_api import expect
 
-    complaints: list[str] = []
+    errors: list[str] = []
     requests: list[str] = []
     page = browser.new_page()
     try:
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda text: complaints.append(text.text) if text.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda text: errors.append(text.text) if text.type == "error" else None)
         page.on("request", lambda request: requests.append(request.url))
         page.goto((site / "index.html").as_uri())
         page.locator("[data-md-component=search-query]").click()
@@ -212,6 +212,6 @@ def test_search_works_from_a_disk(site: Path, browser: Browser) -> None:
         expect(page.locator("article")).to_contain_text("COLMAP")
     finally:
         page.close()
-    assert complaints == []
+    assert errors == []
     assert requests
     assert {urlsplit(url).scheme for url in requests} <= {"file", "data", "about", "blob"}, requests

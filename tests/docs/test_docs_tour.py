@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom, and is stored without what it printed."""
+"""The notebook runs from top to bottom, and is stored without outputs."""
 
 import json
 import os
@@ -14,8 +14,8 @@ pytest.importorskip("ipykernel", reason="ipykernel, of the extra 'dev', is not i
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "tour.ipynb"
-# In a process of its own, which takes jupyter's event loops and sockets with it. The kernel listens at
-# sockets of the file system, since anybody on this machine could speak to ports.
+# In a separate process, which ends jupyter's event loops and sockets. The kernel uses file-system
+# sockets, since any user of the machine could connect to ports.
 RUN = """
 import sys
 import nbclient, nbformat
@@ -42,7 +42,7 @@ def test_it_is_stored_without_outputs() -> None:
 @pytest.mark.slow
 def test_it_runs(tmp_path: Path) -> None:
     folders = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR")
-    places = {name: str(tmp_path / name.lower()) for name in folders}  # nothing in the home of whoever tests
+    places = {name: str(tmp_path / name.lower()) for name in folders}  # not in the home folder
     paths = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     result = subprocess.run(
         [sys.executable, "-c", RUN, NOTEBOOK],
