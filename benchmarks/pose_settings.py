@@ -16,7 +16,7 @@ from pathlib import Path
 from command_line import make_parser
 
 from ucn.data.checking import spread
-from ucn.evaluate.core.pairs import ALL
+from ucn.evaluate.core.benchmark_pairs import ALL
 from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS, MotionPair, MotionVariant, predict_frames
 from ucn.evaluate.motion.scoring import score_motions
 from ucn.paper.registry import METHODS

@@ -12,7 +12,7 @@ import torch
 from ucn.data.io import read_image
 from ucn.data.pairs import DataFile
 from ucn.data.sets.posed.posed_pairs import Array, PosedData
-from ucn.evaluate.core.pairs import ALL, BenchmarkPair, group_pairs
+from ucn.evaluate.core.benchmark_pairs import ALL, BenchmarkPair, group_pairs
 from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
 from ucn.evaluate.points.benchmarks import Benchmark
 from ucn.types import PairSample

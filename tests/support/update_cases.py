@@ -14,7 +14,7 @@ from support.evaluation_cases import BlankExtractor, ColourExtractor, make_metho
 from ucn.config import MatchConfig, ModelConfig
 from ucn.data.io import to_tensor
 from ucn.evaluate.core import predictions as core_predictions
-from ucn.evaluate.core.pairs import ORIGINAL_SIZE
+from ucn.evaluate.core.benchmark_pairs import ORIGINAL_SIZE
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.core.report import Report
 from ucn.evaluate.core.update import Page, update_report

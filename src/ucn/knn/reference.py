@@ -6,8 +6,8 @@ the queries that the stage before could not settle:
 
 1. `rank_by_products` orders rows by the score ``q·b - |b|²/2``, which is one matrix product and falls with
    the distance. A query is settled where its best scores differ by more than rounding can explain
-   (`rounding.py`). If the caller allowed TF32 or bfloat16 products, the best candidates are re-ranked by
-   exact distances first (`reranking.py`).
+   (`bound_rounding`). If the caller allowed TF32 or bfloat16 products, the best candidates are re-ranked by
+   exact distances first (`rerank`).
 2. The same in float64.
 3. `_rank_by_differences` computes distances as ``|q - b|`` in float64, and orders ties by index.
 
@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.knn.exclusion import ExclusionRadius, squared_distances, squared_distances_bytes
-from ucn.knn.reranking import measure_distances, rerank
-from ucn.knn.rounding import TIE_TOLERANCE, bound_rounding, factor_roundoff
+
+TIE_TOLERANCE = 1e-12
+"""Distances that differ by less than this share are ties: summing in another order explains it."""
 
 # Extra candidates that are re-ranked where products round their factors.
 _SPARE_CANDIDATES = 16
@@ -287,3 +288,89 @@ def _hide(distances: Tensor, start: int, picks: list[Tensor]) -> None:
     for pick in picks:
         rows = ((pick >= start) & (pick < start + distances.shape[1])).nonzero()[:, 0]
         distances[rows, pick[rows] - start] = torch.inf
+
+
+def rerank(
+    queries: Tensor,
+    database: Tensor,
+    indices: Tensor,
+    k: int,
+    query_norms: Tensor,
+    bound: Tensor,
+    rest: Tensor,
+    memory_bytes: int,
+) -> tuple[Tensor, Tensor]:
+    """Sorts candidates by their distances in float64.
+
+    A query is settled if no row outside the candidates can be as near as its k-th neighbour, and no two
+    neighbours are so nearly tied that only the last stage can decide.
+
+    Args:
+        queries: (B, N, D).
+        database: (B, M, D).
+        indices: (B, N, C) rows of the database, the candidates; -1 for none.
+        k: number of neighbours.
+        query_norms: (B, N), in float64.
+        bound: (B, N), the largest rounding error of a score.
+        rest: (B, N), the best score of a row that is no candidate; -inf where there is none.
+        memory_bytes: budget of the temporaries.
+
+    Returns:
+        Indices (B, N, C) in order, and which queries (B, N) are settled.
+    """
+    indices = indices.sort(dim=-1).values  # a stable sort by distance then orders ties by index
+    distances = measure_distances(queries, database, indices, memory_bytes, torch.float64)
+    distances, order = distances.sort(dim=-1, stable=True)
+    kth = distances[..., min(k, distances.shape[-1]) - 1]
+    nearer, farther = distances[..., :-1], distances[..., 1:]
+    is_near_tie = (farther > nearer) & (farther <= nearer * (1 + TIE_TOLERANCE))
+    is_near_tie &= nearer <= kth[..., None]  # includes rows past k that tie with the k-th exactly
+    score = 0.5 * (query_norms.square() - kth.square())
+    is_complete = (score - bound > rest.double() + bound) | (rest == -torch.inf)
+    return indices.gather(-1, order), ~is_near_tie.any(dim=-1) & is_complete
+
+
+def measure_distances(
+    queries: Tensor, database: Tensor, indices: Tensor, memory_bytes: int, dtype: torch.dtype
+) -> Tensor:
+    """Distances (B, N, k) to the chosen rows, in the given type.
+
+    They are norms of differences in float64, so that equal vectors are exactly 0 apart.
+    """
+    B, N, k = indices.shape
+    D = queries.shape[-1]
+    distances = torch.full((B, N, k), torch.inf, dtype=dtype, device=queries.device)
+    if database.shape[1] == 0:
+        return distances
+    step = max(1, memory_bytes // (32 * D * k))
+    for item in range(B):
+        for start in range(0, N, step):
+            rows = slice(start, start + step)
+            chosen = database[item, indices[item, rows].clamp(min=0)].double()  # (n, k, D)
+            chosen -= queries[item, rows, None]
+            distances[item, rows] = torch.linalg.vector_norm(chosen, dim=-1).to(dtype)
+    return distances.masked_fill_(indices < 0, torch.inf)
+
+
+def bound_rounding(query_norms: Tensor, largest_norm: Tensor, D: int, dtype: torch.dtype) -> Tensor:
+    """The largest rounding error (B, N) of the scores of each query; infinite where they overflow."""
+    products = query_norms * largest_norm
+    scale = products + 0.5 * largest_norm.square()
+    unit = 2.0 ** (-53 if dtype == torch.float64 else -24)
+    # The usual bound of a sum of D products; then the rounding of both factors (TF32, bfloat16), underflow,
+    # and the tolerance of ties.
+    bound = 1.05 * (D + 8) * unit * scale
+    bound += 2.1 * factor_roundoff(dtype) * products + D * torch.finfo(dtype).tiny
+    bound += TIE_TOLERANCE * (query_norms + largest_norm).square()
+    return bound.masked_fill_(scale >= torch.finfo(dtype).max / 8, torch.inf)
+
+
+def factor_roundoff(dtype: torch.dtype) -> float:
+    """The relative error of a matrix product's factors, allowing for hardware that truncates them."""
+    if dtype == torch.float64:
+        return 0.0
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # torch refuses to report it where the setting per backend was used
+        precision = "medium"
+    return {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[precision]

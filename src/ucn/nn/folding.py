@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ucn.nn.context import ContextBranch
-from ucn.nn.googlenet import GoogLeNetTrunk, Inception
+from ucn.nn.googlenet import GoogLeNetTrunk, Inception, max_pool
 from ucn.nn.lite import NormedConvolution, ResidualUnit
 from ucn.nn.model import CorrespondenceNetwork, check_images
 from ucn.nn.pyramid import CoarseLevel
 from ucn.nn.transformer import ConvolutionalSpatialTransformer
-from ucn.nn.trunk_layers import max_pool
 from ucn.types import FeatureMap
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -55,3 +57,11 @@ def normalise_illumination(images: Tensor) -> Tensor:
     deviation = (wide - mean).square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
     gain = INTENSITY_DEVIATION / (deviation + _DEVIATION_FLOOR)
     return ((wide - mean) * gain + MEAN_INTENSITY).to(images.dtype)
+
+
+def make_constant(values: Sequence[float], like: Tensor) -> Tensor:
+    """Values (N,) with the type and on the device of a tensor.
+
+    They are filled in on the device: a copy from the host synchronises, and a CUDA graph cannot capture it.
+    """
+    return torch.stack([like.new_full((), value) for value in values])

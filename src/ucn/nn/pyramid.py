@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ucn.nn.constants import make_constant
+from ucn.nn.normalise import make_constant
 
 _TAPS = (1.0, 4.0, 6.0, 4.0, 1.0)
 """Burt and Adelson's binomial kernel (The Laplacian pyramid as a compact image code, 1983), times 16."""

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ucn.geometry.sampling import sample_image
-from ucn.nn.constants import make_constant
-from ucn.nn.normalise import l2_normalise
+from ucn.nn.normalise import l2_normalise, make_constant
 from ucn.runtime.kernels import use_fused
 
 _LOCALISER_CHANNELS = 32

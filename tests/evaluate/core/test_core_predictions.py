@@ -11,7 +11,7 @@ import pytest
 
 from support.evaluation_cases import ColourExtractor, make_method, write_sequence
 from ucn.errors import ConfigError, DataError, UcnError
-from ucn.evaluate.core.pairs import ORIGINAL_SIZE
+from ucn.evaluate.core.benchmark_pairs import ORIGINAL_SIZE
 from ucn.evaluate.core.predictions import share_work
 from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.evaluate.points.predictions import Predictions, predict_points

@@ -11,7 +11,7 @@ import torch
 from support.evaluation_cases import SHIFT_XY, BlankExtractor, ColourExtractor, make_method, write_sequence
 from ucn.data.bundled import Motorcycle
 from ucn.errors import DataError
-from ucn.evaluate.core.pairs import BenchmarkPair
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.matches.predictions import MatchedPair, find_keypoints, predict_matches
 from ucn.evaluate.matches.report import run_matches

@@ -19,7 +19,7 @@ from support.evaluation_cases import share_with_copies
 from ucn.cli.app import app
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core import predictions as core_predictions
-from ucn.evaluate.core.pairs import ALL
+from ucn.evaluate.core.benchmark_pairs import ALL
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.core.report import to_dict, write_csv, write_latex, write_markdown
 from ucn.evaluate.motion import report as pose_report

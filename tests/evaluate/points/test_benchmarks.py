@@ -13,7 +13,7 @@ from support.semantic_files import write_mat, write_text
 from ucn.data.catalogue import open_data
 from ucn.data.sets.semantic.pascal_berkeley import PART_NAMES
 from ucn.errors import ConfigError, DataError
-from ucn.evaluate.core.pairs import CUB_PAIRS, sample_rows, write_pair_list
+from ucn.evaluate.core.benchmark_pairs import CUB_PAIRS, sample_rows, write_pair_list
 from ucn.evaluate.points.benchmarks import BENCHMARKS, find_benchmark
 
 

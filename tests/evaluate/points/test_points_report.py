@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 from support.evaluation_cases import make_method, write_sequence
 from ucn.data.bundled import Motorcycle
 from ucn.errors import DataError
-from ucn.evaluate.core.pairs import BenchmarkPair
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair
 from ucn.evaluate.core.plots import choose_style
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.core.report import to_dict, write_latex, write_markdown

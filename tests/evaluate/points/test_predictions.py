@@ -22,7 +22,7 @@ from support.evaluation_cases import (
     write_sequence,
 )
 from ucn.errors import DataError
-from ucn.evaluate.core.pairs import ORIGINAL_SIZE, BenchmarkPair
+from ucn.evaluate.core.benchmark_pairs import ORIGINAL_SIZE, BenchmarkPair
 from ucn.evaluate.points import predictions
 from ucn.evaluate.points.benchmarks import Benchmark, find_benchmark
 from ucn.evaluate.points.predictions import Predictions, find_points, predict_points, sample_points

@@ -14,7 +14,7 @@ import pytest
 from support.evaluation_cases import make_method
 from ucn.data.bundled import Motorcycle
 from ucn.errors import DataError
-from ucn.evaluate.core.pairs import BenchmarkPair
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair
 from ucn.evaluate.points import scoring
 from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.evaluate.points.predictions import PairPrediction, Predictions, Variant

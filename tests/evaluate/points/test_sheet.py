@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 
 from support.evaluation_cases import BlankExtractor, make_method, write_sequence
-from ucn.evaluate.core.pairs import ORIGINAL_SIZE
+from ucn.evaluate.core.benchmark_pairs import ORIGINAL_SIZE
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.points import sheet
 from ucn.evaluate.points.benchmarks import find_benchmark

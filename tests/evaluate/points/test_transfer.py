@@ -12,7 +12,13 @@ from support.evaluation_cases import ColourExtractor, make_method
 from support.semantic_files import write_text
 from ucn.data.catalogue import open_data
 from ucn.errors import DataError
-from ucn.evaluate.core.pairs import ORIGINAL_SIZE, BenchmarkPair, Preparation, PreparedPair, group_pairs
+from ucn.evaluate.core.benchmark_pairs import (
+    ORIGINAL_SIZE,
+    BenchmarkPair,
+    Preparation,
+    PreparedPair,
+    group_pairs,
+)
 from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.evaluate.points.predictions import FinderMethod, predict_points
 from ucn.evaluate.points.transfer import PartTransfer, add_training_images, whole_box

@@ -20,7 +20,7 @@ from ucn.knn.cpu.binned import (
     rank_in_bins,
 )
 from ucn.knn.exclusion import squared_distances
-from ucn.knn.rounding import bound_rounding
+from ucn.knn.reference import bound_rounding
 
 _BUDGET = 2**28
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from support.gpu_compile import compile_for_gpu
 from support.interpreter import run_interpreted
-from ucn.nn.trunk_layers import local_response_norm, max_pool
+from ucn.nn.googlenet import local_response_norm, max_pool
 
 
 def test_local_response_norm_equals_torch() -> None:

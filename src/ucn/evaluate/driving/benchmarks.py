@@ -10,7 +10,7 @@ from pathlib import Path
 from ucn.data.catalogue import Option, open_data
 from ucn.data.pairs import PairData
 from ucn.errors import DataError
-from ucn.evaluate.core.pairs import ALL, BenchmarkPair, group_pairs, sample_rows
+from ucn.evaluate.core.benchmark_pairs import ALL, BenchmarkPair, group_pairs, sample_rows
 from ucn.evaluate.driving.keypoints import MAX_DISTANCE, KeypointPairs
 from ucn.evaluate.points.benchmarks import Benchmark
 

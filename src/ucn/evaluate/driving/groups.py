@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from ucn.data.io import read_image
 from ucn.data.sets.posed.posed_pairs import PosedData
 from ucn.errors import DataError
+from ucn.evaluate.core.benchmark_pairs import ALL, BenchmarkPair, digest_pairs
 from ucn.evaluate.core.cache import PredictionCache, Record
-from ucn.evaluate.core.pairs import ALL, BenchmarkPair, digest_pairs
 from ucn.evaluate.core.predictions import Task, predict_missing
 from ucn.evaluate.points.predictions import PairPrediction, Predictions
 

@@ -16,7 +16,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from ucn.data.pairs import DataFile, PairData
-from ucn.evaluate.core.pairs import BenchmarkPair, PreparedPair
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair, PreparedPair
 from ucn.evaluate.core.predictions import FeatureCache, digest_image
 from ucn.evaluate.points.predictions import FinderMethod
 from ucn.features.classical import DenseDaisy, DenseKaze

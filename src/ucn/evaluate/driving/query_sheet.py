@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ucn.data.checking import spread
 from ucn.data.io import read_image, to_pixels
-from ucn.evaluate.core.pairs import BenchmarkPair
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair
 from ucn.evaluate.points.predictions import FinderMethod, find_points
 from ucn.evaluate.points.report import PointsRun
 from ucn.evaluate.points.sheet import compose_sheet, encode_sheet

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ucn.errors import DataError
-from ucn.evaluate.core.pairs import ALL
+from ucn.evaluate.core.benchmark_pairs import ALL
 from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, count_part
 from ucn.evaluate.core.report import Plot, Report, Table, describe_run, format_percent

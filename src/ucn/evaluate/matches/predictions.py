@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.evaluate.core.cache import PredictionCache, Record, name_folder
-from ucn.evaluate.core.pairs import (
+from ucn.evaluate.core.benchmark_pairs import (
     BenchmarkPair,
     PreparedPair,
     Rectangle,
     digest_pairs,
     is_inside_content,
 )
+from ucn.evaluate.core.cache import PredictionCache, Record, name_folder
 from ucn.evaluate.core.predictions import FeatureCache, Progress, Task, digest_image, predict_missing
 from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.evaluate.points.predictions import cache_features, prepare_pair

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ucn.errors import DataError
-from ucn.evaluate.core.pairs import choose_rows, count_pairs, digest_pairs
+from ucn.evaluate.core.benchmark_pairs import choose_rows, count_pairs, digest_pairs
 from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, require_methods
 from ucn.evaluate.core.report import (

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ucn.evaluate.core.benchmark_pairs import ALL, list_groups
 from ucn.evaluate.core.metrics import (
     Shares,
     area_under_error_curve,
@@ -19,7 +20,6 @@ from ucn.evaluate.core.metrics import (
     point_errors,
     repeatability,
 )
-from ucn.evaluate.core.pairs import ALL, list_groups
 from ucn.evaluate.matches.predictions import MatchedPair
 from ucn.geometry.warp import warp_points
 from ucn.types import FloatArray

@@ -23,8 +23,8 @@ from ucn.data.catalogue import Option, open_data
 from ucn.data.io import read_image
 from ucn.data.sets.posed.posed_pairs import PosedData
 from ucn.errors import DataError
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair, digest_pairs, group_pairs
 from ucn.evaluate.core.cache import PredictionCache, Record, name_folder
-from ucn.evaluate.core.pairs import BenchmarkPair, digest_pairs, group_pairs
 from ucn.evaluate.core.predictions import FeatureCache, Progress, Task, predict_missing
 from ucn.evaluate.driving.benchmarks import open_raw_drives
 from ucn.features.method import Method

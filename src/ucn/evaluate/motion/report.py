@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ucn.evaluate.core.pairs import ALL, choose_rows, count_pairs
+from ucn.evaluate.core.benchmark_pairs import ALL, choose_rows, count_pairs
 from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, count_part, require_methods
 from ucn.evaluate.core.report import Plot, Report, Table, describe_run, format_number, format_percent

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.errors import DataError
-from ucn.evaluate.core.pairs import ALL, list_groups
+from ucn.evaluate.core.benchmark_pairs import ALL, list_groups
 from ucn.evaluate.core.predictions import Progress, share_work
 from ucn.evaluate.motion.metrics import PoseError, bootstrap_mean, measure_pose, pose_auc
 from ucn.evaluate.motion.predictions import MotionPair, MotionVariant

@@ -16,8 +16,8 @@ from ucn.data.checking import spread
 from ucn.data.io import read_image
 from ucn.data.transforms import resize_by
 from ucn.errors import DataError
+from ucn.evaluate.core.benchmark_pairs import CUB_PAIRS, choose_rows, is_root, refuse_problems
 from ucn.evaluate.core.cache import PredictionCache, Record, digest_data
-from ucn.evaluate.core.pairs import CUB_PAIRS, choose_rows, is_root, refuse_problems
 from ucn.evaluate.core.predictions import FeatureCache, Progress, Task, predict_missing
 from ucn.features.method import DenseMethod
 from ucn.matching.matcher import Matcher

@@ -13,8 +13,7 @@ from ucn.data.bundled import Motorcycle, SelfPairs, WarpedImages, find_self_imag
 from ucn.data.catalogue import Option, find_info, guess_data, open_data
 from ucn.data.pairs import PairData
 from ucn.errors import ConfigError, DataError
-from ucn.evaluate.core.metrics import Average
-from ucn.evaluate.core.pairs import (
+from ucn.evaluate.core.benchmark_pairs import (
     CUB_PAIRS,
     ORIGINAL_SIZE,
     BenchmarkPair,
@@ -24,6 +23,7 @@ from ucn.evaluate.core.pairs import (
     sample_rows,
     sample_rows_by_class,
 )
+from ucn.evaluate.core.metrics import Average
 from ucn.files import suggest
 from ucn.nn import MIN_SIDE
 

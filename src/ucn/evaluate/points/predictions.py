@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.evaluate.core.cache import PredictionCache, Record, name_folder
-from ucn.evaluate.core.pairs import (
+from ucn.evaluate.core.benchmark_pairs import (
     BenchmarkPair,
     PreparedPair,
     Rectangle,
     digest_pairs,
     is_inside_content,
 )
+from ucn.evaluate.core.cache import PredictionCache, Record, name_folder
 from ucn.evaluate.core.predictions import (
     FeatureCache,
     Progress,

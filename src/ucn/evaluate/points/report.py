@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from ucn.errors import ConfigError, DataError
-from ucn.evaluate.core.pairs import choose_rows, count_pairs, digest_pairs
+from ucn.evaluate.core.benchmark_pairs import choose_rows, count_pairs, digest_pairs
 from ucn.evaluate.core.plots import PANELS_A_ROW, add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, require_methods
 from ucn.evaluate.core.report import (

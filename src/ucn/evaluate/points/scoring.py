@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.errors import DataError
+from ucn.evaluate.core.benchmark_pairs import ALL, list_groups
 from ucn.evaluate.core.metrics import (
     Counts,
     Shares,
@@ -22,7 +23,6 @@ from ucn.evaluate.core.metrics import (
     point_errors,
     share_found,
 )
-from ucn.evaluate.core.pairs import ALL, list_groups
 from ucn.evaluate.points.benchmarks import Benchmark
 from ucn.evaluate.points.predictions import PairPrediction, Predictions
 from ucn.paper.registry import METHODS

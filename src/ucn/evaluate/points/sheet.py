@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ucn.data.checking import spread
 from ucn.data.io import to_pixels
+from ucn.evaluate.core.benchmark_pairs import Rectangle
 from ucn.evaluate.core.metrics import point_errors
-from ucn.evaluate.core.pairs import Rectangle
 from ucn.evaluate.points.predictions import PairPrediction, prepare_pair
 from ucn.evaluate.points.report import PointsRun
 from ucn.types import FloatArray

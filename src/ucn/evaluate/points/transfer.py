@@ -16,8 +16,8 @@ from ucn.data.catalogue import Option, find_info, list_data, open_data
 from ucn.data.io import read_image
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 from ucn.errors import DataError
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair, PreparedPair
 from ucn.evaluate.core.cache import PredictionCache, Record, digest_data
-from ucn.evaluate.core.pairs import BenchmarkPair, PreparedPair
 from ucn.evaluate.core.predictions import Progress, Task, predict_missing
 from ucn.evaluate.points.predictions import FinderMethod
 from ucn.features.extractor import Extractor

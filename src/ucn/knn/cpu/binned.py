@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from ucn.knn.exclusion import ExclusionRadius, squared_distances, squared_distances_bytes
-from ucn.knn.reranking import rerank
-from ucn.knn.rounding import bound_rounding, factor_roundoff
+from ucn.knn.reference import bound_rounding, factor_roundoff, rerank
 from ucn.runtime.kernels import has_bfloat16_products
 from ucn.runtime.threads import share
 

@@ -1,4 +1,4 @@
-"""Triton kernels of the trunk's max pools and response norm, forward and backward; see `nn/trunk_layers.py`.
+"""Triton kernels of the trunk's max pools and response norm, forward and backward; see `nn/googlenet.py`.
 
 Maps are channels-last: contiguous (B, h, w, C). A program takes a block of cells times channels. In the
 backward pass every cell gathers its gradient, so that sums have a fixed order.

@@ -1,7 +1,7 @@
 import torch
 
 from ucn.data.transforms import PADDING_RGB
-from ucn.evaluate.core.pairs import ORIGINAL_SIZE, Preparation
+from ucn.evaluate.core.benchmark_pairs import ORIGINAL_SIZE, Preparation
 from ucn.types import PairSample
 
 
