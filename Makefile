@@ -14,9 +14,10 @@ PARALLEL := -n $(WORKERS) --dist worksteal
 demo: $(VENV)/.core
 	$(BIN)/ucn demo --overwrite
 
-# The quick part: lint, types and fast tests.
+# The quick part: lint, types and fast unit tests; commands, pages, server and scripts are left to `make test`.
+WHOLE := $(addprefix --ignore=tests/,benchmarks bench cli docs serve examples)
 check: lint
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" $(WHOLE)
 
 # Everything, with the 20 slowest tests named.
 test: lint browser

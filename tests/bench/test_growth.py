@@ -63,6 +63,7 @@ def test_margins_of_tiles_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1.05 < series.count(2048) / 2048**2 < 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_settings, make_fake_cuda])
 def test_all_series_are_measured(make: Callable[[], Settings], monkeypatch: pytest.MonkeyPatch) -> None:
     replace_timings(growth, monkeypatch)

@@ -63,6 +63,7 @@ def test_scores_by_hand() -> None:
     assert all(math.isnan(share) for share in score_pair(points0[:0], points1[:0], size_hw))
 
 
+@pytest.mark.slow
 def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_timings(match, monkeypatch)
     part = match.measure(make_settings())
@@ -81,6 +82,7 @@ def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain[3] == 500.0  # pairs per second at 2 ms each
 
 
+@pytest.mark.slow
 def test_cuda_table_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(match, "time_in_turns", lambda works, effort: dict.fromkeys(works, 4.0))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)

@@ -17,6 +17,7 @@ def test_a_failing_process_is_an_error() -> None:
         run_python("-c", "raise SystemExit('boom')")
 
 
+@pytest.mark.slow
 def test_imports_of_torch_and_ucn_are_separate() -> None:
     torch_seconds, own_seconds = json.loads(run_python("-c", startup._IMPORTS))
     assert torch_seconds > 0

@@ -80,6 +80,7 @@ def test_a_missing_teacher_is_left_out(tmp_path: Path) -> None:
     assert resolve_teacher(plain) == (plain, "")
 
 
+@pytest.mark.slow
 def test_a_run_with_a_teacher_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_timings(train, monkeypatch)
     monkeypatch.setattr(train, "list_runs", lambda _: {"student's recipe": _teach("geometric")})
@@ -88,6 +89,7 @@ def test_a_run_with_a_teacher_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert any("include its teacher" in note for note in table.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_cuda", [False, True])
 def test_table(is_cuda: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_timings(train, monkeypatch)

@@ -171,6 +171,7 @@ def test_the_page_gives_the_crossover() -> None:
     assert table[3].split(" | ")[:8] == ["| 100", "2", "2.00", "200", "10,000", "1.00", "10,000", "~100.00"]
 
 
+@pytest.mark.slow
 def test_a_tiny_run_writes_everything(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

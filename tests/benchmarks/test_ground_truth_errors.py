@@ -55,6 +55,7 @@ def test_gaps_come_from_names(script: ModuleType) -> None:
     assert [script.find_gap(name) for name in names] == ["4", "16", "?"]
 
 
+@pytest.mark.slow
 def test_the_whole(tmp_path: Path) -> None:
     write_photos(tmp_path, [(200, 200)] * 3)
     options = ["synthetic", str(tmp_path), "--option", "kind=homography", "--option", "side=128", "--json"]

@@ -48,6 +48,7 @@ def test_frames_and_where_their_cameras_stand(script: ModuleType, frames: Path, 
     assert scene.K[0, 0] == 525
 
 
+@pytest.mark.slow
 def test_what_makes_no_model_is_a_row_without_figures(
     script: ModuleType, frames: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

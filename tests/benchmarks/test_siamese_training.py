@@ -108,6 +108,7 @@ def test_one_batch_is_learnt_by_heart(script: ModuleType) -> None:
     assert losses[-1] < 0.3 * losses[0] and losses[0] > 0.8
 
 
+@pytest.mark.slow
 def test_a_tiny_run_writes_a_network(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

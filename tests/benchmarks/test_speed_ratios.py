@@ -49,6 +49,7 @@ def _descriptors(count: int, seed: int) -> Tensor:
     return F.normalize(torch.randn(count, 128, generator=torch.Generator().manual_seed(seed)))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_encoding_on_a_processor() -> None:
     model = build_model(ModelConfig()).eval()

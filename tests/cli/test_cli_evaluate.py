@@ -25,6 +25,7 @@ def no_sample_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCN_DATA", raising=False)
 
 
+@pytest.mark.slow
 def test_shipped_pair_from_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "results"
     code, output = run("motorcycle", "--methods", "daisy,hog,xfeat", "-o", out)
@@ -53,6 +54,7 @@ def test_shipped_pair_from_the_command_line(tmp_path: Path) -> None:
     assert (code, "exists already" in output) == (1, True)
 
 
+@pytest.mark.slow
 def test_json_and_only_cells(tmp_path: Path) -> None:
     write_sequence(tmp_path / "data", "v_one")
     code, output = run(
@@ -115,6 +117,7 @@ def test_help_names_every_benchmark_and_method() -> None:
     assert "estimators of pose" in " ".join(re.findall(r"[\w-]+", seed))
 
 
+@pytest.mark.slow
 def test_own_weights_alone(tmp_path: Path, random_weights: Path) -> None:
     arguments = ("motorcycle", "--weights-file", random_weights, "--methods", "random", "--max-side", 160)
     code, output = run(*arguments, "--no-refinement", "--json", "-o", tmp_path / "out")
@@ -132,6 +135,7 @@ def test_options_out_of_range(option: str, value: int) -> None:
     assert "greater than or equal to" in output
 
 
+@pytest.mark.slow
 def test_predictions_of_other_weights_are_refused_with_both_keys(tmp_path: Path) -> None:
     write_sequence(tmp_path / "data", "v_one")
     arguments = ("hpatches", "--data", tmp_path / "data", "--methods", "daisy", "--limit", 1, "--overwrite")
@@ -147,6 +151,7 @@ def test_predictions_of_other_weights_are_refused_with_both_keys(tmp_path: Path)
     assert "delete the folder or use another cache folder" in flat
 
 
+@pytest.mark.slow
 def test_an_empty_result_is_an_error(tmp_path: Path) -> None:
     folder = write_sequence(tmp_path / "data", "v_one")
     for path in folder.glob("H_1_*"):
@@ -178,6 +183,7 @@ def test_own_pairs_with_a_sheet(tmp_path: Path) -> None:
     assert str(tmp_path / "out" / "own-sheet.jpg") in values["outputs"]
 
 
+@pytest.mark.slow
 def test_no_sheet_without_the_option(tmp_path: Path) -> None:
     write_sequence(tmp_path / "data", "v_one")
     arguments = ("hpatches", "--data", tmp_path / "data", "--methods", "daisy", "--limit", 1)
@@ -202,6 +208,7 @@ def test_a_canvas_cannot_be_changed(tmp_path: Path) -> None:
     assert "--max-side must be None: hpatches puts all images on a canvas" in output
 
 
+@pytest.mark.slow
 def test_paths_of_sample_data_are_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sequence(tmp_path / "data" / "planes", "v_one")
     monkeypatch.setenv("UCN_DATA", str(tmp_path / "data"))
@@ -220,6 +227,7 @@ class TestUpdate:
         given = ("hpatches", "--data", tmp_path / "data", "--limit", 1, "--no-refinement")
         return (*given, "-o", tmp_path / "out")
 
+    @pytest.mark.slow
     def test_one_method_of_a_table(self, arguments: tuple[object, ...], tmp_path: Path) -> None:
         assert run(*arguments, "--methods", "daisy,hog")[0] == 0
         before = json.loads((tmp_path / "out" / "hpatches.json").read_text())
@@ -245,6 +253,7 @@ class TestUpdate:
             *(".json", ".csv", ".md", ".tex", ".png", ".svg")
         }
 
+    @pytest.mark.slow
     def test_weights_of_a_file(
         self, arguments: tuple[object, ...], tmp_path: Path, random_weights: Path
     ) -> None:
@@ -263,6 +272,7 @@ class TestUpdate:
         assert "hpatches.json to update; evaluate all methods first" in " ".join(output.split())
         assert "Traceback" not in output
 
+    @pytest.mark.slow
     def test_refusals(self, arguments: tuple[object, ...], tmp_path: Path) -> None:
         assert run(*arguments, "--methods", "daisy,hog")[0] == 0
         before = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("hpatches.*")}

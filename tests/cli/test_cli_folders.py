@@ -149,6 +149,7 @@ class TestPairs:
 
 
 class TestReconstruct:
+    @pytest.mark.slow
     def test_model(self, tmp_path: Path) -> None:
         pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
         scene = make_scene(tmp_path / "images")
@@ -182,6 +183,7 @@ class TestReconstruct:
         assert report["registered_images"] == [f"{number:03}.png" for number in range(5)]
         assert HW == (180, 240)
 
+    @pytest.mark.slow
     def test_all_views_of_the_fountain(self, data_folder: Path, out: Path) -> None:
         """Small and few keypoints, so that it takes seconds; cameras guessed."""
         pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")

@@ -49,6 +49,7 @@ class TestMatch:
         assert "ucn" in report
         assert "torch" in report
 
+    @pytest.mark.slow
     def test_all_outputs(self, pair: tuple[str, str], out: Path) -> None:
         run_ok("match", *pair, "-o", out / "m.npz", "--draw", out / "m.png")
         matches, meta = read_matches(out / "m.npz")
@@ -129,6 +130,7 @@ class TestFlow:
 
 
 class TestDemo:
+    @pytest.mark.slow
     def test_scores_and_pictures(self, out: Path) -> None:
         text = run_ok("demo", "-o", out / "demo")
         assert "known disparity" in text
@@ -136,6 +138,7 @@ class TestDemo:
         assert "ab" * 32 in text
         assert sorted(path.name for path in (out / "demo").iterdir()) == ["flow.png", "matches.png"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["matches.png", "flow.png"])
     def test_pictures_are_kept_unless_overwrite(
         self, out: Path, name: str, shift_matchers: list[Any]
@@ -149,6 +152,7 @@ class TestDemo:
         run_ok("demo", "-o", out, "--overwrite")
         assert (out / name).read_bytes() != b"mine"
 
+    @pytest.mark.slow
     def test_the_default_folder_is_no_exception(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(out)
         run_ok("demo")
@@ -156,6 +160,7 @@ class TestDemo:
         assert result.exit_code == 1
         assert "use --overwrite" in result.stderr
 
+    @pytest.mark.slow
     def test_json(self, out: Path) -> None:
         report = json.loads(run_ok("demo", "-o", out / "demo", "--json"))
         assert report["matches"] == 40

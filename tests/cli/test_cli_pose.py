@@ -89,6 +89,7 @@ class TestPose:
         assert "warning" not in run(*pair, "--intrinsics", K).output
         assert json.loads(run(*pair, "--intrinsics", K, "--json").stdout)["warning"] is None
 
+    @pytest.mark.slow
     def test_outputs(self, pair: tuple[str, str], out: Path) -> None:
         files = out / "m.npz", out / "m.png"
         result = run(*pair, "--intrinsics", K, "-o", files[0], "--draw", files[1])

@@ -182,6 +182,7 @@ def test_no_video_without_its_table(
     assert folder.exists() is has_folder
 
 
+@pytest.mark.slow
 def test_nothing_is_left_where_frames_differ(frames: Path, out: Path) -> None:
     PIL.Image.new("RGB", (40, 64)).save(frames / "7.png")
     result = run(frames, "--grid", "30", "-o", out / "n")

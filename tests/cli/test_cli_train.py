@@ -97,6 +97,7 @@ def assert_refused(result: Result, *says: str) -> None:
         assert words in result.stderr
 
 
+@pytest.mark.slow
 def test_from_recipe_to_weights(
     recipe: Path, photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +117,7 @@ def test_from_recipe_to_weights(
     assert report["output"] == str(out / "w.safetensors")
 
 
+@pytest.mark.slow
 def test_text_report(recipe: Path, photos: Path, out: Path) -> None:
     result = run_train(recipe, photos, out / "w.safetensors", "--set", "validate_every=1")
     assert result.exit_code == 0, result.output
@@ -128,6 +130,7 @@ def test_text_report(recipe: Path, photos: Path, out: Path) -> None:
         assert words in result.stdout
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_weights(recipe: Path, photos: Path, out: Path) -> None:
     weights = []
     for name in ("a", "b"):
@@ -153,6 +156,7 @@ def test_the_best_network_is_kept_while_training_goes_on(
     assert load_weights(out / "w.safetensors").training["best_step"] == 1
 
 
+@pytest.mark.slow
 def test_an_existing_output_is_kept_without_overwrite(recipe: Path, photos: Path, out: Path) -> None:
     output = out / "w.safetensors"
     output.write_text("precious")
@@ -167,6 +171,7 @@ def read_log(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_the_run_folder_beside_the_weights(recipe: Path, photos: Path, out: Path) -> None:
     output = out / "w.safetensors"
     assert run_train(recipe, photos, output, "--set", "validate_every=1").exit_code == 0
@@ -181,6 +186,7 @@ def test_the_run_folder_beside_the_weights(recipe: Path, photos: Path, out: Path
     assert (end["event"], end["step"], end["score"]) == ("end", 2, max(line["score"] for line in progress))
 
 
+@pytest.mark.slow
 def test_an_earlier_run_is_kept_without_overwrite(recipe: Path, photos: Path, out: Path) -> None:
     output = out / "w.safetensors"
     assert run_train(recipe, photos, output).exit_code == 0
@@ -190,6 +196,7 @@ def test_an_earlier_run_is_kept_without_overwrite(recipe: Path, photos: Path, ou
     assert [line["event"] for line in read_log(output)] == ["start", "progress", "end"]
 
 
+@pytest.mark.slow
 def test_resume_with_another_recipe_names_the_keys(recipe: Path, photos: Path, out: Path) -> None:
     output = out / "w.safetensors"
     assert run_train(recipe, photos, output).exit_code == 0
@@ -200,6 +207,7 @@ def test_resume_with_another_recipe_names_the_keys(recipe: Path, photos: Path, o
     assert output.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_resume_of_a_finished_run_writes_its_weights_again(recipe: Path, photos: Path, out: Path) -> None:
     output = out / "w.safetensors"
     assert run_train(recipe, photos, output).exit_code == 0
@@ -211,6 +219,7 @@ def test_resume_of_a_finished_run_writes_its_weights_again(recipe: Path, photos:
     assert output.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_resume_without_a_checkpoint_begins(recipe: Path, photos: Path, out: Path) -> None:
     output = out / "w.safetensors"
     output.write_text("precious")  # of something else: there is no run beside it
@@ -228,6 +237,7 @@ def test_overfitting_one_batch(recipe: Path, photos: Path, out: Path) -> None:
     assert set(json.loads(result.stdout)["validation"]) == {"pck@1", "pck@3", "pck@5", "pck@10"}
 
 
+@pytest.mark.slow
 def test_tensorboard_events_are_written(recipe: Path, photos: Path, out: Path) -> None:
     pytest.importorskip("tensorboard")
     result = run_train(recipe, photos, out / "w.safetensors", "--tensorboard", "--json")
@@ -276,6 +286,7 @@ def without_speed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 ENDLESS = ("schedule=constant", "steps=100000", "checkpoint_every=1", "validate_every=100000")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
 def test_a_run_that_was_ended_goes_on_as_if_nothing_had_happened(
@@ -317,6 +328,7 @@ def test_a_run_that_was_ended_goes_on_as_if_nothing_had_happened(
     assert without_speed(read_log(output)) == without_speed(read_log(out / "unbroken.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_a_signal_that_the_readers_get_too_costs_no_step(

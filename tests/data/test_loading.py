@@ -307,6 +307,7 @@ def test_a_pass_in_order_leaves_out_pairs_that_cannot_be_read() -> None:
         list(load_in_order(BrokenData(5), [0, 2], FITTING, batch=1, points=8, seed=0))
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_reported() -> None:
     with pytest.raises(
         UcnError, match=r"a worker process that reads data exited \(DataLoader worker.*fewer workers"
@@ -456,6 +457,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells there who is alive")
 def test_workers_end_when_the_run_is_killed() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

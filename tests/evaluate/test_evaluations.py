@@ -30,6 +30,7 @@ def test_names() -> None:
         find_evaluation("zzz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hpatches", "hpatches-matches"])
 def test_a_request_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCN_DATA", raising=False)
@@ -53,6 +54,7 @@ def test_a_request_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert tuple(report.images) == find_evaluation(name).images
 
 
+@pytest.mark.slow
 def test_what_the_data_rules_out_is_said(tmp_path: Path) -> None:
     write_sequence(tmp_path / "data", "v_one")
     np.savez(tmp_path / "trunk.npz", **make_arrays())  # type: ignore[arg-type]

@@ -117,6 +117,7 @@ assert not heavy, heavy
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "source"), [("extract", "name"), ("extract", "file"), ("reconstruct", "name")]
 )
@@ -137,6 +138,7 @@ def test_folder_commands_load_weights_once_and_nothing_of_evaluate(
     assert output.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["ucn.features.extractor", "ucn.paper.registry", "ucn.folders.reconstruction"]
 )

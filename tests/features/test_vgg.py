@@ -131,6 +131,7 @@ def test_wrong_arrays(tmp_path: Path, change: str) -> None:
         VggConv4(tmp_path / "a.safetensors")
 
 
+@pytest.mark.slow
 def test_as_a_method(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCN_DATA", raising=False)
     assert "vgg" in METHODS.list_names()

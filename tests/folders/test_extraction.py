@@ -64,6 +64,7 @@ def test_every_image_once(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["diary", "f.h5", "images"]
 
 
+@pytest.mark.slow
 def test_killed_run_resumes_without_losing_or_repeating(tmp_path: Path) -> None:
     """SIGKILL, which no program can answer, in the middle of twelve images."""
     write_images(tmp_path / "images", 12)

@@ -32,6 +32,7 @@ def make_settings(scene: Scene, **changes: object) -> ReconstructSettings:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_model_has_the_true_cameras_and_adjustment_helps(scene: Scene, tmp_path: Path) -> None:
     method = make_method(tmp_path / "diary")
     out = tmp_path / "model"
@@ -63,6 +64,7 @@ def test_model_has_the_true_cameras_and_adjustment_helps(scene: Scene, tmp_path:
     ]
 
 
+@pytest.mark.slow
 def test_same_run_gives_the_same_model(scene: Scene, tmp_path: Path) -> None:
     found = []
     for name in ("one", "two"):
@@ -81,6 +83,7 @@ def test_cameras_are_found_too(scene: Scene, tmp_path: Path) -> None:
     assert camera.focal_length == pytest.approx(scene.K[0, 0], rel=0.02)  # the guess is 9 % off
 
 
+@pytest.mark.slow
 def test_sift_of_colmap(scene: Scene, tmp_path: Path) -> None:
     names = [f"{number:03}.png" for number in range(5)]
     with quiet():
@@ -91,6 +94,7 @@ def test_sift_of_colmap(scene: Scene, tmp_path: Path) -> None:
     assert align_centres(found, scene.centres).max() < 0.05
 
 
+@pytest.mark.slow
 def test_other_settings_do_not_take_old_features(scene: Scene, tmp_path: Path) -> None:
     method = make_method(tmp_path / "diary")
     out = tmp_path / "model"

@@ -17,6 +17,7 @@ def make_images(*shape: int) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_compile_takes_the_network_whole(model: CorrespondenceNetwork) -> None:
     torch.compiler.reset()

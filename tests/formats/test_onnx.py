@@ -65,6 +65,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 class TestFiles:
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["network", "pair"])
     def test_agreement_was_measured_on_three_sizes(
         self, files: dict[str, onnx_export.Export], kind: str
@@ -121,6 +122,7 @@ class TestFiles:
         assert json.loads(facts["calibration"]) == loaded.calibration.to_dict()
         assert facts.get("k") == ("300" if kind == "pair" else None)
 
+    @pytest.mark.slow
     def test_same_weights_give_the_same_file(
         self, files: dict[str, onnx_export.Export], tmp_path: Path
     ) -> None:
@@ -128,6 +130,7 @@ class TestFiles:
         assert again.path.read_bytes() == files["network"].path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -187,6 +190,7 @@ class TestNothingIsKept:
             export_onnx(loaded, tmp_path / "n.onnx")
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     def test_where_the_cycle_check_differs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def forward(graph: PairGraph, image0: torch.Tensor, image1: torch.Tensor) -> Any:
             *found, is_mutual = original(graph, image0, image1)
@@ -232,6 +236,7 @@ class TestNothingIsKept:
 class TestExample:
     """The example runs where torch and ucn cannot be imported, and finds right matches."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["network", "pair"])
     def test_matches_the_bundled_pair(
         self, files: dict[str, onnx_export.Export], kind: str, tmp_path: Path
@@ -288,6 +293,7 @@ class TestExample:
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_json(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.weights.load_weights", lambda _: random_weights(ModelConfig(dim=8)))
         path = tmp_path / "ucn.onnx"
@@ -302,6 +308,7 @@ class TestCommand:
         assert report["metadata"] == read_metadata(path)
         assert report["metadata"]["k"] == "64"
 
+    @pytest.mark.slow
     def test_lines_and_refusals(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.weights.load_weights", lambda _: random_weights(ModelConfig(dim=8)))
         path = tmp_path / "ucn.onnx"

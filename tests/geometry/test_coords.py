@@ -106,6 +106,7 @@ def test_convention_corner_origin_is_half_a_pixel_away() -> None:
     torch.testing.assert_close(coords.from_corner_origin(coords.to_corner_origin(points)), points)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strides", "declared"), [((2, 2, 1, 1), (4, 2.0)), ((2, 2, 2, 2), (16, 14.0)), ((2, 1, 1, 1), (2, 0.0))]
 )

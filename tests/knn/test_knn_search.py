@@ -118,6 +118,7 @@ def test_extreme_magnitudes_equal_brute_force(magnitude: float) -> None:
     check_against_brute_force(queries.float(), (database * magnitude).float(), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("memory_bytes", [1, 700, 5000, 60_000])
 def test_tiny_budget_gives_the_same_answer(dtype: torch.dtype, memory_bytes: int) -> None:
@@ -222,6 +223,7 @@ def test_row_just_behind_an_exact_tie_wins_by_its_lower_index(precision: str) ->
             assert nearest(torch.zeros(1, 3), database, k).indices.tolist() == [[2, 5, 7, 0][:k]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("low_precision")
 @pytest.mark.parametrize("k", [1, 2, 5, 30])
 @pytest.mark.parametrize("near", [3, 10, 40])
@@ -374,6 +376,7 @@ def test_mutual_equals_brute_force_in_any_budget() -> None:
         np.testing.assert_array_equal(found.numpy(), expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_integer_vectors_equal_brute_force(data: st.DataObject) -> None:

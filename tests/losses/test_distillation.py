@@ -81,6 +81,7 @@ def test_equals_the_definition_with_gradient(B: int, memory_bytes: int) -> None:
         torch.testing.assert_close(one, 3 * other)
 
 
+@pytest.mark.slow
 def test_gradcheck() -> None:
     pair, maps, teacher_maps = make_case(B=1, N=3)
 

@@ -44,6 +44,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is reported in other units elsewhere")
 @pytest.mark.parametrize("work", ["infonce", "random", "nearest", "hardest"])
 def test_peak_stays_far_below_the_full_matrix(work: str) -> None:

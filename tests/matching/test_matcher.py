@@ -117,6 +117,7 @@ def test_no_points(image: Tensor) -> None:
     assert len(matches) == 0 and matches.points1.shape == (0, 2)
 
 
+@pytest.mark.slow
 def test_pair_score_does_not_depend_on_the_callers_points(image: Tensor) -> None:
     free = _matcher(max_keypoints=500).match(image, image).pair_score
     for points in (np.zeros((0, 2)), [[1.0, 2.0]], [[80.0, 60.0], [0.0, 0.0]]):
@@ -131,6 +132,7 @@ def test_bad_points(image: Tensor, bad: list[list[float]]) -> None:
         _matcher().match(image, image, points=bad)
 
 
+@pytest.mark.slow
 def test_masks_keep_points_and_matches_inside(image: Tensor) -> None:
     mask0, mask1 = np.zeros((120, 168), bool), np.zeros((120, 168), bool)
     mask0[:, :84] = True
@@ -198,6 +200,7 @@ def test_flow_between_images_of_different_sizes() -> None:
     assert np.median(np.abs(flow.flow_0to1[10:86, 10:118] - expected)) < 1.0
 
 
+@pytest.mark.slow
 def test_ratio_test_compares_with_the_second_best(image: Tensor) -> None:
     # An image against itself: best distance 0, so every ratio keeps all; against another, few survive.
     same = _matcher(min_score=0.0).match(image, image)
@@ -228,6 +231,7 @@ def test_extracted_features_are_reusable(image: Tensor) -> None:
         np.testing.assert_array_equal(getattr(direct, name), getattr(reused, name))
 
 
+@pytest.mark.slow
 def test_tiles_give_the_same_matches() -> None:
     image = _texture(64, 700)
     tiled = _matcher(tile_side=256).match(image, image)
@@ -236,6 +240,7 @@ def test_tiles_give_the_same_matches() -> None:
     np.testing.assert_allclose(np.sort(tiled.scores), np.sort(whole.scores), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_checks_drop_matches(image: Tensor) -> None:
     other = _texture(120, 168, seed=9)
     everything = _matcher(use_mutual=False).match(image, other)

@@ -173,6 +173,7 @@ class TestFrames:
                 open_frames(path, 10)
 
 
+@pytest.mark.slow
 def test_real_matcher_follows_a_texture(tmp_path: Path) -> None:
     from ucn.matching.matcher import Matcher
 

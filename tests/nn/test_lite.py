@@ -106,6 +106,7 @@ def test_equals_a_slow_reference(size_hw: tuple[int, int]) -> None:
     torch.testing.assert_close(model.trunk(image), describe_slowly(model, image))
 
 
+@pytest.mark.slow
 def test_cells_are_those_of_googlenet() -> None:
     small = build_model(CONFIG).eval().to("meta")
     large = build_model(ModelConfig(dim=4, transformer="none")).eval().to("meta")
@@ -230,6 +231,7 @@ def test_weights_of_googlenet_are_refused(tmp_path: Path) -> None:
         load_imagenet_trunk(model.trunk, tmp_path / "bvlc.npz")
 
 
+@pytest.mark.slow
 def test_written_weights_match_and_are_exported(tmp_path: Path) -> None:
     model, path = make_lively(), tmp_path / "small.safetensors"
     with torch.no_grad():  # float16 of the file

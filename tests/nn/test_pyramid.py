@@ -70,6 +70,7 @@ def test_the_network_agrees_with_where_cells_lie() -> None:
     assert (model.stride, model.offset) == (4, 2.0)  # which the test above takes for granted
 
 
+@pytest.mark.slow
 def test_every_size_gets_a_whole_map() -> None:
     shadow = build_model(ModelConfig(dim=4, levels=4, transformer="none")).eval().to("meta")
     for side in range(32, 130):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from ucn.runtime import kernels as acceleration
@@ -27,6 +28,7 @@ def test_compiler_takes_the_answer_for_a_constant() -> None:
     assert marks.items() <= vars(acceleration._check_ready).items()
 
 
+@pytest.mark.slow
 def test_no_compiler_is_imported_for_it() -> None:
     code = "import sys, ucn; ucn.Matcher; assert 'torch._dynamo' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

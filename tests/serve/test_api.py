@@ -70,6 +70,7 @@ def test_upload_match_forget(client: TestClient, service: MatchService) -> None:
     assert client.delete(f"/api/sessions/{session}").status_code == 404
 
 
+@pytest.mark.slow
 def test_motorcycle_points_are_found_with_similarities(client: TestClient) -> None:
     points = [[370.0, 250.0], [457.0, 273.0], [240.0, 330.0], [560.0, 100.0], [620.0, 390.0]]
     answer = client.post("/api/match", json={**MOTORCYCLE, "points": points, "similarities_of": 1}).json()

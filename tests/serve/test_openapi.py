@@ -61,6 +61,7 @@ def _check(described: Any, method: str, path: str, mode: str, change: Callable[[
     return statuses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_requests_that_fit_the_document(described: Any, method: str, path: str) -> None:
     statuses = _check(described, method, path, "positive", lambda case: None)

@@ -134,6 +134,7 @@ def test_a_broken_loss_stops_the_run(photos: Path, monkeypatch: pytest.MonkeyPat
         train_on(photos, make_config())
 
 
+@pytest.mark.slow
 def test_a_seed_fixes_the_run(photos: Path) -> None:
     first, reports = run(make_config(seed=1), photos)
     again, repeated = run(make_config(seed=1), photos)
@@ -239,6 +240,7 @@ def test_steps_take_the_loss_of_their_source(
     assert radii == {True: {("contrastive", 3.0)}, False: {("infonce", 7.0)}}
 
 
+@pytest.mark.slow
 def test_a_loss_of_a_source_changes_what_is_learnt(photos: Path) -> None:
     plain, _ = run(make_config(sources=[{"name": "synthetic"}]), photos)
     own = {"name": "synthetic", "loss": {"temperature": 0.5}}
@@ -269,6 +271,7 @@ def test_frozen_norms_keep_their_statistics(photos: Path, tmp_path: Path) -> Non
             assert moved > 5e-4, name  # rounding to float16 moves a weight of the file by less
 
 
+@pytest.mark.slow
 def test_smaller_copies_count_for_more_in_the_kept_network(photos: Path) -> None:
     model = replace(MODEL, levels=3)
     plain = train_on(photos, make_config(model=model)).model
@@ -321,6 +324,7 @@ def test_calibration_sees_whole_homographies_of_one_photograph(
     assert seen == [SyntheticConfig.from_dict(config.synthetic.to_dict() | expected)]
 
 
+@pytest.mark.slow
 def test_a_mixture_is_the_same_each_time(numbered: NumberedData, photos: Path) -> None:
     config = make_config(steps=3, sources=[SET | {"photometric": 1.0}])
     weights = [run(config, photos)[0] for _ in range(2)]

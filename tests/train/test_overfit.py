@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from support.photo_cases import write_photos
@@ -13,6 +14,7 @@ from ucn.train.sources.batches import open_sources
 from ucn.train.validation import match_errors
 
 
+@pytest.mark.slow
 def test_one_batch_is_learnt_by_heart(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos", [(90, 120), (100, 80)], grain=8)
     config = make_config(

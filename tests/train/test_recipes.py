@@ -130,6 +130,7 @@ def cub(tmp_path: Path) -> Path:
     return write_birds(tmp_path / "birds ö")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -171,6 +172,7 @@ def faces(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_faces_train(faces: Path, tmp_path: Path) -> None:
     output = tmp_path / "weights.safetensors"
@@ -194,6 +196,7 @@ def test_faces_change_left_and_right_in_a_mirror(faces: Path) -> None:
     assert batch.is_valid.all() and len({*batch.points0[0, :, 0].tolist()}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_geometric_trains_on_photographs_and_images_of_birds(
     cub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -130,6 +130,7 @@ def check_resuming(config: TrainConfig, photos: Path, tmp_path: Path, label: str
         assert torch.equal(value, ends[1].tensors[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS.keys())
 def test_a_resumed_run_equals_an_unbroken_one(
     changes: dict[str, object], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +142,7 @@ def test_a_resumed_run_equals_an_unbroken_one(
     check_resuming(make_config(**{"steps": 6} | changes), photos, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_on_mixed_photographs_equals_an_unbroken_one(photos: Path, tmp_path: Path) -> None:
     write_birds(tmp_path / "birds", size_hw=(70, 80))
     entries = [
@@ -156,6 +158,7 @@ def test_a_resumed_run_on_mixed_photographs_equals_an_unbroken_one(photos: Path,
             load_run(tmp_path / "broken", other, ["synthetic + cub"])
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_amid_batches_made_at_once_equals_an_unbroken_one(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +166,7 @@ def test_a_run_that_goes_on_amid_batches_made_at_once_equals_an_unbroken_one(
     check_resuming(make_config(steps=5, validate_every=5), photos, tmp_path)
 
 
+@pytest.mark.slow
 def test_checkpoints_come_at_their_steps_and_at_validations(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +223,7 @@ class Failing(Source):
         self._inner.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answers", "is_asked"), [([True], True), ([False] * 5 + [True], True), ([False] * 10_000, False)]
 )
@@ -237,6 +242,7 @@ def test_readers_that_a_signal_ended_do_not_cost_the_checkpoint(
     assert (left.step if left else None) == (2 if is_asked else None)
 
 
+@pytest.mark.slow
 def test_a_stop_does_not_wait_for_a_validation(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +263,7 @@ def test_a_stop_does_not_wait_for_a_validation(
     assert without_speed(reports + part) == without_speed(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["pictures", "calibration"])
 def test_a_signal_after_a_validation_loses_nothing(
     part: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ def make_model(dim: int = 16) -> CorrespondenceNetwork:
     return build_model(ModelConfig(dim=dim)).train()
 
 
+@pytest.mark.slow
 def test_the_step_imports_only_the_model_the_losses_and_types() -> None:
     code = "import sys, ucn.train.step; print(*(name for name in sys.modules if name.startswith('ucn.')))"
     modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
@@ -76,6 +77,7 @@ def share_matched(model: CorrespondenceNetwork, batch: PairBatch, within: float)
     return (torch.cat(errors) <= within).double().mean().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "steps"), [("infonce", 25), ("contrastive", 32)])
 def test_one_batch_can_be_overfitted(batch: PairBatch, kind: str, steps: int) -> None:
     config = LossConfig.from_dict({"kind": kind, "radius": 6})

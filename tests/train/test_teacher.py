@@ -129,6 +129,7 @@ def test_how_much_the_truth_counts(teacher_path: Path, weight: float) -> None:
     torch.testing.assert_close(results[0], cost + weight * results[1])
 
 
+@pytest.mark.slow
 def test_a_student_learns_what_its_teacher_finds(teacher_path: Path) -> None:
     config, batch = make_run(teacher_path), make_batch(N=60)
     student = build_model(config.model).train()
@@ -258,6 +259,7 @@ def stop_and_go_on(config: TrainConfig, photos: Path, folder: Path, after: int) 
             return None
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_unbroken_one(photos: Path, teacher_path: Path, tmp_path: Path) -> None:
     config = record_teacher_hash(make_run(teacher_path))
     unbroken = train_on(photos, config)
@@ -280,6 +282,7 @@ def test_a_resumed_run_equals_an_unbroken_one(photos: Path, teacher_path: Path, 
         assert_equal(untaught.model, unbroken.model)
 
 
+@pytest.mark.slow
 def test_the_command_trains_with_a_teacher(photos: Path, teacher_path: Path, tmp_path: Path) -> None:
     recipe, output = tmp_path / "run.yaml", tmp_path / "small.safetensors"
     recipe.write_text(

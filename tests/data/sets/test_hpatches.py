@@ -130,6 +130,7 @@ def test_folder_with_spaces_and_other_letters(tmp_path: Path) -> None:
     assert len(open_data("hpatches", tmp_path / "Wände und Böden").read(0)) == 3
 
 
+@pytest.mark.slow
 def test_real_sequences(data_folder: Path) -> None:
     counts = {}
     for split in ("all", "viewpoint", "illumination"):

@@ -48,6 +48,7 @@ def test_one_process_works_here_in_order() -> None:
     assert list(share_work(Doubling(), [], 4)) == []
 
 
+@pytest.mark.slow
 def test_several_processes_and_an_error_in_one() -> None:
     done: dict[int, tuple[int, int]] = {}
     with pytest.raises(DataError, match="11 is wrong"):
@@ -64,11 +65,13 @@ def test_what_cannot_be_copied() -> None:
         list(share_work(Locked(), [1, 2], 2))
 
 
+@pytest.mark.slow
 def test_a_process_that_dies() -> None:
     with pytest.raises(UcnError, match=r"ended by itself.*fewer jobs"):
         list(share_work(Doubling(), [666, 666], 2))
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_processes(tmp_path: Path) -> None:
     write_sequence(tmp_path / "data", "v_one")
     benchmark = replace(find_benchmark("hpatches"), preparation=ORIGINAL_SIZE, points=20)

@@ -62,6 +62,7 @@ def test_pictures_say_whose_they_are() -> None:
     assert all(f"{path.stem} " in text for path in MINI_IMAGES)
 
 
+@pytest.mark.slow
 def test_shipped_weights_reach_their_figures(tmp_path: Path) -> None:
     expected = json.loads(FILE.read_text(encoding="utf-8"))
     found = measure(tmp_path)

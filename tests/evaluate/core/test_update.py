@@ -88,6 +88,7 @@ def assert_whole(updated: Report, whole: Report) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_method_in_place_of_another(bench: Bench, tmp_path: Path) -> None:
     before = bench.measure({"sift": 0, "mine": 1, "last": 2})
     page = keep(before, tmp_path / "out")
@@ -101,6 +102,7 @@ def test_a_method_in_place_of_another(bench: Bench, tmp_path: Path) -> None:
     assert_whole(again, before)
 
 
+@pytest.mark.slow
 def test_a_method_is_added_at_the_end(bench: Bench, tmp_path: Path) -> None:
     first = bench.measure({"mine": 0, "last": 2})
     updated = bench.measure({"sift": 1, "mine": 0}, keep(first, tmp_path / "out"))
@@ -125,6 +127,7 @@ def test_other_data_and_settings_are_refused(bench: Bench, tmp_path: Path) -> No
             bench.measure({"mine": 0}, page, refinements=(False,), **settings)
 
 
+@pytest.mark.slow
 def test_older_pages_have_no_hashes(bench: Bench, tmp_path: Path) -> None:
     page = keep(bench.measure({"mine": 0, "last": 2}), tmp_path / "out")
 
@@ -178,6 +181,7 @@ def test_refusals_come_before_the_work(
             points.measure({"mine": 0}, page, **settings)
 
 
+@pytest.mark.slow
 def test_class_masks_are_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench("kitti-raw-points", tmp_path, monkeypatch)
     mask = tmp_path / "masks" / DRIVE / f"{0:010d}.png"
@@ -193,6 +197,7 @@ def test_class_masks_are_as_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
         bench.measure({"mine": 0}, page)
 
 
+@pytest.mark.slow
 def test_versions_of_both_runs_are_noted(points: Bench, tmp_path: Path) -> None:
     first = points.measure({"mine": 0, "last": 2, "third": 1}, jobs=1)
     old = replace(first, versions={"torch": "1.0"}, device="an abacus")
@@ -212,6 +217,7 @@ def test_versions_of_both_runs_are_noted(points: Bench, tmp_path: Path) -> None:
     assert "earlier_runs" not in done.values
 
 
+@pytest.mark.slow
 def test_skipped_methods(points: Bench, tmp_path: Path) -> None:
     first = points.measure({"mine": 0, "last": 2})
     assert first.skipped == {"xfeat": "not here"}
@@ -335,6 +341,7 @@ def test_damaged_pages(
         bench.measure({"mine": 0}, edit(page, change), limit=2, cache=bench.folder / "cache")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "path", "to", "message"),
     [

@@ -134,6 +134,7 @@ def test_classes_of_points(run: DrivingRun, masks: Path) -> None:
     assert {figure.group for figure in run.classes.scores} == {"road", "class 7", "all"}
 
 
+@pytest.mark.slow
 def test_report(run: DrivingRun) -> None:
     report = build_driving_report(run)
     assert [plot.suffix for plot in report.plots] == [*PLOTS, CLASSES_PLOT]

@@ -289,6 +289,7 @@ class TestMethods:
             METHODS.list_names("sparse")
         )
 
+    @pytest.mark.slow
     def test_classical_methods_find_the_bands(self, drive: Path, tmp_path: Path) -> None:
         loaded = METHODS.load_sparse(["sift", "sift-ratio", "daisy", "kaze"])
         assert [method.name for method in loaded.methods] == ["sift", "sift-ratio", "daisy", "kaze"]

@@ -11,6 +11,7 @@ from ucn.losses import distillation, distillation_loss
 from ucn.losses.triton.distillation import Divergences
 
 
+@pytest.mark.slow
 def test_the_kernels() -> None:
     run_interpreted(Path(__file__).with_name("fused_distillation_cases.py"))
 

@@ -9,6 +9,7 @@ from support.interpreter import run_interpreted
 from ucn.losses import correspondences as pairs
 
 
+@pytest.mark.slow
 def test_the_kernels() -> None:
     run_interpreted(Path(__file__).with_name("fused_infonce_cases.py"))
 

@@ -102,6 +102,7 @@ def test_batches_are_parts_of_what_is_made_at_once(
     assert all((one != other).any() for one in first.image0 for other in second.image0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synthetic", [{}, MIXED | VARIED], ids=str)
 def test_order_does_not_matter(synthetic: dict[str, object], photos: Path, as_on_a_gpu: None) -> None:
     config = make_run(photos, 8, synthetic)

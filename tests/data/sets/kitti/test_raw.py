@@ -439,6 +439,7 @@ def test_without_oxts(tmp_path: Path) -> None:
     assert open_folder(tmp_path, "train").problems == []
 
 
+@pytest.mark.slow
 def test_the_sample(data_folder: Path) -> None:
     data = open_data("kitti-raw", data_folder / "kitti_raw")
     assert isinstance(data, KittiRaw)

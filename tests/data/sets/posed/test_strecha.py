@@ -209,6 +209,7 @@ def test_photos_without_texture(tmp_path: Path) -> None:
     assert len(open_folder(tmp_path, "all").read(0)) == 0
 
 
+@pytest.mark.slow
 def test_the_sample(data_folder: Path) -> None:
     data = open_data("strecha", data_folder / "strecha")
     assert isinstance(data, Strecha)

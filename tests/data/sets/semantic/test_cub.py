@@ -210,6 +210,7 @@ def test_real_birds(data_folder: Path) -> None:
     assert len(validation) == 200 * 3  # 3 of 29 or 30 images are held out
 
 
+@pytest.mark.slow
 def test_real_birds_lie_on_their_images(data_folder: Path) -> None:
     report = check_data(open_data("cub", data_folder / "cub", "train"), max_pairs=20)
     assert report.is_good and report.file_counts["image"] == 5994
