@@ -85,7 +85,8 @@ def test_existing_file_is_kept(saved: Path) -> None:
 
 def test_unknown_name_lists_the_legal_ones() -> None:
     with pytest.raises(
-        WeightsError, match=r"no weights 'geometrik': expected one of .*geometric.*\.safetensors"
+        WeightsError,
+        match=r"no weights 'geometrik'; did you mean 'geometric'\?: expected one of .*geometric.*\.safetensors",
     ):
         load_weights("geometrik")
 

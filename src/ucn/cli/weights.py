@@ -21,14 +21,16 @@ def run(
 ) -> None:
     """List the shipped weights: data, metrics, licence and restrictions."""
     from ucn.errors import WeightsError
+    from ucn.files import suggest
     from ucn.weights import list_weights
 
     table = list_weights()
     if name is not None:
         table = tuple(info for info in table if info.name == name)
         if not table:
-            legal = ", ".join(info.name for info in list_weights())
-            raise WeightsError(f"no weights '{name}': expected one of {legal}")
+            legal = [info.name for info in list_weights()]
+            hint = suggest(name, legal)
+            raise WeightsError(f"no weights '{name}'{hint}: expected one of {', '.join(legal)}")
     if json:
         print_json({"command": "weights", "weights": [asdict(info) for info in table]})
     elif name is not None:

@@ -10,7 +10,7 @@ from ucn.config.base import Config, require, require_at_most, require_within
 from ucn.config.model import ModelConfig
 from ucn.config.synthetic import SyntheticConfig
 
-# Keys that the headers of weights have under an earlier name.
+# Keys with an earlier name in the headers of shipped weights, whose hashes a rewrite would change.
 _RENAMED_KEYS = {
     "head_rate": "head_learning_rate",
     "trunk_rate": "trunk_learning_rate",

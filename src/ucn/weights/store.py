@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ucn.config import Calibration, ModelConfig
 from ucn.errors import UcnError, WeightsError
-from ucn.files import write_bytes_atomically
+from ucn.files import suggest, write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.weights.table import SHIPPED, WeightsInfo, shipped_path
 
@@ -172,7 +172,8 @@ def _check_file(path: Path, given: str) -> None:
         if not path.is_file():
             names = ", ".join(sorted(SHIPPED))
             raise WeightsError(
-                f"no weights '{given}': expected one of {names}, or the path of a .safetensors file"
+                f"no weights '{given}'{suggest(given, SHIPPED)}: expected one of {names}, or the path of a "
+                ".safetensors file"
             )
         size = path.stat().st_size
         if size > _MAX_FILE_BYTES:

@@ -46,7 +46,7 @@ _GEOMETRIC = WeightsInfo(
     task="geometric",
     data="synthetic views of 467 photographs under open licences; trunk from BVLC GoogLeNet (ImageNet)",
     licence="MIT (training photographs under licences that allow any use, see the card)",
-    restrictions="same scene only, not semantic; trained on synthetic views; scale changes up to 2.6",
+    restrictions="same scene only, not semantic; trained on synthetic views; scale changes up to about 2",
     description="Finds the same point of one scene in two photographs of it.",
     metrics={"HPatches pck@3": 65.4, "HPatches pck@5": 75.5, "HPatches pck@10": 82.4},
 )

@@ -4,8 +4,8 @@ Pixels and matrices are used as published: KITTI counts pixels from 0, and its p
 and its flow agree with pixel centres at integers, as here.
 
 Where the GPS/IMU unit had an outage, the published poses were interpolated: long runs of equal steps, up to
-12 pixels away from what the images show (sequence 05, frames 1500 to 1512, by ``benchmarks/data_truth.py``:
-the median of the worst pair). Such frames are detected and excluded.
+12 pixels away from what the images show (sequence 05, frames 1500 to 1512, the median of the worst pair, by
+``benchmarks/ground_truth_errors.py``). Such frames are detected and excluded.
 """
 
 from __future__ import annotations

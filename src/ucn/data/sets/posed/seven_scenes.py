@@ -5,7 +5,7 @@ intrinsics of that camera were published (focal length 585, centre 320, 240), an
 colour camera has a field of view about 11 % wider and is mounted beside it. Each measured pixel is therefore
 unprojected by the depth camera and projected into the two colour images. The focal length of the colour
 camera, 525, is the one that others use; it and the offset of 2 cm were confirmed on 60 pairs of real frames 8
-to 16 apart (``benchmarks/data_truth.py``): compared with depth taken as registered, the mean colour
+to 16 apart (``benchmarks/ground_truth_errors.py``): compared with depth taken as registered, the mean colour
 difference falls from 0.045 to 0.032, and the median distance from matched SIFT features from 3.1 to 1.7
 pixels. The rest grows to 4.5 pixels in the worst pair, where the camera rotates fast, since colour and depth
 are not synchronised.
