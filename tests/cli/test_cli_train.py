@@ -421,7 +421,7 @@ def test_a_data_set_that_its_check_refuses(recipe: Path, kitti: Path, out: Path)
 
 def test_wrong_data_is_refused_before_training(recipe: Path, photos: Path, kitti: Path, out: Path) -> None:
     output = out / "w.safetensors"
-    assert_refused(run_train(recipe, None, output), "nothing to train on", "(images)", "(sources)")
+    assert_refused(run_train(recipe, None, output), "give --images DIR or --data NAME=DIR")
     assert_refused(run_train(recipe, None, output, "--data", "kitti-flow"), "data must be NAME=DIR")
     assert_refused(
         run_train(recipe, None, output, "--data", f"kiti-flow={kitti}"), "did you mean 'kitti-flow'"

@@ -11,7 +11,14 @@ import typer
 
 from ucn.errors import UcnError
 
-_OPTIONS = {"overwrite=True": "--overwrite", "resume=True": "--resume", "use_skipping=True": "--skip-bad"}
+_OPTIONS = {
+    "overwrite=True": "--overwrite",
+    "resume=True": "--resume",
+    "use_skipping=True": "--skip-bad",
+    "a folder of photographs (images) or a data set (sources)": "--images DIR or --data NAME=DIR",
+    "has no folder: give data ": "has no folder: give --data ",
+    "is given among the weights files": "is given by --weights-file FILE",
+}
 
 
 def report_errors(run: Callable[..., None]) -> Callable[..., None]:
