@@ -70,13 +70,13 @@ def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("content", [b"", b"not a file of torch", pickle.dumps({"extractor": print}, 2)])
 def test_damaged_weights(tmp_path: Path, network: Disk, content: bytes) -> None:
     (tmp_path / "bad.pth").write_bytes(content)
-    with pytest.raises(WeightsError, match=r"bad\.pth does not hold DISK's weights"):
+    with pytest.raises(WeightsError, match=r"bad\.pth does not hold the weights of DISK"):
         Disk(tmp_path / "bad.pth")
 
 
 def test_weights_of_another_network(tmp_path: Path, network: Disk) -> None:
     torch.save({"extractor": {"a": torch.zeros(1)}}, tmp_path / "other.pth")
-    with pytest.raises(WeightsError, match="does not hold DISK's weights"):
+    with pytest.raises(WeightsError, match="does not hold the weights of DISK"):
         Disk(tmp_path / "other.pth")
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -12,9 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import ucn.features.method as method_module
 from ucn.features.baselines import BASELINES
 from ucn.features.classical import DenseSift
 from ucn.features.method import DenseMethod, Method, MethodInfo, wrap_extractor
+from ucn.features.pair_matcher import NearestNeighbours
+from ucn.matching.cells import match_points
+from ucn.matching.consensus import measure_consensus
 from ucn.paper.registry import METHODS
 from ucn.types import Features, ImageLike
 from ucn.weights.table import SHIPPED, shipped_path
@@ -67,6 +72,25 @@ def test_matches_are_the_shift_best_first(kind: str) -> None:
     assert (found.scores[:-1] >= found.scores[1:]).all()
 
 
+def test_consensus_of_the_matcher_guides_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = DenseMethod(**INFO.metadata(), extractor=DenseSift(), max_corners=40)
+    guided = replace(plain, matcher=NearestNeighbours(consensus=True))
+    features = [plain.extract(image) for image in make_pair()]
+    guides = []
+    real = match_points
+
+    def record(*args: Any, **settings: Any) -> Any:
+        guides.append(settings["consensus"])
+        return real(*args, **settings)
+
+    monkeypatch.setattr(method_module, "match_points", record)
+    expected = measure_consensus(features[0].map, features[1].map)
+    for method in (plain, guided):
+        assert len(method.match(features[0], features[1]).points0) > 10
+    assert guides[0] is None
+    assert torch.equal(guides[1].support, expected.support)
+
+
 def test_corners_or_own_keypoints() -> None:
     image = make_pair()[0]
     corners, own = (
@@ -114,6 +138,11 @@ loaded = sorted(name for name in sys.modules if name.startswith("ucn.evaluate"))
 assert not loaded, loaded
 heavy = {"onnxruntime", "kornia", "mahotas"} & set(sys.modules)
 assert not heavy, heavy
+paper = {name for name in sys.modules if name.startswith("ucn.paper.")}
+assert paper == {"ucn.paper.registry"}, paper
+others = ("classical", "disk", "hog", "pixel_sift", "surf", "trunk", "vgg", "xfeat")
+loaded = {f"ucn.features.{name}" for name in others} & set(sys.modules)
+assert not loaded, loaded
 """
 
 

@@ -8,8 +8,8 @@ from support.photo_cases import make_photo
 from support.trunk_cases import make_arrays, write_npz
 from ucn.errors import ImageReadError, WeightsError
 from ucn.features.trunk import UntrainedTrunk
-from ucn.nn import load_imagenet_trunk
 from ucn.nn.googlenet import GoogLeNetTrunk
+from ucn.nn.trunk_files import load_imagenet_trunk
 
 
 def test_features_are_inception_4a_of_unit_length(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_enlarged_image_is_found_without_bias(xfeat: XFeat) -> None:
     features0, features1 = xfeat.extract(small), xfeat.extract(photo)
     asked = features0.keypoints[(features0.keypoints < torch.tensor([380.0, 280.0])).all(dim=1)]
     found = find_points(features0, features1, asked, (0, 0, 400, 300), use_refinement=True)
-    misses = found - asked
-    near = misses[misses.norm(dim=1) < 6]
+    errors = found - asked
+    near = errors[errors.norm(dim=1) < 6]
     assert len(near) > 0.3 * len(asked)
     assert near.mean(dim=0).abs().max() < 0.5
 

@@ -1,6 +1,10 @@
 """Names, metadata and loading of all methods."""
 
 import pickle
+import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,8 @@ from support.trunk_cases import make_arrays, write_npz
 from ucn.config import ModelConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.features.method import DenseMethod, MethodFiles, MethodInfo, UnavailableError
+from ucn.features.network import SPARSE_CONFIG, VIEWS, MatcherViews, MethodKind
+from ucn.features.pair_matcher import CONSENSUS_SHA256, NearestNeighbours
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
 from ucn.paper.deep_matching import DeepMatching
@@ -19,6 +25,8 @@ from ucn.paper.sift_flow import SiftFlow
 from ucn.weights import list_weights, load_weights, save_weights
 
 WITHOUT_FEATURES = {"nn-transfer", "siamese", "sift-flow", "dsp", "deepmatching"}
+
+VIEW_KEY = {VIEWS: [1.4, 30.0, 0.15, 0.3]}
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +46,8 @@ class TestNames:
         assert {*METHODS.systems, "pixel-sift", "nn-transfer", "surf"} <= set(METHODS.list_names())
         assert set(METHODS.list_features()) == set(METHODS.list_names()) - WITHOUT_FEATURES
         matches = {"geometric", "sift", "sift-ratio", "daisy", "kaze", "surf", "trunk", "xfeat", "disk"}
-        assert matches <= set(METHODS.list_names("sparse"))
+        lightglue = {"disk-lightglue", "aliked-lightglue", "xfeat-lighterglue"}
+        assert matches | lightglue <= set(METHODS.list_names("sparse"))
 
     def test_default_methods(self) -> None:
         loaded = METHODS.load_dense(None)
@@ -53,8 +62,14 @@ class TestNames:
             METHODS.load_dense(["sift", "shift"])
         with pytest.raises(ConfigError, match=r"no method 'sfit'; did you mean 'sift'\?"):
             METHODS.load_sparse(["sfit"])
-        with pytest.raises(ConfigError, match="no method 'dsp'"):
-            METHODS.load_sparse(["dsp"])
+        for name in ("dsp", "sift+dsp", "sift+consensus", "disk+consensus"):
+            with pytest.raises(ConfigError, match=re.escape(f"no method '{name}'")):
+                METHODS.load_sparse([name])
+        with pytest.raises(ConfigError, match=r"did you mean 'geometric\+nearest'\?"):
+            METHODS.load_sparse(["geometric+nearst"])
+        for name in ("geometric+nearest", "sift+consensus"):
+            with pytest.raises(ConfigError, match=re.escape(f"no method '{name}'")):
+                METHODS.find_features(name)
 
     @pytest.mark.parametrize(
         ("name", "hint"),
@@ -65,6 +80,11 @@ class TestNames:
             ("nn-transfer+dsp", r"no method"),
             ("siamese+dsp", r"no method 'siamese\+dsp'"),
             ("sift+", r"no method 'sift\+'"),
+            ("geometric+consensus", r"no method 'geometric\+consensus'"),
+            ("sift+nearest", r"weights without consensus are NAME\+nearest, others with it NAME\+consensus"),
+            ("geometric+nearst", r"did you mean 'geometric\+nearest'"),
+            ("sift+concensus", r"did you mean 'sift\+consensus'"),
+            ("siamese+consensus", r"no method 'siamese\+consensus'"),
             ("mine+dsp", r"also work on features of others, as trunk\+sift-flow"),
         ],
     )
@@ -96,7 +116,8 @@ class TestMetadata:
         encoded = loaded.model.encode(torch.zeros(1, 3, 32, 32))
         assert (info.dim, info.stride) == (encoded.features.shape[1], encoded.stride)
         assert info.max_side == loaded.max_side
-        assert info.key == {"ucn": loaded.info.sha256}
+        assert info.key == {"ucn": loaded.info.sha256, "consensus": CONSENSUS_SHA256, **VIEW_KEY}
+        assert METHODS.find_features(name).key == {"ucn": loaded.info.sha256}
 
     @pytest.mark.parametrize("config", [ModelConfig(dim=None), ModelConfig(trunk="lite", dim=None)])
     def test_of_a_file(self, config: ModelConfig, tmp_path: Path) -> None:
@@ -126,12 +147,74 @@ class TestMetadata:
             copied = pickle.loads(pickle.dumps(info))
             assert (copied.name, copied.key, copied.title) == (info.name, info.key, info.title)
 
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("geometric", set()),
+            ("hog", {"ucn.features.hog"}),
+            ("sift", {"ucn.features.classical"}),
+            ("dsp", {"ucn.features.classical", "ucn.paper.dsp"}),
+        ],
+    )
+    def test_imports_the_method_alone(self, name: str, expected: set[str]) -> None:
+        code = (
+            "import sys; from ucn.paper.registry import METHODS\n"
+            "before = set(sys.modules); METHODS.find(sys.argv[1]).load('cpu')\n"
+            "print(*(name for name in set(sys.modules) - before if name.startswith('ucn.')))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, name], check=True, timeout=300, capture_output=True, text=True
+        )
+        found = {item for item in done.stdout.split() if item.startswith(("ucn.features", "ucn.paper"))}
+        shared = {"ucn.paper.belief_propagation", "ucn.paper.cell_flow", "ucn.paper.distances"}
+        assert found - shared == expected
+
     def test_keys_differ(self) -> None:
         names = ["sift", "pixel-sift", "sift+dsp", "hog+dsp", "sift+sift-flow", "pixel-sift+sift-flow"]
         keys = {str(METHODS.find(name).key) for name in (*METHODS.systems, *names)}
         assert len(keys) == len(METHODS.systems) + len(names)
         matches = {str(METHODS.find(name, kind="sparse").key) for name in ("sift", "sift-ratio", "geometric")}
         assert len(matches) == 3
+
+    @pytest.mark.parametrize("kind", ["dense", "sparse"])
+    def test_weights_with_and_without_consensus(self, kind: MethodKind, tmp_path: Path) -> None:
+        path, sha256 = save_mine(tmp_path)
+        files = MethodFiles(weights=[path])
+        for name in ("geometric-lite", "mine"):
+            guided, plain = (METHODS.find(f"{name}{end}", files, kind=kind) for end in ("", "+nearest"))
+            assert (guided.name, plain.name) == (name, f"{name}+nearest")
+            assert guided.uses_consensus and not plain.uses_consensus
+            assert guided.title.startswith(f"{plain.title}; guided by neighbourhood consensus")
+            assert f"weights {name}," in plain.title
+            assert guided.key == {**plain.key, "consensus": CONSENSUS_SHA256, **VIEW_KEY}
+            assert is_nearest(guided) and is_nearest(plain)
+            assert "consensus" not in plain.key.get("config", {})
+            methods = [info.load("cpu") for info in (guided, plain)]
+            if kind == "dense":
+                assert [method.matcher for method in methods] == [
+                    MatcherViews(extractor=methods[0].extractor),
+                    NearestNeighbours(),
+                ]
+                assert methods[0].extractor is methods[1].extractor
+            else:
+                assert [method.extractor.config.consensus for method in methods] == [True, False]
+                assert replace(methods[0].extractor.config, consensus=True) == SPARSE_CONFIG
+        loaded = METHODS._load(["mine+nearest", "sift"], files, "cpu", kind)[0]
+        assert [method.name for method in loaded] == ["mine", "mine+nearest", "sift"]
+        assert loaded[0].key["ucn"] == sha256 and loaded[0].uses_consensus
+
+    def test_consensus_for_other_features(self, tmp_path: Path) -> None:
+        plain, guided = METHODS.load_dense(["sift", "sift+consensus"]).methods
+        assert (guided.name, guided.matcher) == ("sift+consensus", NearestNeighbours(consensus=True))
+        assert guided.key == {**plain.key, "consensus": CONSENSUS_SHA256}
+        assert plain.matcher == NearestNeighbours() and not plain.uses_consensus
+        assert find_systems(guided) == ()
+        files = MethodFiles(trunk=write_npz(tmp_path / "trunk.npz", make_arrays()))
+        trunk, with_consensus = METHODS.load_sparse(["trunk", "trunk+consensus"], files).methods
+        assert isinstance(trunk, DenseMethod) and isinstance(with_consensus, DenseMethod)
+        assert with_consensus.max_corners == trunk.max_corners == 4096
+        assert with_consensus.matcher == NearestNeighbours(consensus=True)
 
     def test_nearest_neighbours_by_key(self) -> None:
         for name in ("sift", "siamese", *METHODS.systems, "sift+dsp"):
@@ -191,7 +274,8 @@ class TestFiles:
         assert "put it in $UCN_DATA/googlenet/" in loaded.skipped["trunk"]
         assert "give its path as `MethodFiles.trunk`" in loaded.skipped["trunk"]
         assert "`MethodFiles.xfeat`" in loaded.skipped["xfeat"]
-        assert "`MethodFiles.trunk`" in loaded.skipped["trunk+sift-flow"]
+        for name in ("trunk+sift-flow", "nn-transfer"):
+            assert "`MethodFiles.trunk`" in loaded.skipped[name]
         assert "--" not in "".join(loaded.skipped.values())
         assert set(METHODS.load_sparse(["trunk", "xfeat"]).skipped) == {"trunk", "xfeat"}
         monkeypatch.setenv("UCN_DATA", str(tmp_path))
@@ -232,7 +316,7 @@ class TestFiles:
         path, sha256 = save_mine(tmp_path)
         loaded = METHODS.load_dense(["sift"], MethodFiles(weights=[path]))
         assert [method.name for method in loaded.methods] == ["mine", "sift"]
-        assert loaded.methods[0].key == {"ucn": sha256}
+        assert loaded.methods[0].key == {"ucn": sha256, "consensus": CONSENSUS_SHA256, **VIEW_KEY}
         (tmp_path / "other").mkdir()
         twin = path.rename(tmp_path / "other" / "sift.safetensors")
         with pytest.raises(ConfigError, match="two methods have the name 'sift'"):

@@ -10,17 +10,19 @@ How to add a method:
    it detects keypoints itself, add ``has_own_keypoints = True``. `hog.DenseHog` is an example without
    weights, `vgg.VggConv4` one with a file.
 2. Write its finder below: a function from `MethodFiles` to `MethodInfo` that loads no weights.
-   `_find_classical` serves any dataclass of settings, `_build_file_info` any class that loads a file, which
+   `_build_info` serves any dataclass of settings, `_build_file_info` any class that loads a file, which
    `_find_file` finds. It raises `UnavailableError`, with the remedy, where a package or file is missing.
+   It imports the module itself, so that only methods that are asked for are imported.
    A new file needs a field in `method.MethodFiles`, and an option in ``cli/evaluate.py`` to give it.
 3. Enter the finder in `BASELINES`, in both tables where it serves as both kinds of method:
 
    - dense, in ``baselines`` (evaluated by default) or ``optional`` (only where named): it finds any given
      point. ``ucn extract``, ``ucn reconstruct`` and all benchmarks but relative pose need dense features.
    - ``sparse``: it detects keypoints and matches those. The benchmarks of relative pose use it.
-     `_find_sparse` makes one from a dense method; a `sparse.KeypointExtractor` is a row of `_KEYPOINTS`.
+     `_find_sparse` makes one from a dense method, `_build_keypoint_info` from a `sparse.KeypointExtractor`.
+     `lightglue.LightGlueMethod` brings its own matcher.
 
-   ``ucn bench`` has a fixed list of baselines and does not look here.
+   ``ucn bench`` has a fixed list of baselines.
 4. Name it in the help of ``ucn evaluate`` (the docstring of ``cli/evaluate.py``), and in docs/evaluation.md.
 5. Test it beside the others in ``tests/features/``: values on a small image, and the errors.
 """
@@ -39,10 +41,7 @@ from typing import Any
 import cv2
 
 from ucn.errors import WeightsError
-from ucn.features import disk, surf, xfeat
-from ucn.features.classical import DenseDaisy, DenseKaze, DenseSift
-from ucn.features.extractor import has_own_keypoints
-from ucn.features.hog import DenseHog
+from ucn.features.extractor import Extractor, has_own_keypoints
 from ucn.features.method import (
     DenseMethod,
     KeypointMethod,
@@ -50,15 +49,12 @@ from ucn.features.method import (
     MethodInfo,
     UnavailableError,
     load_from_file,
+    share,
     wrap_extractor,
 )
-from ucn.features.network import SPARSE_CONFIG
-from ucn.features.pixel_sift import PixelSift
+from ucn.features.network import SPARSE_CONFIG, describe_sparse_config
 from ucn.features.registry import Finder, Registry
 from ucn.features.sparse import GridDescriptorsAtKeypoints, SiftKeypoints
-from ucn.features.surf import DenseSurf, SurfKeypoints
-from ucn.features.trunk import UntrainedTrunk
-from ucn.features.vgg import VggConv4
 
 RATIO = 0.8
 """Threshold of Lowe's ratio test, as in his paper."""
@@ -87,27 +83,37 @@ def _find_file(name: str, given: Path | None, below_data: str, content: str) -> 
 
 def find_trunk(files: MethodFiles) -> MethodInfo:
     """GoogLeNet's trunk with its ImageNet weights."""
+    from ucn.features.trunk import UntrainedTrunk
+
     below_data = "googlenet/bvlc_googlenet_conv1_to_inception_4a.npz"
     path = _find_file("trunk", files.trunk, below_data, "GoogLeNet's ImageNet weights")
     return _build_file_info("trunk", UntrainedTrunk, path)
 
 
 def _find_vgg(files: MethodFiles) -> MethodInfo:
+    from ucn.features.vgg import VggConv4
+
     path = _find_file("vgg", files.vgg, "vgg/vgg16.safetensors", "torchvision's vgg16")
     return _build_file_info("vgg", VggConv4, path)
 
 
 def _find_xfeat(files: MethodFiles) -> MethodInfo:
+    from ucn.features import xfeat
+
     path = _find_file("xfeat", files.xfeat, "peers/xfeat_vga.onnx", "XFeat's ONNX network")
     _require_available("xfeat", xfeat.explain_unavailable(path))
     return _build_file_info("xfeat", xfeat.XFeat, path, _make_xfeat)
 
 
-def _make_xfeat(path: Path, _device: str) -> xfeat.XFeat:
-    return xfeat.XFeat(path)
+def _make_xfeat(path: Path, _device: str) -> Extractor:
+    from ucn.features.xfeat import XFeat
+
+    return XFeat(path)
 
 
 def _find_disk(_files: MethodFiles) -> MethodInfo:
+    from ucn.features import disk
+
     path = disk.find_weights()
     reason = disk.explain_unavailable(path)
     if reason or path is None:
@@ -116,9 +122,17 @@ def _find_disk(_files: MethodFiles) -> MethodInfo:
     return replace(info, key={**info.key, "keypoints": disk.KEYPOINTS})
 
 
+def _find_lightglue(name: str, _files: MethodFiles) -> MethodInfo:
+    from ucn.features.lightglue import find_lightglue
+
+    return find_lightglue(name)
+
+
 def _find_surf(_files: MethodFiles) -> MethodInfo:
+    from ucn.features import surf
+
     _require_available("surf", surf.explain_unavailable())
-    return _build_info("surf", DenseSurf(), {"mahotas": importlib.metadata.version("mahotas")})
+    return _build_info("surf", surf.DenseSurf(), {"mahotas": importlib.metadata.version("mahotas")})
 
 
 def _require_available(name: str, reason: str) -> None:
@@ -126,13 +140,41 @@ def _require_available(name: str, reason: str) -> None:
         raise UnavailableError(name, reason)
 
 
-def _find_classical(name: str, extractor: Any, _files: MethodFiles) -> MethodInfo:
-    return _build_info(name, extractor, {"opencv": cv2.__version__})
+def _find_sift(_files: MethodFiles) -> MethodInfo:
+    from ucn.features.classical import DenseSift
+
+    return _build_info("sift", DenseSift(), _OPENCV)
+
+
+def _find_daisy(_files: MethodFiles) -> MethodInfo:
+    from ucn.features.classical import DenseDaisy
+
+    return _build_info("daisy", DenseDaisy(), _OPENCV)
+
+
+def _find_kaze(_files: MethodFiles) -> MethodInfo:
+    from ucn.features.classical import DenseKaze
+
+    return _build_info("kaze", DenseKaze(), _OPENCV)
+
+
+def _find_hog(_files: MethodFiles) -> MethodInfo:
+    from ucn.features.hog import DenseHog
+
+    return _build_info("hog", DenseHog(), _OPENCV)
+
+
+def _find_pixel_sift(_files: MethodFiles) -> MethodInfo:
+    from ucn.features.pixel_sift import PixelSift
+
+    return _build_info("pixel-sift", PixelSift(), _OPENCV)
 
 
 def _build_info(name: str, extractor: Any, versions: Mapping[str, str]) -> MethodInfo:
     """A method whose extractor is a dataclass of settings."""
     key = {name: asdict(extractor), **versions}
+    # Methods over the same features have one extractor, so that evaluations extract once.
+    extractor = share((type(extractor), str(key)), lambda: extractor)
     return MethodInfo(
         name,
         extractor.title,
@@ -157,11 +199,43 @@ def _build_file_info(name: str, kind: Any, path: Path, make: Callable[..., Any] 
     )
 
 
-def _find_keypoints(name: str, title: str, extractor: Any, ratio: float, _files: MethodFiles) -> MethodInfo:
+def _find_sift_keypoints(_files: MethodFiles) -> MethodInfo:
+    title = f"SIFT {_AT_SIFT}, mutual nearest neighbours ordered by their distance"
+    return _build_keypoint_info("sift", title, SiftKeypoints())
+
+
+def _find_sift_ratio(_files: MethodFiles) -> MethodInfo:
+    title = f"the same with Lowe's ratio test, at most {RATIO:g}, ordered by that ratio"
+    return _build_keypoint_info("sift-ratio", title, SiftKeypoints(), RATIO)
+
+
+def _find_daisy_keypoints(_files: MethodFiles) -> MethodInfo:
+    from ucn.features.classical import DenseDaisy
+
+    title = f"DAISY, radius {DenseDaisy.radius:g} px, upright, {_AT_SIFT}, matched as sift"
+    return _build_keypoint_info("daisy", title, GridDescriptorsAtKeypoints(DenseDaisy()))
+
+
+def _find_kaze_keypoints(_files: MethodFiles) -> MethodInfo:
+    from ucn.features.classical import DenseKaze
+
+    samples = f"24 × 24 samples {DenseKaze.unit_pixels} px apart"
+    title = f"KAZE, {samples}, upright, {_AT_SIFT}, matched as sift"
+    return _build_keypoint_info("kaze", title, GridDescriptorsAtKeypoints(DenseKaze()))
+
+
+def _find_surf_keypoints(_files: MethodFiles) -> MethodInfo:
+    from ucn.features import surf
+
+    _require_available("surf", surf.explain_unavailable())
+    count = f"{surf.SurfKeypoints.max_count:,}"
+    title = f"SURF at up to {count} keypoints of its own, by mahotas, matched as sift"
+    return _build_keypoint_info("surf", title, surf.SurfKeypoints())
+
+
+def _build_keypoint_info(name: str, title: str, extractor: Any, ratio: float = 1.0) -> MethodInfo:
     """A sparse method: classical features at keypoints."""
-    if isinstance(extractor, SurfKeypoints):
-        _require_available("surf", surf.explain_unavailable())
-    key = {name: {"extractor": asdict(extractor), "ratio": ratio}, "opencv": cv2.__version__}
+    key = {name: {"extractor": asdict(extractor), "ratio": ratio}, **_OPENCV}
     loader = partial(_load_keypoints, extractor, ratio)
     return MethodInfo(name, title, key, extractor.dim, loader=loader)
 
@@ -174,7 +248,7 @@ def _find_sparse(find: Finder, where: str, files: MethodFiles) -> MethodInfo:
     """A sparse method from a dense one: it matches corners of image 0, or its own keypoints."""
     info = find(files)
     title = f"{info.title}; {where}, mutual nearest neighbours ordered by their similarity"
-    key = {**info.key, "config": SPARSE_CONFIG.to_dict()}
+    key = {**info.key, "config": describe_sparse_config()}
     return replace(info, title=title, key=key, loader=partial(_load_sparse, info))
 
 
@@ -184,52 +258,36 @@ def _load_sparse(base: MethodInfo, info: MethodInfo, device: str) -> DenseMethod
     return DenseMethod(**info.metadata(), extractor=extractor, max_corners=max_corners)
 
 
+_OPENCV = {"opencv": cv2.__version__}
 _AT_SIFT = f"at up to {SiftKeypoints.max_count:,} keypoints of OpenCV's SIFT"
-_KEYPOINTS: tuple[tuple[str, str, Any, float], ...] = (
-    ("sift", f"SIFT {_AT_SIFT}, mutual nearest neighbours ordered by their distance", SiftKeypoints(), 1.0),
-    (
-        "sift-ratio",
-        f"the same with Lowe's ratio test, at most {RATIO:g}, ordered by that ratio",
-        SiftKeypoints(),
-        RATIO,
-    ),
-    (
-        "daisy",
-        f"DAISY, radius {DenseDaisy.radius:g} px, upright, {_AT_SIFT}, matched as sift",
-        GridDescriptorsAtKeypoints(DenseDaisy()),
-        1.0,
-    ),
-    (
-        "kaze",
-        f"KAZE, 24 × 24 samples {DenseKaze.unit_pixels} px apart, upright, {_AT_SIFT}, matched as sift",
-        GridDescriptorsAtKeypoints(DenseKaze()),
-        1.0,
-    ),
-    (
-        "surf",
-        f"SURF at up to {SurfKeypoints.max_count:,} keypoints of its own, by mahotas, matched as sift",
-        SurfKeypoints(),
-        1.0,
-    ),
-)
-_CLASSICAL = {"sift": DenseSift(), "daisy": DenseDaisy(), "kaze": DenseKaze(), "hog": DenseHog()}
 _CORNERS = f"up to {SPARSE_CONFIG.max_keypoints:,} corners of image 0"
 
 BASELINES = Registry(
     baselines={
-        **{name: partial(_find_classical, name, extractor) for name, extractor in _CLASSICAL.items()},
+        "sift": _find_sift,
+        "daisy": _find_daisy,
+        "kaze": _find_kaze,
+        "hog": _find_hog,
         "surf": _find_surf,
         "trunk": find_trunk,
         "xfeat": _find_xfeat,
         "disk": _find_disk,
     },
-    optional={"vgg": _find_vgg, "pixel-sift": partial(_find_classical, "pixel-sift", PixelSift())},
+    optional={"vgg": _find_vgg, "pixel-sift": _find_pixel_sift},
     default_with_file=("vgg",),
     sparse={
-        **{row[0]: partial(_find_keypoints, *row) for row in _KEYPOINTS},
+        "sift": _find_sift_keypoints,
+        "sift-ratio": _find_sift_ratio,
+        "daisy": _find_daisy_keypoints,
+        "kaze": _find_kaze_keypoints,
+        "surf": _find_surf_keypoints,
         "trunk": partial(_find_sparse, find_trunk, _CORNERS),
         "xfeat": partial(_find_sparse, _find_xfeat, _CORNERS),
         "disk": partial(_find_sparse, _find_disk, "its own keypoints"),
+        "disk-lightglue": partial(_find_lightglue, "disk-lightglue"),
+        "aliked-lightglue": partial(_find_lightglue, "aliked-lightglue"),
+        "xfeat-lighterglue": partial(_find_lightglue, "xfeat-lighterglue"),
     },
+    at_corners=("trunk", "xfeat"),
 )
 """UCN and the baselines, without the systems of the paper."""

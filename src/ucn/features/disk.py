@@ -7,7 +7,6 @@ include another build of OpenCV.
 from __future__ import annotations
 
 import importlib.util
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.errors import WeightsError
-from ucn.features.extractor import make_features, read_pixels
+from ucn.features.extractor import load_tensors, make_features, read_pixels
 from ucn.types import Features, ImageLike
 
 KEYPOINTS = 1000
@@ -104,19 +103,5 @@ def _load(path: Path) -> Any:
     from kornia.feature import DISK
 
     model = DISK()
-    try:
-        # Tensors only, so that the file cannot run code.
-        tensors = torch.load(path, map_location="cpu", weights_only=True)["extractor"]
-        model.load_state_dict(tensors, strict=True)
-    except (
-        OSError,
-        RuntimeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        EOFError,
-        pickle.UnpicklingError,
-    ) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise WeightsError(f"{path} does not hold DISK's weights: {reason}") from error
+    load_tensors(path, "DISK", lambda tensors: model.load_state_dict(tensors["extractor"], strict=True))
     return model

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.data.io import to_tensor
-from ucn.errors import ImageReadError
+from ucn.errors import ImageReadError, WeightsError
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
 from ucn.nn import MIN_SIDE
 from ucn.types import FeatureMap, Features, FloatArray, ImageLike
@@ -109,3 +112,26 @@ def make_features(
     feature_map = FeatureMap(normalise_descriptors(descriptors, 0)[None], stride, offset, encoded_hw)
     keypoints = resize_points(cell_centres(feature_map), resize_scale(encoded_hw, image_hw))
     return Features(feature_map, image_hw, keypoints)
+
+
+def load_tensors(path: Path, name: str, load: Callable[[Any], object]) -> None:
+    """Reads a file of another project and gives its tensors to `load`.
+
+    Raises:
+        WeightsError: the file is not one of tensors, or `load` does not find in it what it needs.
+    """
+    try:
+        # Tensors only, so that the file cannot run code.
+        load(torch.load(path, map_location="cpu", weights_only=True))
+    except (
+        OSError,
+        RuntimeError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        EOFError,
+        pickle.UnpicklingError,
+    ) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise WeightsError(f"{path} does not hold the weights of {name}: {reason}") from error

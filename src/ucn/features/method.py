@@ -18,15 +18,19 @@ from ucn.config import MatchConfig
 from ucn.data.io import to_tensor
 from ucn.errors import ConfigError
 from ucn.features.extractor import Extractor, has_own_keypoints
-from ucn.features.pair_matcher import NearestNeighbours, PairMatcher
+from ucn.features.pair_matcher import CONSENSUS_SHA256, NearestNeighbours, PairMatcher
 from ucn.features.sparse import KeypointExtractor, KeypointMatches, Keypoints, match_keypoints
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
 from ucn.matching.cells import match_points
+from ucn.matching.consensus import measure_consensus
 from ucn.matching.keypoints import detect_corners
 from ucn.runtime.device import choose_device
 from ucn.types import Features, ImageLike
 from ucn.weights.store import DEFAULT_MAX_SIDE
+
+CONSENSUS = "consensus"
+"""Where the key of a method has this, neighbourhood consensus guides its matches."""
 
 _CONFIG = MatchConfig()
 _Made = TypeVar("_Made")
@@ -83,6 +87,11 @@ class MethodInfo:
     has_own_keypoints: bool = False
     loader: Loader | None = field(default=None, repr=False)
 
+    @property
+    def uses_consensus(self) -> bool:
+        """Whether neighbourhood consensus guides its matches; from its key, which reports have too."""
+        return CONSENSUS in self.key
+
     def load(self, device: str | torch.device | None = None) -> Any:
         """The `Method`, ready to run on a device; None takes CUDA where there is one, else the CPU.
 
@@ -134,7 +143,7 @@ class DenseMethod(Method):
 
     @property
     def is_nearest(self) -> bool:
-        """Whether it matches by nearest neighbours of its descriptors, as most do."""
+        """Whether it matches by nearest neighbours of its descriptors, with consensus or without."""
         return isinstance(self.matcher, NearestNeighbours)
 
     def extract(self, image: ImageLike) -> Features:
@@ -148,7 +157,8 @@ class DenseMethod(Method):
         """Matches the keypoints of image 0, ordered by similarity.
 
         Keypoints of an extractor's own are matched with those of image 1 by mutual nearest neighbours. Others
-        are matched with any position of image 1, and nearest neighbours pass a forward-backward check.
+        are matched with any position of image 1, and nearest neighbours pass a forward-backward check;
+        consensus guides both searches where the matcher uses it.
         """
         if has_own_keypoints(self.extractor):
             keypoints = [features.keypoints.cpu() for features in (features0, features1)]
@@ -159,14 +169,16 @@ class DenseMethod(Method):
         points0 = features0.keypoints.cpu()
         encoded0 = _to_encoded(features0, points0)
         scale = resize_scale(features1.map.image_hw, features1.image_hw)
-        if not self.is_nearest:
+        if not isinstance(self.matcher, NearestNeighbours):
             found1 = self.matcher.align(features0.map, features1.map).find(encoded0, use_refinement=True)
             points1 = resize_points(found1, scale).cpu()
             similarities = (_sample(features0, points0) * _sample(features1, points1)).sum(dim=1)
             rows = similarities.argsort(descending=True, stable=True)
         else:
             radius = _CONFIG.second_best_radius
-            found = match_points(features0.map, features1.map, encoded0, second_best_radius=radius)
+            maps = (features0.map, features1.map)
+            consensus = measure_consensus(*maps) if self.matcher.consensus else None
+            found = match_points(*maps, encoded0, second_best_radius=radius, consensus=consensus)
             points1, similarities = resize_points(found.points1, scale).cpu(), found.similarities.cpu()
             rows = (found.round_trip_errors <= _CONFIG.mutual_tolerance).nonzero()[:, 0].cpu()
             rows = rows[similarities[rows].argsort(descending=True, stable=True)]
@@ -223,6 +235,21 @@ def share(key: tuple[object, ...], make: Callable[[], _Made]) -> _Made:
 def wrap_extractor(extractor: Extractor, matcher: PairMatcher | None = None) -> Loader:
     """A loader of an extractor without weights, and of a matcher; nearest neighbours when None."""
     return partial(_load_ready, extractor, matcher or NearestNeighbours())
+
+
+def add_consensus(info: MethodInfo) -> MethodInfo:
+    """A dense method by nearest neighbours, with neighbourhood consensus."""
+    return replace(
+        info,
+        title=f"{info.title}; guided by neighbourhood consensus",
+        key={**info.key, CONSENSUS: CONSENSUS_SHA256},
+        loader=partial(_load_guided, info),
+    )
+
+
+def _load_guided(base: MethodInfo, info: MethodInfo, device: str) -> DenseMethod:
+    method: DenseMethod = base.load(device)
+    return replace(method, **info.metadata(), matcher=NearestNeighbours(consensus=True))
 
 
 def _load_ready(extractor: Extractor, matcher: PairMatcher, info: MethodInfo, _device: str) -> DenseMethod:

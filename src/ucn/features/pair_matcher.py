@@ -5,13 +5,31 @@ All coordinates are pixels of the encoded images, as in `ucn.matching.cells`.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-from ucn.matching.cells import match_forward
-from ucn.types import FeatureMap
+from ucn.matching.cells import CONSENSUS_GAP, CONSENSUS_RADIUS, CONSENSUS_WEIGHT, match_forward
+from ucn.matching.consensus import (
+    CELL_PIXELS,
+    HYPOTHESES,
+    POWER,
+    SHIFTS,
+    SPREAD,
+    Consensus,
+    measure_consensus,
+)
+from ucn.types import FeatureMap, Features
+
+_SETTINGS = (
+    *(CONSENSUS_WEIGHT, CONSENSUS_GAP, CONSENSUS_RADIUS),
+    *(CELL_PIXELS, SHIFTS, SPREAD, POWER, HYPOTHESES),
+)
+CONSENSUS_SHA256 = hashlib.sha256(repr(_SETTINGS).encode()).hexdigest()[:16]
+"""The begin of the hash of all settings of neighbourhood consensus, for keys of predictions."""
 
 
 class Alignment(Protocol):
@@ -42,13 +60,39 @@ class PairMatcher(Protocol):
         """
 
 
+class ViewMatcher(Protocol):
+    """A matcher that may encode views of the images, and so needs more than their maps."""
+
+    def align_features(
+        self, features0: Features, features1: Features, is_allowed1: Tensor | None = None
+    ) -> Alignment:
+        """As `PairMatcher.align`."""
+
+
+def align_features(
+    matcher: PairMatcher, features0: Features, features1: Features, is_allowed1: Tensor | None = None
+) -> Alignment:
+    """Aligns a pair by a matcher of either protocol; as `PairMatcher.align`."""
+    align: Callable[..., Alignment] | None = getattr(matcher, "align_features", None)
+    if align is not None:
+        return align(features0, features1, is_allowed1)
+    return matcher.align(features0.map, features1.map, is_allowed1)
+
+
 @dataclass(frozen=True)
 class NearestNeighbours:
-    """Matches each point alone, to the cell of image 1 with the nearest descriptor."""
+    """Matches each point to the cell of image 1 with the nearest descriptor.
+
+    Attributes:
+        consensus: guide the search by neighbourhood consensus, as `ucn.Matcher` does by default.
+    """
+
+    consensus: bool = False
 
     def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
-        """Does no work before `find` is called."""
-        return _Nearest(map0, map1, is_allowed1)
+        """Measures the consensus of the pair, where it is used."""
+        found = measure_consensus(map0, map1, is_allowed1=is_allowed1) if self.consensus else None
+        return _Nearest(map0, map1, is_allowed1, found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +100,16 @@ class _Nearest:
     map0: FeatureMap
     map1: FeatureMap
     is_allowed1: Tensor | None
+    consensus: Consensus | None
 
     def find(self, points0: Tensor, use_refinement: bool) -> Tensor:
         """See `ucn.matching.cells.match_forward`."""
         found = match_forward(
-            self.map0, self.map1, points0, is_allowed1=self.is_allowed1, use_refinement=use_refinement
+            self.map0,
+            self.map1,
+            points0,
+            consensus=self.consensus,
+            is_allowed1=self.is_allowed1,
+            use_refinement=use_refinement,
         )
         return found.points

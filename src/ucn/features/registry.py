@@ -3,7 +3,8 @@
 The tables are elsewhere: `ucn.features.baselines` has UCN and the baselines, and says how to add a method.
 `ucn.paper.registry` adds the systems of the paper; its `METHODS` is what all commands use.
 
-To find a method gives a `MethodInfo` (name, title, dimensions, stride, key) and loads no weights.
+To find a method gives a `MethodInfo` (name, title, dimensions, stride, key) and loads no weights. It imports
+the modules of that method alone.
 `MethodInfo.load` gives the `Method`, which extracts and matches features.
 """
 
@@ -20,12 +21,14 @@ import torch
 
 from ucn.errors import ConfigError
 from ucn.features.method import (
+    CONSENSUS,
     DenseMethod,
     LoadedMethods,
     Method,
     MethodFiles,
     MethodInfo,
     UnavailableError,
+    add_consensus,
     wrap_extractor,
 )
 from ucn.features.network import MethodKind, find_network
@@ -33,6 +36,9 @@ from ucn.features.pair_matcher import PairMatcher
 from ucn.files import suggest
 from ucn.nn.encoder import Engine
 from ucn.weights import list_weights
+
+NEAREST = "nearest"
+"""``WEIGHTS+nearest`` is a network without neighbourhood consensus."""
 
 Finder = Callable[[MethodFiles], MethodInfo]
 """Gives the metadata of a method without loading it; raises `UnavailableError` where it cannot run here."""
@@ -90,22 +96,29 @@ def _load_over(base: MethodInfo, matcher: PairMatcher, info: MethodInfo, device:
 class Registry:
     """Methods by name. Shipped weights and weights files are methods too.
 
+    Weights match as `ucn.Matcher` does by default, with neighbourhood consensus; ``geometric+nearest`` is the
+    same without it. Other methods match as published; ``sift+consensus`` adds consensus to dense features.
+
     Attributes:
         baselines: finders of dense methods that are evaluated by default.
         optional: finders of dense methods that are evaluated only where they are named.
         default_with_file: names of `optional` that are evaluated by default where the field of that name in
             `MethodFiles` has a file.
         without_features: names of `optional` that have no features of single images for others to use.
-        systems: matchers that take the features of other methods, by a name such as ``trunk+sift-flow``.
+        systems: builders of matchers that take the features of other methods, by a name such as
+            ``trunk+sift-flow``.
         sparse: finders of sparse methods, which detect keypoints and match those.
+        at_corners: names of `sparse` with dense features at corners of image 0, to which consensus can be
+            added.
     """
 
     baselines: Mapping[str, Finder]
     optional: Mapping[str, Finder] = field(default_factory=dict)
     default_with_file: Collection[str] = ()
     without_features: Collection[str] = ()
-    systems: Mapping[str, MatchingSystem] = field(default_factory=dict)
+    systems: Mapping[str, Callable[[], MatchingSystem]] = field(default_factory=dict)
     sparse: Mapping[str, Finder] = field(default_factory=dict)
+    at_corners: Collection[str] = ()
 
     def list_names(self, kind: MethodKind = "dense") -> tuple[str, ...]:
         """Names of all methods of a kind, but those of weights files."""
@@ -129,7 +142,8 @@ class Registry:
         """Finds a method by name, without loading its weights.
 
         Args:
-            name: of `list_names`, ``FEATURES+SYSTEM``, or the name of a weights file in `files`.
+            name: of `list_names`, ``FEATURES+SYSTEM``, ``WEIGHTS+nearest``, ``FEATURES+consensus``, or the
+                name of a weights file in `files`.
             files: files that methods need beside the package.
             kind: dense or sparse; some names are of both kinds.
             engine: of UCN's `Matcher`; None takes one that computes in float32 on every device.
@@ -144,15 +158,18 @@ class Registry:
         finders = self.sparse if kind == "sparse" else {**self.baselines, **self.optional}
         if name in finders:
             return finders[name](files)
-        if name in _list_shipped():
-            return find_network(name, name, kind, engine)
         if kind == "dense" and name in self.systems:
-            return self.systems[name].find_published()
-        for path in files.weights:
-            if path.stem == name:
-                return find_network(path, name, kind, engine)
-        base, _, system = name.partition("+")
-        return self.systems[system].with_features(self.find(base, files, engine=engine))
+            return self.systems[name]().find_published()
+        weights: dict[str, str | Path] = {path.stem: path for path in reversed(files.weights)}
+        weights |= {shipped: shipped for shipped in _list_shipped()}
+        if name in weights:
+            return find_network(weights[name], name, kind, engine, consensus=True)
+        base, _, suffix = name.rpartition("+")
+        known = finders.get(base)
+        info = known(files) if known else find_network(weights[base], base, kind, engine)
+        if suffix in self.systems:
+            return self.systems[suffix]().with_features(info)
+        return replace(add_consensus(info) if suffix == CONSENSUS else info, name=name)
 
     def find_features(
         self, name_or_path: str, files: MethodFiles | None = None, engine: Engine | None = None
@@ -172,7 +189,9 @@ class Registry:
         self.check_name(name_or_path, needs_features=True)
         if self._is_file(name_or_path):
             return find_network(name_or_path, Path(name_or_path).stem, engine=engine)
-        return self.find(name_or_path, replace(files or MethodFiles(), weights=()), engine=engine)
+        if name_or_path in _list_shipped():
+            return find_network(name_or_path, name_or_path, engine=engine)
+        return self.find(name_or_path, replace(files or MethodFiles(), weights=()))
 
     def check_name(
         self,
@@ -194,29 +213,38 @@ class Registry:
             ConfigError: no method has the name, or it has no features of single images but needs them.
         """
         legal = (*(self.list_features() if needs_features else self.list_names(kind)), *others)
-        systems = self.systems if kind == "dense" and not needs_features else {}
-        bases = (*self.list_features(), *others)
-        base, plus, system = name.partition("+")
-        if name in legal or (plus and base in bases and system in systems):
+        combined = [] if needs_features else self._list_combined(kind, others)
+        if name in legal or name in combined:
             return
         if needs_features and self._is_file(name):
             return
         choices = [f"there are {', '.join(legal)}"]
-        if systems:
-            example = f"trunk+{next(iter(systems))}"
-            choices.append(f"{', '.join(systems)} also work on features of others, as {example}")
+        if combined:
+            if kind == "dense" and self.systems:
+                example = f"trunk+{next(iter(self.systems))}"
+                choices.append(f"{', '.join(self.systems)} also work on features of others, as {example}")
+            choices.append(f"weights without consensus are NAME+{NEAREST}, others with it NAME+{CONSENSUS}")
         if needs_features:
             choices.append("or give a .safetensors file of `ucn train`")
         else:
             choices.append("a file of `ucn train` is given among the weights files")
         listed = "; ".join(choices)
-        if needs_features and (name in self.list_names() or (plus and system in self.systems)):
+        if needs_features and (name in self.list_names() or name.rpartition("+")[2] in self.systems):
             raise ConfigError(
                 f"method '{name[:80]}' matches whole images and has no descriptors of keypoints; choose "
                 f"another ({listed})"
             )
-        hint = suggest(name, [*legal, *(f"{base}+{system}" for base in bases for system in systems)])
+        hint = suggest(name, [*legal, *combined])
         raise ConfigError(f"no method '{name[:80]}'{hint} ({listed})")
+
+    def _list_combined(self, kind: MethodKind, others: Sequence[str]) -> list[str]:
+        """Names of two parts: weights without consensus, features with it or with a matching system."""
+        own = [name for name in self.list_features() if name not in _list_shipped()]
+        weights = [*_list_shipped(), *(name for name in others if name not in own)]
+        names = [f"{base}+{NEAREST}" for base in weights]
+        names += [f"{base}+{CONSENSUS}" for base in (own if kind == "dense" else self.at_corners)]
+        systems = self.systems if kind == "dense" else ()
+        return names + [f"{base}+{system}" for base in (*own, *weights) for system in systems]
 
     def load_dense(
         self,
@@ -262,7 +290,7 @@ class Registry:
         skipped: dict[str, str] = {}
         for item in order_methods(chosen, files.weights, self.list_names(kind)):
             if isinstance(item, Path):
-                found.append(find_network(item, item.stem, kind))
+                found.append(find_network(item, item.stem, kind, consensus=True))
                 continue
             try:
                 found.append(self.find(item, files, kind=kind))

@@ -8,8 +8,9 @@ import torch
 
 from ucn.config import ModelConfig
 from ucn.features.extractor import make_features, read_pixels
-from ucn.nn import build_model, load_imagenet_trunk
+from ucn.nn import build_model
 from ucn.nn.tiling import encode_in_tiles
+from ucn.nn.trunk_files import load_imagenet_trunk
 from ucn.types import Features, ImageLike
 
 _TILE_SIDE = 1536

@@ -1,6 +1,7 @@
 """`METHODS`, the table of all methods that commands use: the baselines plus the systems of the paper.
 
 `ucn.features.baselines` has the baselines and says how to add one; `ucn.features.registry` has the class.
+Each method is imported when it is found.
 """
 
 from __future__ import annotations
@@ -10,54 +11,65 @@ from functools import partial
 from pathlib import Path
 
 from ucn.features.baselines import BASELINES, find_trunk, hash_file
-from ucn.features.classical import DenseSift
 from ucn.features.method import DenseMethod, MethodFiles, MethodInfo, UnavailableError
-from ucn.features.pixel_sift import PixelSift
 from ucn.features.registry import MatchingSystem
-from ucn.paper import deep_matching, dsp, sift_flow
-from ucn.paper.deep_matching import DeepMatching
-from ucn.paper.deep_pixels import DeepPixels
-from ucn.paper.dsp import SpatialPyramid
-from ucn.paper.siamese import SHIPPED, PatchExtractor, SiameseMatcher, load_siamese, read_siamese_config
-from ucn.paper.siamese.matcher import STRIDE, format_title
-from ucn.paper.sift_flow import SiftFlow
-from ucn.paper.transfer import SQUARES, UnboundTransfer
 
 _TRANSFER, _SIAMESE = "nn-transfer", "siamese"
-_SYSTEMS = (
-    MatchingSystem(
+
+
+def _build_sift_flow() -> MatchingSystem:
+    from ucn.features.pixel_sift import PixelSift
+    from ucn.paper.sift_flow import TITLE, SiftFlow
+
+    return MatchingSystem(
         name="sift-flow",
-        title=sift_flow.TITLE,
+        title=TITLE,
         published_title=f"SIFT at every pixel, 4 × 4 histograms of {PixelSift.bin_pixels:g} px",
         published_extractor=PixelSift(),
         published_matcher=SiftFlow(),
         matcher=SiftFlow(smoothness=0.4),
-    ),
-    MatchingSystem(
+    )
+
+
+def _build_dsp() -> MatchingSystem:
+    from ucn.features.classical import DenseSift
+    from ucn.paper.dsp import TITLE, SpatialPyramid
+
+    return MatchingSystem(
         name="dsp",
-        title=dsp.TITLE,
+        title=TITLE,
         published_title=f"dense SIFT, 4 × 4 histograms of {DenseSift.bin_pixels:g} px, one cell per 4 px",
         published_extractor=DenseSift(),
         published_matcher=SpatialPyramid(),
         matcher=SpatialPyramid(),
-    ),
-    MatchingSystem(
+    )
+
+
+def _build_deep_matching() -> MatchingSystem:
+    from ucn.paper.deep_matching import TITLE, DeepMatching
+    from ucn.paper.deep_pixels import DeepPixels
+
+    return MatchingSystem(
         name="deepmatching",
-        title=deep_matching.TITLE,
+        title=TITLE,
         published_title="its own descriptors of the pixels of the half-size image",
         published_extractor=DeepPixels(),
         published_matcher=DeepMatching(),
         matcher=DeepMatching(atom_cells=2, finest_pixels=4),
-    ),
-)
+    )
 
 
 def is_nearest(info: MethodInfo) -> bool:
-    """Whether a method matches by nearest neighbours; from its key alone, which reports have too."""
+    """Whether a method matches by nearest neighbours, with consensus or without; from its key alone.
+
+    Reports have the key, too.
+    """
     return not any(name in info.key for name in ("transfer", _SIAMESE, *METHODS.systems))
 
 
 def _find_transfer(files: MethodFiles) -> MethodInfo:
+    from ucn.paper.transfer import SQUARES
+
     trunk = find_trunk(files)
     title = (
         "NN transfer: the parts of the training image most similar by GoogLeNet's inception_4a, averaged in "
@@ -68,11 +80,16 @@ def _find_transfer(files: MethodFiles) -> MethodInfo:
 
 
 def _load_transfer(trunk: MethodInfo, info: MethodInfo, device: str) -> DenseMethod:
+    from ucn.paper.transfer import UnboundTransfer
+
     extractor = trunk.load(device).extractor
     return DenseMethod(**info.metadata(), extractor=extractor, matcher=UnboundTransfer())
 
 
 def _find_siamese(files: MethodFiles) -> MethodInfo:
+    from ucn.paper.siamese.files import SHIPPED, read_siamese_config
+    from ucn.paper.siamese.matcher import STRIDE, format_title
+
     path = files.siamese or SHIPPED
     if files.siamese is None and not path.is_file():
         reason = (
@@ -85,6 +102,8 @@ def _find_siamese(files: MethodFiles) -> MethodInfo:
 
 
 def _load_siamese(path: Path, info: MethodInfo, device: str) -> DenseMethod:
+    from ucn.paper.siamese import PatchExtractor, SiameseMatcher, load_siamese
+
     extractor = PatchExtractor(load_siamese(path), device)
     matcher = SiameseMatcher(extractor.model.decision)
     return DenseMethod(**info.metadata(), extractor=extractor, matcher=matcher)
@@ -94,6 +113,6 @@ METHODS = replace(
     BASELINES,
     optional={_TRANSFER: _find_transfer, _SIAMESE: _find_siamese, **BASELINES.optional},
     without_features=(_TRANSFER, _SIAMESE),
-    systems={system.name: system for system in _SYSTEMS},
+    systems={"sift-flow": _build_sift_flow, "dsp": _build_dsp, "deepmatching": _build_deep_matching},
 )
 """Every method by name."""
