@@ -71,12 +71,42 @@ class Features:
         image_hw: (H, W) of the caller's image; may be larger than ``map.image_hw``.
         keypoints: (K, 2) float32 keypoints in pixels of the caller's image, strongest first.
         grey: (H, W) uint8, the encoded image in grey, for photometric refinement; None disables it.
+        image: (3, H, W) uint8, the resized image, from which views are encoded; None disables them.
+        view: (2, 3), on the CPU, the affine map from pixels of `image` to those of the encoded view; None
+            where `image` itself was encoded.
     """
 
     map: FeatureMap
     image_hw: tuple[int, int]
     keypoints: Tensor
     grey: Tensor | None = None
+    image: Tensor | None = None
+    view: Tensor | None = None
+
+    @property
+    def resized_hw(self) -> tuple[int, int]:
+        """(H, W) of the resized image, before any change of view."""
+        if self.view is None or self.image is None:
+            return self.map.image_hw
+        return self.image.shape[-2], self.image.shape[-1]
+
+
+@dataclass(frozen=True)
+class ViewChange:
+    """The change of scale and rotation between two images, and what was done about it.
+
+    Attributes:
+        scale: pixels of the resized image 1 per pixel of the resized image 0.
+        degrees: rotation from image 0 to image 1, from x towards y.
+        encodings: how often an image was encoded again.
+        is_searched: scales from 1/4 to 4 with four rotations were tried, since the images hardly agree, or
+            their sizes differ much.
+    """
+
+    scale: float = 1.0
+    degrees: float = 0.0
+    encodings: int = 0
+    is_searched: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +126,8 @@ class Matches:
         pair_score: estimated probability in [0, 1] that the two images show the same scene or object.
         image0_hw: (H, W) of image 0.
         image1_hw: (H, W) of image 1.
+        view_change: the change of scale and rotation that the matches agree on, and what was tried; None
+            where it was not looked for.
     """
 
     points0: FloatArray
@@ -105,6 +137,7 @@ class Matches:
     pair_score: float
     image0_hw: tuple[int, int]
     image1_hw: tuple[int, int]
+    view_change: ViewChange | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -122,20 +155,6 @@ class Matches:
             scores=self.scores[keep],
             is_mutual=self.is_mutual[keep],
         )
-
-
-@dataclass(frozen=True)
-class PairContext:
-    """What `Matcher.pair_context` computes once for a pair, so that queries for single points are quick.
-
-    Attributes:
-        matches: consistent matches of the keypoints of image 0, with the score of the pair.
-        is_same_surface: the images agree photometrically around these matches, so that other matches may be
-            refined photometrically.
-    """
-
-    matches: Matches
-    is_same_surface: bool
 
 
 @dataclass(frozen=True)

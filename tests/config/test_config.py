@@ -104,6 +104,13 @@ def test_round_trip_of_nested_settings_tuples_and_none() -> None:
     assert isinstance(again.model, ModelConfig)
 
 
+def test_a_former_name_of_the_calibration_is_read() -> None:
+    assert Calibration.from_dict({"match_miss": -1.5}) == Calibration(match_round_trip=-1.5)
+    assert "match_miss" not in Calibration().to_dict()
+    with pytest.raises(ConfigError, match="unknown key 'match_miss'"):
+        Calibration.from_dict({"match_miss": -1.5, "match_round_trip": -1.5})
+
+
 @pytest.mark.parametrize("kind", [ModelConfig, Calibration, MatchConfig, SyntheticConfig, LossConfig])
 def test_round_trip_of_defaults(kind: type[Config]) -> None:
     assert kind.from_dict({}) == kind()
@@ -165,6 +172,7 @@ def test_wrong_keys(kind: type[Config], values: Any, message: str) -> None:
         (ModelConfig, {"strides": 2}, "^strides must be a list, got 2"),
         (ModelConfig, {"strides": [2, 2, 1]}, "^strides must have 4 values, got 3"),
         (ModelConfig, {"strides": [2, 2, 1, "1"]}, r"^strides\[3\] must be int, got '1'"),
+        (SyntheticConfig, {"border": "black"}, "^border must be one of mirror, other, got 'black'"),
         (ModelConfig, {"head_norm": "layer"}, "^head_norm must be one of none, batch, channel, got 'layer'"),
         (LossConfig, {"direction": ["both"]}, r"^direction must be one of 0to1, 1to0, both, got \['both'\]"),
         (TrainConfig, RUN | {"name": 3}, "^name must be str, got 3"),
@@ -209,6 +217,20 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (SyntheticConfig, "photometric", [-0.1]),
         (SyntheticConfig, "collage_share", [-0.1, 1.1]),
         (SyntheticConfig, "collage_zoom", [(0.0, 1.0), (2.0, 1.0)]),
+        (SyntheticConfig, "illumination", [-0.1, 2.1]),
+        (SyntheticConfig, "recolour", [-0.1, 1.1]),
+        (SyntheticConfig, "mirror", [-0.1, 1.1]),
+        (SyntheticConfig, "blend_share", [-0.1, 1.1]),
+        (SyntheticConfig, "crop_degrees", [-1.0, 181.0]),
+        (SyntheticConfig, "crop_stretch", [0.9, 2.1]),
+        (SyntheticConfig, "affine_share", [-0.1, 1.1]),
+        (SyntheticConfig, "spline_share", [-0.1, 1.1]),
+        (SyntheticConfig, "parallax_share", [-0.1, 1.1]),
+        (SyntheticConfig, "stretch", [0.99, 4.1]),
+        (SyntheticConfig, "spline", [-0.01, 0.2]),
+        (SyntheticConfig, "spline_grid", [2, 9]),
+        (SyntheticConfig, "parallax", [-0.1, 0.51]),
+        (SyntheticConfig, "parallax_planes", [1, 6]),
         (LossConfig, "radius", [-1.0]),
         (LossConfig, "temperature", [0.0]),
         (LossConfig, "margin", [0.0]),

@@ -1,5 +1,7 @@
 """Photometric refinement on images that are formulas, so that every position has an exact value."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,23 @@ def disturb(points: Tensor, pixels: float, seed: int = 2) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     angles = torch.rand(len(points), generator=generator) * 6.2832
     return points + pixels * torch.stack([angles.cos(), angles.sin()], dim=-1)
+
+
+def find_alike(grey0: Tensor, grey1: Tensor, points0: Tensor, reach: int) -> Tensor:
+    """Within so many pixels of the same place, the places of image 1 whose patches correlate best."""
+    best, places = torch.full((len(points0),), -2.0), points0.clone()
+    for x in range(-reach, reach + 1, 2):
+        for y in range(-reach, reach + 1, 2):
+            candidates = points0 + torch.tensor([float(x), float(y)])
+            for row, (here, there) in enumerate(zip(points0.tolist(), candidates.tolist(), strict=True)):
+                patches = [
+                    grey[round(v) - 7 : round(v) + 8, round(u) - 7 : round(u) + 8].flatten()
+                    for grey, (u, v) in ((grey0, here), (grey1, there))
+                ]
+                value = torch.corrcoef(torch.stack(patches))[0, 1]
+                if value > best[row]:
+                    best[row], places[row] = value, candidates[row]
+    return places
 
 
 def test_matches_move_to_where_they_belong(grey0: Tensor, grey1: Tensor) -> None:
@@ -256,13 +275,72 @@ class TestMatchesOfAPair:
 
     def test_images_of_different_things_are_left_alone(self, grey0: Tensor) -> None:
         other = torch.rand(SIZE_HW, generator=torch.Generator().manual_seed(4))
-        mixed = torch.where(torch.arange(160)[None] < 60, grey0, other)  # a part agrees by chance
+        mixed = torch.where(torch.arange(160)[None] < 36, grey0, other)  # a part agrees by chance
         points0 = scatter(100)
         start = points0 + 0.4
         found = refine_photometric(grey0, mixed, points0, start)
         assert align_patches(grey0, mixed, points0, start).is_aligned.any()
         assert not found.is_aligned.any()
         assert found.points1.equal(start)
+
+    def test_things_that_look_alike_are_left_alone(self) -> None:
+        """Two smooth patterns, matched where they are most alike, as two faces are."""
+        whole = torch.eye(2), torch.zeros(2)
+        grey0, grey1 = (render(whole, seed=seed, detail=0.5) for seed in (0, 1))
+        points0 = scatter(100)
+        points1 = find_alike(grey0, grey1, points0, reach=8)
+        linear = estimate_local_affine(points0, points0, points1)
+        aligned = align_patches(grey0, grey1, points0, points1, linear)
+        assert (aligned.correlations >= 0.7).float().mean() > 0.5  # most can be aligned, but by chance
+        assert not passes_same_surface_test(grey0, grey1, points0, points1)
+        assert refine_photometric(grey0, grey1, points0, points1).points1.equal(points1)
+        guides = points0, points1
+        found = refine_photometric(grey0, grey1, points0[:3], points1[:3], guides)
+        assert found.points1.equal(points1[:3]) and not found.is_aligned.any()
+
+    def test_smooth_patterns_of_one_surface_are_refined(self) -> None:
+        back = torch.linalg.inv(TURN)
+        grey0 = render((torch.eye(2), torch.zeros(2)), seed=1, detail=0.5)
+        grey1 = 0.4 * render((back, -back @ SHIFT), (150, 190), seed=1, detail=0.5) + 0.2
+        points0 = scatter(100)
+        truth = points0 @ TURN.t() + SHIFT
+        assert passes_same_surface_test(grey0, grey1, points0, disturb(truth, 1.0))
+        found = refine_photometric(grey0, grey1, points0, disturb(truth, 1.0))
+        assert (found.points1 - truth).norm(dim=1).median() < 0.05
+
+    def test_a_surface_that_a_third_of_the_matches_share_is_refined(self, grey0: Tensor) -> None:
+        other = torch.rand(SIZE_HW, generator=torch.Generator().manual_seed(4))
+        mixed = torch.where(torch.arange(160)[None] < 60, grey0, other)
+        points0 = scatter(100)
+        found = refine_photometric(grey0, mixed, points0, points0 + 0.4)
+        is_shared = points0[:, 0] < 45  # patches far from the border of the surface
+        assert (found.points1 - points0)[is_shared].norm(dim=1).max() < 0.05
+        assert not found.is_aligned[points0[:, 0] > 80].any()
+
+    def test_many_matches_are_tested_by_the_first(self, grey0: Tensor, grey1: Tensor) -> None:
+        points0 = scatter(1000)
+        truth = points0 @ TURN.t() + SHIFT
+        calls: list[int] = []
+
+        def count(first: Tensor, second: Tensor, points: Tensor, *rest: Any, **options: Any) -> Any:
+            calls.append(len(points))
+            return align_patches(first, second, points, *rest, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(alignment, "align_patches", count)
+            assert passes_same_surface_test(grey0, grey1, points0, disturb(truth, 0.5))
+            assert not passes_same_surface_test(grey0, torch.rand(150, 190), points0, truth)
+        assert calls == [1000, 256, 1000]  # the first, and none where too few correlate
+
+    def test_exact_matches_and_few_matches_pass(self, grey0: Tensor) -> None:
+        points0 = scatter(4)
+        assert passes_same_surface_test(grey0, grey0, points0, points0)  # nothing is left to improve
+        assert not passes_same_surface_test(grey0, grey0, points0[:3], points0[:3])
+
+    def test_maps_without_an_inverse_are_no_surface(self, grey0: Tensor) -> None:
+        points0 = scatter(40) * 100
+        assert not passes_same_surface_test(grey0, grey0, scatter(40), torch.full((40, 2), 60.0))
+        assert not passes_same_surface_test(grey0, grey0, points0, torch.full((40, 2), 60.0))
 
     def test_what_is_known_of_the_guides_is_not_found_out_again(self, grey0: Tensor, grey1: Tensor) -> None:
         guides0 = scatter(50)

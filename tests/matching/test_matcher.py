@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.config import Calibration, MatchConfig, ModelConfig
+from ucn.data.example import example_pair
 from ucn.errors import ImageReadError, PointsError
 from ucn.matching.keypoints import Corners, detect_corners
 from ucn.matching.matcher import Matcher
@@ -442,3 +443,33 @@ def test_engines_give_the_same_descriptors(image: Tensor) -> None:
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(ValueError, match="engine must be one of auto, fast, plain, got 'onnx'"):
         Matcher(_loaded(), device="cpu", engine="onnx")  # type: ignore[arg-type]
+
+
+def test_the_radius_of_the_second_best_counts_with_consensus() -> None:
+    pair = example_pair()
+    matcher = Matcher.from_pretrained("geometric-lite", config=MatchConfig(max_side=320))
+    features0, features1 = (matcher.extract(path) for path in (pair.image0_path, pair.image1_path))
+    points = [[370.0, 250.0], [120.5, 80.0]]
+    near, far = (
+        matcher.with_config(MatchConfig(max_side=320, second_best_radius=radius))
+        .match_features(features0, features1, points=points)
+        .scores
+        for radius in (4.0, 64.0)
+    )
+    assert (far > near).all()
+
+
+def test_a_mask_of_one_pixel_makes_no_match_certain() -> None:
+    pair = example_pair()
+    matcher = Matcher.from_pretrained("geometric-lite", config=MatchConfig(max_side=320))
+    mask = np.zeros(pair.disparity.shape, bool)
+    mask[250, 300] = True
+    points = [[370.0, 250.0], [120.5, 80.0], [600.0, 400.0]]
+    found = matcher.match(pair.image0_path, pair.image1_path, points=points, mask1=mask)
+    assert (found.scores < 0.5).all()
+
+
+def test_flow_is_not_confident_where_there_is_nothing_to_see() -> None:
+    matcher = Matcher.from_pretrained("geometric-lite")
+    black = torch.zeros(3, 96, 128)
+    assert matcher.flow(black, black).confidence.max() == 0

@@ -1,19 +1,25 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ucn.config import Calibration
 from ucn.knn import nearest
 from ucn.matching import scoring
 from ucn.matching.cells import PointMatches
+from ucn.matching.consensus import measure_cosines
 from ucn.matching.scoring import (
     measure_neighbour_consistency,
+    measure_uniformity,
+    measure_visibility,
     pair_support,
     score_features,
     score_matches,
     score_pair,
 )
+from ucn.types import FeatureMap
 
 NAN = math.nan
 FOUND = PointMatches(
@@ -26,7 +32,7 @@ CALIBRATION = Calibration(
     match_bias=-1.0,
     match_similarity=2.0,
     match_margin=4.0,
-    match_miss=-2.0,
+    match_round_trip=-2.0,
     pair_bias=-3.0,
     pair_support=10.0,
 )
@@ -34,7 +40,7 @@ CALIBRATION = Calibration(
 
 def test_features_by_hand() -> None:
     expected = torch.tensor([[0.9, 0.5, 0.0], [0.5, -0.1, 0.5], [-1.0, 0.0, 1.0]])
-    torch.testing.assert_close(score_features(FOUND), expected)
+    torch.testing.assert_close(score_features(FOUND)[:, :3], expected)
 
 
 def test_scores_by_hand() -> None:
@@ -48,7 +54,7 @@ def test_support_counts_matches_that_do_not_lead_back_as_nothing() -> None:
     points = torch.tensor([[0.0, 0.0], [NAN, NAN], [9.0, 0.0]])
     assert pair_support(scores, is_mutual, points, points) == pytest.approx(0.4)
     expected = pytest.approx(1 / (1 + math.exp(-1.0)))
-    assert score_pair(scores, is_mutual, points, points, CALIBRATION) == expected
+    assert score_pair(scores, is_mutual, points, points, torch.zeros(3), CALIBRATION) == expected
 
 
 def test_support_counts_matches_whose_neighbours_went_elsewhere_as_nothing() -> None:
@@ -130,10 +136,56 @@ def test_of_very_many_queries_an_even_part_is_asked() -> None:
 def test_nothing_asked() -> None:
     nothing, nowhere = torch.zeros(0), torch.zeros(0, 2)
     assert pair_support(nothing, nothing.bool(), nowhere, nowhere) == 0
-    assert score_pair(nothing, nothing.bool(), nowhere, nowhere, CALIBRATION) == 0
+    assert score_pair(nothing, nothing.bool(), nowhere, nowhere, nothing, CALIBRATION) == 0
     assert pair_support(torch.ones(3), torch.zeros(3).bool(), torch.zeros(3, 2), torch.zeros(3, 2)) == 0
 
 
 def test_extreme_curves_stay_probabilities() -> None:
     steep = Calibration(pair_bias=-5000.0)
-    assert score_pair(torch.ones(1), torch.ones(1).bool(), torch.ones(1, 2), torch.ones(1, 2), steep) == 0.0
+    one, place = torch.ones(1), torch.ones(1, 2)
+    assert score_pair(one, one.bool(), place, place, torch.zeros(1), steep) == 0.0
+
+
+def test_support_and_uniformity_by_hand() -> None:
+    # Uniformity 0.4 - 1.5 · 0.1 = 0.25; in full up to a similarity of 0.4 + 3 · 0.1 = 0.7, not at all from
+    # half-way between that and 1.
+    support, cosines = torch.tensor([0.5, 1.0, 0.0]), torch.tensor([0.4, 0.1])
+    found = replace(FOUND, support=support, cosines=cosines)
+    torch.testing.assert_close(measure_uniformity(found), torch.tensor([0.0, 0.25, 0.25]))
+    between = replace(found, similarities=torch.full((3,), 0.775))
+    torch.testing.assert_close(measure_uniformity(between), torch.full((3,), 0.125))
+    curves = replace(CALIBRATION, match_support=2.0, match_uniformity=-4.0)
+    # As above, with 2 · 0.5 - 0 = 1 and 2 · 1 - 4 · 0.25 = 1 more.
+    expected = [1 / (1 + math.exp(-3.8)), 1 / (1 + math.exp(0.4)), 0.0]
+    assert score_matches(found, curves).tolist() == pytest.approx(expected)
+    # Uniformity counts only above 0, and unknown support as that of correct matches.
+    unknown = replace(found, support=None, cosines=torch.tensor([0.1, 0.3]))
+    assert score_features(unknown)[:2, 3:].tolist() == [[pytest.approx(0.9), 0.0]] * 2
+    one, place = torch.ones(1), torch.ones(1, 2)
+    curves = replace(CALIBRATION, pair_bias=1.0, pair_support=2.0, pair_uniformity=-8.0)
+    pair = score_pair(one, one.bool(), place, place, torch.tensor([0.5]), curves)
+    assert pair == pytest.approx(1 / (1 + math.exp(1.0)))  # 1 + 2 - 4
+
+
+def test_a_blank_surface_has_nothing_to_see() -> None:
+    grey = torch.zeros(60, 60)
+    grey[:, 40:] = 1.0
+    seen = measure_visibility(grey, torch.tensor([[10.0, 30.0], [38.0, 30.0], [NAN, NAN]]))
+    assert seen.tolist() == [0.0, 1.0, 0.0]
+    # A step of one grey level in half of the pixels: a standard deviation of half a level, of two.
+    grey = torch.full((40, 40), 0.5)
+    grey[:, 20:] += 1 / 255
+    assert measure_visibility(grey, torch.tensor([[19.6, 20.0]])).item() == pytest.approx(0.25, abs=0.01)
+    assert measure_visibility(grey, torch.zeros(0, 2)).shape == (0,)
+
+
+def test_cosines_are_those_of_the_emptier_image() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = F.normalize(torch.randn(5, 4, 6, generator=generator), dim=0)
+    cosines = features.flatten(1).t() @ features.flatten(1)
+    expected = torch.stack([cosines.mean(), cosines.std(correction=0)])
+    varied = FeatureMap(features[None], 4, 2.0, (16, 24))
+    torch.testing.assert_close(measure_cosines(varied, varied), expected, atol=1e-5, rtol=1e-4)
+    same = FeatureMap(features[None, :, :1, :1].expand(1, 5, 4, 6), 4, 2.0, (16, 24))
+    for pair in ((same, varied), (varied, same)):
+        torch.testing.assert_close(measure_cosines(*pair), torch.tensor([1.0, 0.0]), atol=1e-3, rtol=0)

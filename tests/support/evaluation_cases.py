@@ -71,7 +71,7 @@ def make_method(name: str = "colour", extractor: object = None) -> DenseMethod:
     return DenseMethod(
         name,
         f"the method {name}",
-        {"made up": name},
+        {"synthetic": name},
         extractor=extractor or ColourExtractor(),  # type: ignore[arg-type]
     )
 

@@ -223,7 +223,7 @@ def check_repeatability(metrics: ModuleType) -> None:
     targets0 = np.array([[2.0, 0], [30, 40]])
     assert metrics.repeatability(keypoints0, targets1, keypoints1, targets0, 2.0) == pytest.approx(2 / 4)
     assert metrics.repeatability(keypoints0, targets1, keypoints1, targets0, 1.9) == 0
-    # Five keypoints of image 1 round one of image 0: from its side one of one, from theirs five of five.
+    # Five keypoints of image 1 around one of image 0: from its side one of one, from theirs five of five.
     crowd = np.array([[10.0, y] for y in range(5)])
     one = metrics.repeatability([[0.0, 0]], [[10.0, 0]], crowd, crowd - [10.0, 0], 1.0)
     assert one == pytest.approx((1 + 2) / 6)

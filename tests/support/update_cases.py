@@ -99,7 +99,7 @@ class Bench:
 
 
 def make_bench(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The data of a kind; what would take long is made up, and no time passes."""
+    """The data of a kind; what would take long is synthetic, and no time passes."""
     for module in (core_predictions, predictions):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     monkeypatch.setattr(pair_score_report, "predict_scores", _make_up_scores)
@@ -151,8 +151,8 @@ def _make_up_models(
         for number, variant in enumerate(variants):
             which = variant.method.key["w"]
             seed = [which, place, variant.are_cameras_known, variant.is_adjusted]
-            miss = np.random.default_rng(seed).normal(size=(5, 3))
+            noise = np.random.default_rng(seed).normal(size=(5, 3))
             is_registered = np.arange(5) < 5 - which  # the last of three registers three, others more
-            centres = np.where(is_registered[:, None], scene.centres + 0.01 * miss, np.nan)
+            centres = np.where(is_registered[:, None], scene.centres + 0.01 * noise, np.nan)
             models[number, place] = SceneModel(is_registered, centres, scene.rotations, 7, 3.0, 0.5)
     return models

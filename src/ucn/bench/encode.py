@@ -28,7 +28,9 @@ from ucn.features.extractor import to_grey
 from ucn.features.sparse import SiftKeypoints
 from ucn.features.xfeat import XFeat
 from ucn.nn import CorrespondenceNetwork
-from ucn.nn.encoder import LAZY_CAPTURE, CapturePolicy, CpuEncoder, CudaEncoder
+from ucn.nn.cpu.encoder import CpuEncoder
+from ucn.nn.cuda.encoder import CudaEncoder
+from ucn.nn.cuda.graphs import LAZY_CAPTURE, CapturePolicy
 from ucn.runtime.kernels import without_fused
 from ucn.weights import list_weights
 

@@ -1,9 +1,10 @@
-"""End to end: image pairs to mutual matches, with fast and with reference code."""
+"""End to end: image pairs to matches, with fast and with reference code, and beside other methods."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,20 +15,29 @@ from ucn.bench.encode import run_reference
 from ucn.bench.report import Cell, Column, Part, Table
 from ucn.bench.samples import Encode, load_network, read_example_images
 from ucn.bench.settings import Settings
-from ucn.bench.timing import Effort, time_in_turns
+from ucn.bench.timing import Effort, measure_memory, time_in_turns
 from ucn.config import MatchConfig
 from ucn.data.example import disparity_errors, example_pair
+from ucn.features.baselines import BASELINES, RATIO
+from ucn.features.lightglue import KEYPOINTS, LIGHTGLUE, LearnedKeypoints, explain_unavailable
+from ucn.features.method import KeypointMethod, Method, MethodFiles, UnavailableError
+from ucn.features.sparse import SiftKeypoints
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
 from ucn.knn import nearest
 from ucn.matching.keypoints import strongest_corners
 from ucn.matching.matcher import Matcher
 from ucn.nn import CorrespondenceNetwork
-from ucn.nn.encoder import LAZY_CAPTURE, CpuEncoder, CudaEncoder, Engine
+from ucn.nn.cpu.encoder import CpuEncoder
+from ucn.nn.cuda.encoder import CudaEncoder
+from ucn.nn.cuda.graphs import LAZY_CAPTURE
+from ucn.nn.encoder import Engine
 from ucn.runtime.kernels import without_fused
 from ucn.types import FeatureMap
 
 _MATCHES = 2000
+_SIFT_KEYPOINTS = 2000
+_OWN_WEIGHTS = ("geometric", "geometric-lite")
 _CORNERS = 4096
 _TOLERANCE_PIXELS = 6.0
 """Largest round-trip error of a mutual match: the distance to the corner of the next cell."""
@@ -50,6 +60,21 @@ _NOTES = (
     "share refers to the matches it keeps.",
 )
 _CUDA_NOTE = "The fast path uses CUDA graphs, and compiles with --thorough; Matcher.match does not compile."
+
+_METHOD_COLUMNS = (
+    Column("method"),
+    Column("time per pair", "ms"),
+    Column("extra memory", "MB"),
+    Column("matches per pair", "count"),
+    Column("correct within 3 px", "share"),
+    Column("correct within 5 px", "share"),
+    Column("correct within 10 px", "share"),
+)
+_METHOD_NOTES = (
+    "From uint8 images to points in host memory, one pair at a time, features of both images included. "
+    "geometric and geometric-lite by Matcher.match; LightGlue's methods with up to "
+    f"{KEYPOINTS:,} keypoints. Memory is beyond images and weights.",
+)
 
 Path = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 """Images (2B, 3, H, W) uint8 to points0, points1 (B, K, 2) and is_mutual (B, K)."""
@@ -79,7 +104,60 @@ def measure(settings: Settings) -> Part:
     height, width = settings.image_hw
     title = f"Pairs of {width} × {height} to {_MATCHES:,} mutual matches, {settings.weights}"
     notes = (*_NOTES, _CUDA_NOTE) if settings.is_cuda else _NOTES
-    return Part((Table(title, _COLUMNS, tuple(rows), notes),))
+    return Part((Table(title, _COLUMNS, tuple(rows), notes), _measure_methods(pair, settings)))
+
+
+def _measure_methods(pair: Tensor, settings: Settings) -> Table:
+    """Whole pairs by ucn and by other methods, as far as they can run here."""
+    paths, notes = _list_methods(settings)
+    rows: list[tuple[Cell, ...]] = []
+    for name, path in paths.items():
+        settings.report(f"match: {name}")
+        work = partial(path, pair)
+        for _ in range(LAZY_CAPTURE.eager_passes if settings.is_cuda else 0):
+            work()
+        ms = time_in_turns({name: work}, settings.effort)[name]
+        memory = measure_memory(work, settings.device)
+        points0, points1 = (points[0] for points in path(pair)[:2])
+        shares = score_pair(points0, points1, settings.image_hw, (3, 5, 10))
+        rows.append((name, ms, memory, len(points0), *shares))
+    height, width = settings.image_hw
+    title = f"Pairs of {width} × {height}, from pixels to matches, by method"
+    return Table(title, _METHOD_COLUMNS, tuple(rows), (*_METHOD_NOTES, *notes))
+
+
+def _list_methods(settings: Settings) -> tuple[dict[str, Path], list[str]]:
+    """Methods by their row, and why others cannot run here."""
+    device = str(settings.device)
+    paths = {name: _make_matcher("auto", replace(settings, weights=name)) for name in _OWN_WEIGHTS}
+    sift = KeypointMethod(
+        name="sift", title="", key={}, extractor=SiftKeypoints(_SIFT_KEYPOINTS), ratio=RATIO
+    )
+    paths[f"SIFT, {_SIFT_KEYPOINTS:,} keypoints, ratio test (OpenCV)"] = _wrap_method(sift)
+    if settings.xfeat is not None:
+        found = BASELINES.find("xfeat", MethodFiles(xfeat=settings.xfeat), kind="sparse")
+        paths["XFeat's dense descriptors at corners (onnxruntime)"] = _wrap_method(found.load(device))
+    skipped = []
+    if not explain_unavailable("xfeat-lighterglue"):
+        extractor = LearnedKeypoints("xfeat-lighterglue", device)
+        xfeat = KeypointMethod(name="xfeat", title="", key={}, extractor=extractor)
+        paths[f"XFeat, {KEYPOINTS:,} keypoints, mutual nearest neighbours"] = _wrap_method(xfeat)
+    for name in LIGHTGLUE:
+        try:
+            paths[name] = _wrap_method(BASELINES.find(name, kind="sparse").load(device))
+        except UnavailableError as error:
+            skipped.append(f"Not measured: {error.reason}.")
+    return paths, skipped
+
+
+def _wrap_method(method: Method) -> Path:
+    @torch.no_grad()
+    def match(pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found = method.match(*(method.extract(image.float() / 255) for image in pixels))
+        points0, points1 = found.points0.cpu(), found.points1.cpu()
+        return points0[None], points1[None], torch.ones(1, len(points0), dtype=torch.bool)
+
+    return match
 
 
 def _list_paths(
@@ -145,16 +223,18 @@ def encode_in_chunks(encode: Encode, images: Tensor) -> Tensor:
     return torch.cat([encode(part) for part in torch.split(images, _CHUNK)])
 
 
-def score_pair(points0: Tensor, points1: Tensor, size_hw: tuple[int, int]) -> tuple[float, float]:
-    """Shares of matches of the resized bundled pair with an error of at most 5 and 10 pixels."""
+def score_pair(
+    points0: Tensor, points1: Tensor, size_hw: tuple[int, int], limits: Sequence[float] = (5, 10)
+) -> tuple[float, ...]:
+    """Shares of matches of the resized bundled pair with errors of at most some limits, in pixels."""
     disparity = example_pair().disparity
     scale = resize_scale(size_hw, (disparity.shape[0], disparity.shape[1]))
     moved = [resize_points(points.float(), scale).numpy() for points in (points0, points1)]
     errors = disparity_errors(moved[0], moved[1], disparity) / np.float32(max(scale))
     errors = errors[~np.isnan(errors)]
     if not len(errors):
-        return math.nan, math.nan
-    return float((errors <= 5).mean()), float((errors <= 10).mean())
+        return (math.nan,) * len(limits)
+    return tuple(float((errors <= limit).mean()) for limit in limits)
 
 
 def _measure_paths(

@@ -12,6 +12,7 @@ import typer
 from ucn.errors import UcnError
 
 _OPTIONS = {
+    "at least 32, 0 (of the weights) or None (full size)": "at least 32 pixels, or 0 for full size",
     "overwrite=True": "--overwrite",
     "resume=True": "--resume",
     "use_skipping=True": "--skip-bad",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucn.cli._options import count_option, path_argument
+from ucn.cli._options import count_option, flag, path_argument
 from ucn.cli._report import warn
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ Detector = Annotated[
 ]
 
 
-class EngineName(StrEnum):
+class ExecutorName(StrEnum):
     """Where the work runs."""
 
     local = "local"
     ray = "ray"
 
 
-Engine = Annotated[EngineName, typer.Option(help="This process, or a Ray cluster.")]
+ExecutorOption = Annotated[ExecutorName, typer.Option(help="This process, or a Ray cluster.")]
 
 
 class PairingName(StrEnum):
@@ -77,6 +77,13 @@ Neighbours = Annotated[int, count_option("Retrieval pairing: number of similar i
 MinSimilarity = Annotated[
     float,
     typer.Option(metavar="S", help="Drop matches with a lower cosine similarity of descriptors; -1 = off."),
+]
+Consensus = Annotated[
+    bool,
+    flag(
+        "--consensus/--no-consensus",
+        "Let the matches around a keypoint decide where descriptors do not.",
+    ),
 ]
 
 
@@ -97,16 +104,16 @@ def build_settings(
     return ExtractSettings(side, max_keypoints, detector.value, batch)
 
 
-def build_executor(name: EngineName, workers: int | None, device: str | None) -> Executor:
-    """The executor that --engine names."""
+def build_executor(name: ExecutorName, workers: int | None, device: str | None) -> Executor:
+    """The executor that --executor names."""
     from ucn.errors import ConfigError
 
-    if name is EngineName.ray:
+    if name is ExecutorName.ray:
         from ucn.folders.ray_executor import RayExecutor
 
         return RayExecutor(workers=workers, device=device)
     if workers is not None:
-        raise ConfigError("--workers is for --engine ray; leave it out")
+        raise ConfigError("--workers is for --executor ray; leave it out")
     from ucn.folders.extraction import LocalExecutor
 
     return LocalExecutor(device)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ucn.config import MatchConfig
 
 
@@ -57,6 +60,22 @@ MaxSide = Annotated[
         minimum=0,
     ),
 ]
+Consensus = Annotated[
+    bool | None,
+    typer.Option(
+        "--consensus/--no-consensus",
+        help="Where descriptors alone do not decide, let the matches around a point decide.",
+        show_default="consensus",
+    ),
+]
+Views = Annotated[
+    bool | None,
+    typer.Option(
+        "--views/--no-views",
+        help="Where scale or rotation differ much, encode an image again, enlarged or rotated.",
+        show_default="views",
+    ),
+]
 Device = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or mps.", show_default="the best available"),
@@ -72,6 +91,23 @@ class Keypoints(StrEnum):
 
     corners = "corners"
     grid = "grid"
+
+
+def read_camera(option: str, given: str) -> NDArray[np.float64]:
+    """The camera matrix (3, 3) that an option gives, as a file or as four numbers.
+
+    Raises:
+        DataError: it is neither; the error names the option.
+    """
+    from ucn.data.cameras import read_intrinsics
+    from ucn.errors import DataError
+
+    try:
+        return read_intrinsics(given)
+    except DataError as error:
+        reason = str(error).removesuffix("; correct it")
+        remedy = "give fx,fy,cx,cy in pixels, such as 1200,1200,639.5,479.5, or a file of 3 × 3 numbers"
+        raise DataError(f"{option} {reason}; {remedy}") from error
 
 
 def build_config(max_side: int | None = None, **given: Any) -> MatchConfig | None:

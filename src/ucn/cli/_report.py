@@ -15,6 +15,7 @@ import ucn
 
 if TYPE_CHECKING:
     from ucn.matching.matcher import Matcher
+    from ucn.types import Matches
 
 
 def find_version() -> str:
@@ -121,3 +122,23 @@ def format_files(paths: Iterable[Path]) -> str:
 def to_dicts(problems: Iterable[Any]) -> list[dict[str, Any]]:
     """Problems of data sets for JSON."""
     return [{"file": str(each.path), "line": each.line, "message": each.message} for each in problems]
+
+
+def describe_doubt(matches: Matches) -> str:
+    """What a low pair score means, and what was tried before."""
+    doubt = "these images may not show the same scene or object"
+    change = matches.view_change
+    if change is None:
+        return f"{doubt}; other scales and rotations were not tried (--no-views)"
+    if not change.is_searched:
+        return doubt
+    return f"{doubt}; scales from 1/4 to 4 with rotations by 0, 90, 180 and 270° were tried"
+
+
+def describe_views(matches: Matches) -> dict[str, str]:
+    """A line about the views that were encoded; none where the images were matched as they are."""
+    change = matches.view_change
+    if change is None or not change.encodings:
+        return {}
+    found = f"relative scale {change.scale:.2f}, rotation {change.degrees:.0f}°"
+    return {"views": f"{found} ({change.encodings} more encodings)"}

@@ -38,6 +38,8 @@ def run(
     seed: opt.Seed = 0,
     weights: opt.Weights = "geometric",
     max_side: opt.MaxSide = None,
+    consensus: opt.Consensus = None,
+    views: opt.Views = None,
     device: opt.Device = None,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
@@ -62,7 +64,9 @@ def run(
             inputs=(image0, image1),
         )
         images = command.read_images(image0, image1)
-        matcher = command.load_matcher(weights, opt.build_config(max_side), device)
+        matcher = command.load_matcher(
+            weights, opt.build_config(max_side, consensus=consensus, use_views=views), device
+        )
         matches = matcher.match(*images, progress=command.stages)
         command.stages("estimating the homography")
         found = estimate_homography(

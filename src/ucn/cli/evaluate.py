@@ -81,6 +81,12 @@ def run(
     class_masks: Annotated[
         Path | None, opt.path_option("Class masks SEQUENCE/FRAME.png for kitti-raw-points.", metavar="DIR")
     ] = None,
+    scenes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…", help="Scenes of the folder, for multiview.", show_default="all of them"
+        ),
+    ] = None,
     jobs: Annotated[int, opt.count_option("Number of processes for methods that run on the CPU.")] = 1,
     device: opt.Device = None,
     update: Annotated[
@@ -98,7 +104,8 @@ def run(
     Benchmarks:
     - need no data: mini, motorcycle, self
     - geometric: hpatches, hpatches-matches, sintel, kitti-flow, middlebury,
-      middlebury-flow, middlebury-stereo, flow (all flow sets of a folder)
+      middlebury-flow, middlebury-stereo, flow (all flow sets of a folder),
+      multiview (COLMAP reconstructions)
     - driving: kitti-raw-points, kitti-odometry-points (points);
       kitti-raw, kitti-odometry, kitti-odometry-train (relative pose)
     - semantic: cub, faces, pf-willow, pf-pascal, spair,
@@ -106,11 +113,14 @@ def run(
     - others: own (your pairs), pair-score, reconstruction
 
     Methods:
-    - weights: those of `ucn weights`, and each --weights-file by its name
-    - sift, daisy, kaze, hog, surf, trunk, xfeat, disk
+    - weights: those of `ucn weights`, and each --weights-file by its name, with
+      neighbourhood consensus; without it: NAME+nearest
+    - sift, daisy, kaze, hog, surf, trunk, xfeat, disk; with it: NAME+consensus
     - only where named: vgg, pixel-sift, siamese, nn-transfer; sift-flow, dsp,
       deepmatching, which can use other features (daisy+dsp)
     - sift-ratio (relative pose only), colmap-sift (reconstruction only)
+    - disk-lightglue, aliked-lightglue, xfeat-lighterglue (relative pose,
+      hpatches-matches, reconstruction)
     """
     from ucn.evaluate.core.predictions import RunSettings
     from ucn.evaluate.core.report import check_outputs, list_outputs, to_dict, write_report
@@ -120,8 +130,7 @@ def run(
     from ucn.runtime.device import choose_device
 
     evaluation = find_evaluation(name)
-    _check_options(name, evaluation, data, sheet, class_masks, update)
-    names = None if methods is None else [part.strip() for part in methods.split(",") if part.strip()]
+    _check_options(name, evaluation, data, sheet, class_masks, scenes, update)
     given = {
         "--data": data,
         "--methods": methods,
@@ -136,6 +145,7 @@ def run(
         "--max-side": max_side,
         "--sheet": sheet or None,
         "--class-masks": class_masks,
+        "--scenes": scenes,
         "--jobs": jobs if jobs > 1 else None,
         "--device": device,
         "-o": output,
@@ -161,10 +171,11 @@ def run(
         request = Request(
             folder=data or Path(),
             settings=settings,
-            methods=names,
+            methods=None if methods is None else _split(methods),
             files=MethodFiles(weights_files or (), trunk, xfeat, siamese, vgg),
             sheet_pairs=sheet,
             class_masks=class_masks,
+            scenes=_split(scenes or ""),
             on_skip=None if json else _warn_skipped,
             progress=bar,
         )
@@ -176,6 +187,10 @@ def run(
         _print_report(report, written)
 
 
+def _split(names: str) -> list[str]:
+    return [part.strip() for part in names.split(",") if part.strip()]
+
+
 def _warn_skipped(method: str, reason: str) -> None:
     """Warns that a method is skipped; names the option where the library names the field of its file."""
     remedy = re.sub(r"`MethodFiles\.(\w+)`", r"--\1", reason)
@@ -183,7 +198,13 @@ def _warn_skipped(method: str, reason: str) -> None:
 
 
 def _check_options(
-    name: str, evaluation: Evaluation, data: Path | None, sheet: int, class_masks: Path | None, update: bool
+    name: str,
+    evaluation: Evaluation,
+    data: Path | None,
+    sheet: int,
+    class_masks: Path | None,
+    scenes: str | None,
+    update: bool,
 ) -> None:
     """Checks that the options fit the benchmark."""
     from ucn.errors import ConfigError
@@ -196,7 +217,10 @@ def _check_options(
         raise ConfigError(f"{name} has no sheet of matches; leave --sheet out")
     if class_masks is not None and not evaluation.has_classes:
         raise ConfigError(f"{name} has no classes of objects; leave --class-masks out")
-
+    if scenes is not None and not evaluation.has_scenes:
+        raise ConfigError(f"{name} has no scenes to choose from; leave --scenes out")
+    if scenes is not None and not _split(scenes):
+        raise ConfigError(f"--scenes names no scene: expected names such as kitchen,cup, got {scenes!r}")
     if update and sheet:
         raise ConfigError(
             "--sheet draws the predictions of all methods, and --update has only those of methods evaluated "

@@ -19,6 +19,8 @@ def run(
     draw: Annotated[Path | None, opt.path_option("Draw the flow: .png, .jpg or .webp.")] = None,
     weights: opt.Weights = "geometric",
     max_side: opt.MaxSide = None,
+    consensus: opt.Consensus = None,
+    views: opt.Views = None,
     device: opt.Device = None,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
@@ -34,7 +36,9 @@ def run(
 
         command.check_outputs(Output(output, "flow", FLOW_SUFFIXES), Output(draw), inputs=(image0, image1))
         images = command.read_images(image0, image1)
-        matcher = command.load_matcher(weights, opt.build_config(max_side), device)
+        matcher = command.load_matcher(
+            weights, opt.build_config(max_side, consensus=consensus, use_views=views), device
+        )
         flow = matcher.flow(*images, progress=command.stages)
         height, width = flow.confidence.shape
         mean_confidence = float(flow.confidence.mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from ucn.cli import _options as opt
 from ucn.cli._command import PairCommand
 from ucn.cli._outputs import Output
-from ucn.cli._report import format_share
+from ucn.cli._report import describe_doubt, describe_views, format_share
 from ucn.config import MatchConfig
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def run(
             show_default="mutual",
         ),
     ] = None,
+    consensus: opt.Consensus = None,
+    views: opt.Views = None,
     refine: Annotated[
         bool | None,
         typer.Option(
@@ -96,6 +99,8 @@ def run(
         ratio=ratio,
         min_score=min_score,
         use_mutual=mutual,
+        consensus=consensus,
+        use_views=views,
         use_refinement=refine,
         use_alignment=align,
     )
@@ -156,18 +161,20 @@ def _summarise(matches: Matches) -> dict[str, Any]:
         "mutual_share": float(matches.is_mutual.mean()) if has_matches else float("nan"),
         "mean_score": float(matches.scores.mean()) if has_matches else float("nan"),
         "pair_score": float(matches.pair_score),
+        "view_change": None if matches.view_change is None else asdict(matches.view_change),
         "image0_hw": list(matches.image0_hw),
         "image1_hw": list(matches.image1_hw),
     }
 
 
 def _format_lines(matches: Matches, summary: dict[str, Any]) -> dict[str, str]:
-    note = "" if matches.pair_score >= 0.5 else " (these images may not show the same scene or object)"
+    note = "" if matches.pair_score >= 0.5 else f" ({describe_doubt(matches)})"
     return {
         "matches": f"{len(matches):,}",
         "mutual": format_share(summary["mutual_share"]),
         "mean score": f"{summary['mean_score']:.3f}" if len(matches) else "–",
         "pair score": f"{matches.pair_score:.3f}{note}",
+        **describe_views(matches),
     }
 
 

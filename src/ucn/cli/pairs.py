@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +27,7 @@ def run(
     neighbours: _folder.Neighbours = 20,
     matches: Annotated[Path | None, opt.path_option("Also match the pairs, and write: .h5.")] = None,
     min_similarity: _folder.MinSimilarity = -1.0,
+    consensus: _folder.Consensus = True,
     device: opt.Device = None,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
@@ -32,6 +35,7 @@ def run(
 ) -> None:
     """Choose image pairs, and match their keypoints: mutual nearest neighbours, in the format of hloc."""
     from ucn.errors import DataError
+    from ucn.folders.pair_matching import match_image_pairs
     from ucn.folders.pairing import PairingSettings, choose_pairs
     from ucn.formats.hloc import open_features
     from ucn.runtime.device import choose_device
@@ -44,7 +48,13 @@ def run(
         images = len(file)
     if not chosen:
         raise DataError(f"{features} has features of {images} images; a pair needs two: `ucn extract` them")
-    found = _write(features, chosen, outputs, min_similarity, str(choose_device(device)), overwrite, json)
+    match = partial(
+        match_image_pairs,
+        min_similarity=min_similarity,
+        consensus=consensus,
+        device=str(choose_device(device)),
+    )
+    found = _write(features, chosen, outputs, match, overwrite, json)
     if json:
         print_json(
             {
@@ -69,13 +79,11 @@ def _write(
     features: Path,
     pairs: list[Pair],
     outputs: list[Path],
-    min_similarity: float,
-    device: str,
+    match: Callable[..., int],
     overwrite: bool,
     is_quiet: bool,
 ) -> int | None:
     """Writes the list and, to the second output if any, the matches; returns their number."""
-    from ucn.folders.pair_matching import match_image_pairs
     from ucn.formats.hloc_pairs import write_pair_list
 
     with write_together(outputs, overwrite) as places:
@@ -83,6 +91,4 @@ def _write(
         if len(places) == 1:
             return None
         with CountBar("pairs", is_quiet) as bar:
-            return match_image_pairs(
-                features, pairs, places[1], min_similarity=min_similarity, device=device, progress=bar
-            )
+            return match(features, pairs, places[1], progress=bar)

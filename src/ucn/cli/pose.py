@@ -12,7 +12,7 @@ import typer
 from ucn.cli import _options as opt
 from ucn.cli._command import PairCommand
 from ucn.cli._outputs import Output
-from ucn.cli._report import format_estimator, format_matrix, warn
+from ucn.cli._report import describe_doubt, format_estimator, format_matrix, warn
 
 if TYPE_CHECKING:
     from ucn.geometry.pose import PoseEstimate
@@ -60,6 +60,8 @@ def run(
     seed: opt.Seed = 0,
     weights: opt.Weights = "geometric",
     max_side: opt.MaxSide = None,
+    consensus: opt.Consensus = None,
+    views: opt.Views = None,
     device: opt.Device = None,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
@@ -74,7 +76,7 @@ def run(
     if not threshold > 0:
         raise typer.BadParameter(f"--threshold must be above 0 pixels, got {threshold:g}")
     with PairCommand("pose", is_json=json, overwrite=overwrite) as command:
-        from ucn.data.cameras import POSE_SUFFIXES, read_intrinsics, write_pose
+        from ucn.data.cameras import POSE_SUFFIXES, write_pose
         from ucn.data.io import write_image
         from ucn.geometry.pose import estimate_pose
         from ucn.viz import draw_matches
@@ -82,11 +84,13 @@ def run(
         command.check_outputs(
             Output(output, "a camera pose", POSE_SUFFIXES),
             Output(draw),
-            inputs=(image0, image1, *map(Path, given)),
+            inputs=(image0, image1, *(Path(text) for _, text in given)),
         )
-        K0, K1 = read_intrinsics(given[0]), read_intrinsics(given[1])
+        K0, K1 = (opt.read_camera(option, text) for option, text in given)
         images = command.read_images(image0, image1)
-        matcher = command.load_matcher(weights, opt.build_config(max_side), device)
+        matcher = command.load_matcher(
+            weights, opt.build_config(max_side, consensus=consensus, use_views=views), device
+        )
         matches = matcher.match(*images, progress=command.stages)
         command.stages("estimating the pose")
         pose = estimate_pose(
@@ -119,12 +123,12 @@ def run(
         raise typer.Exit(1)
 
 
-def _choose_intrinsics(both: str | None, first: str | None, second: str | None) -> tuple[str, str]:
-    """The intrinsics of A and of B."""
+def _choose_intrinsics(both: str | None, first: str | None, second: str | None) -> list[tuple[str, str]]:
+    """Option and value of the intrinsics of A and of B."""
     if both is not None and first is None and second is None:
-        return both, both
+        return [("--intrinsics", both)] * 2
     if both is None and first is not None and second is not None:
-        return first, second
+        return [("--intrinsics0", first), ("--intrinsics1", second)]
     raise typer.BadParameter(
         "give --intrinsics for both images, or --intrinsics0 and --intrinsics1: a pose needs known cameras"
     )
@@ -152,7 +156,7 @@ def _find_warning(pose: PoseEstimate, matches: Matches) -> str | None:
     if pose.inlier_count < _MIN_INLIER_SHARE * len(matches):
         reasons.append(f"only {pose.inlier_count:,} of {len(matches):,} matches are inliers")
     if matches.pair_score < _MIN_PAIR_SCORE:
-        reasons.append(f"the pair score is {matches.pair_score:.2f}: the images may not show the same scene")
+        reasons.append(f"the pair score is {matches.pair_score:.2f}: {describe_doubt(matches)}")
     if not reasons:
         return None
     return (

@@ -33,6 +33,7 @@ def run(
     neighbours: _folder.Neighbours = 20,
     pairs: Annotated[Path | None, opt.path_option("Pairs to match, two names per line.")] = None,
     min_similarity: _folder.MinSimilarity = -1.0,
+    consensus: _folder.Consensus = True,
     intrinsics: Annotated[
         str | None,
         typer.Option(
@@ -47,11 +48,18 @@ def run(
     shared: Annotated[
         bool, opt.flag("--shared/--single", "One camera for all images of a size, or one per image.")
     ] = True,
+    refine_principal_point: Annotated[
+        bool,
+        opt.flag(
+            "--refine-principal-point",
+            "Refine the principal point too, which otherwise is the image centre; for cropped images.",
+        ),
+    ] = False,
     adjust: Annotated[bool, opt.flag("--adjust/--no-adjust", "Refine keypoints photometrically.")] = True,
     seed: Annotated[int, opt.count_option("Random seed of COLMAP.", minimum=0)] = 0,
     threads: Annotated[int, opt.count_option("Threads of COLMAP; more than one is not reproducible.")] = 1,
     batch: _folder.Batch = 4,
-    engine: _folder.Engine = _folder.EngineName.local,
+    executor: _folder.ExecutorOption = _folder.ExecutorName.local,
     workers: _folder.Workers = None,
     device: opt.Device = None,
     overwrite: opt.Overwrite = False,
@@ -63,22 +71,25 @@ def run(
     DIR gets features.h5, pairs.txt and matches.h5 as of hloc, database.db and sparse/ as of COLMAP,
     summary.json, and above.png, a top view. The next run reuses the features.
     """
-    from ucn.data.cameras import read_intrinsics
+    from ucn.errors import ConfigError
     from ucn.folders.pairing import PairingSettings
     from ucn.folders.reconstruction import ReconstructSettings, reconstruct_folder
     from ucn.formats.colmap import CameraSettings, MappingSettings, load_pycolmap
 
     load_pycolmap()
+    if intrinsics is not None and refine_principal_point:
+        raise ConfigError("--intrinsics are fixed; give either them or --refine-principal-point")
     _open_output(output, folder, overwrite)
-    K = None if intrinsics is None else read_intrinsics(intrinsics)
+    K = None if intrinsics is None else opt.read_camera("--intrinsics", intrinsics)
     found = _folder.find_method(weights, method)
     settings = ReconstructSettings(
         extract=_folder.build_settings(found, max_side, max_keypoints, detector, batch),
         pairing=PairingSettings(pairing.value, overlap, neighbours, pairs),
         cameras=CameraSettings(camera_model, K, shared),
-        mapping=MappingSettings(seed=seed, threads=threads),
+        mapping=MappingSettings(seed, threads, options={"ba_refine_principal_point": refine_principal_point}),
         use_adjustment=adjust,
         min_similarity=min_similarity,
+        consensus=consensus,
     )
     begin = time.perf_counter()
     with CountBar("starting", is_quiet=json) as bar:
@@ -87,7 +98,7 @@ def run(
             output,
             found,
             settings,
-            executor=_folder.build_executor(engine, workers, device),
+            executor=_folder.build_executor(executor, workers, device),
             overwrite=overwrite,
             progress=bar.show,
         )

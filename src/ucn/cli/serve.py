@@ -17,6 +17,7 @@ from ucn.cli._report import print_json, print_lines
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from ucn.config import MatchConfig
     from ucn.serve.limits import Limits
     from ucn.serve.service import MatchService
 
@@ -29,6 +30,7 @@ def run(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 = any free one.")] = 8000,
     weights: opt.Weights = "geometric",
+    consensus: opt.Consensus = None,
     device: opt.Device = None,
     allow_host: Annotated[
         list[str] | None,
@@ -60,7 +62,7 @@ def run(
         memory_bytes=_count("--memory", memory, MEBIBYTE),
         idle_seconds=60.0 * idle,
     )
-    service, default_weights = _build_service(limits, weights, device)
+    service, default_weights = _build_service(limits, weights, opt.build_config(consensus=consensus), device)
     from ucn.serve.app import create_app
 
     app = create_app(service, limits, default_weights=default_weights, allowed_hosts=allow_host or [])
@@ -84,7 +86,9 @@ def _count(option: str, value: float, unit: float) -> int:
     return round(value * unit)
 
 
-def _build_service(limits: Limits, weights: str, device: str | None) -> tuple[MatchService, str]:
+def _build_service(
+    limits: Limits, weights: str, config: MatchConfig | None, device: str | None
+) -> tuple[MatchService, str]:
     """The service, and its name of the requested weights."""
     from ucn.errors import UcnError
     from ucn.runtime.device import choose_device
@@ -100,7 +104,7 @@ def _build_service(limits: Limits, weights: str, device: str | None) -> tuple[Ma
     choose_device(device)
     is_shipped = weights in {info.name for info in list_weights()}
     own = None if is_shipped else Path(weights)
-    service = MatchService(limits, own_weights=own, device=device)
+    service = MatchService(limits, own_weights=own, config=config, device=device)
     if own is not None:
         service.load(service.default_weights)  # so that an error comes now, not at the first request
     return service, weights if own is None else service.default_weights

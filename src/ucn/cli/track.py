@@ -52,6 +52,7 @@ def run(
     use_video: Annotated[bool, opt.flag("--video/--no-video", "Draw the points into the video.")] = True,
     weights: opt.Weights = "geometric",
     max_side: opt.MaxSide = None,
+    consensus: opt.Consensus = None,
     device: opt.Device = None,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
@@ -75,7 +76,9 @@ def run(
 
     frames = open_frames(video, max_frames)
     starts = _choose_points(frames.read(0), points, grid)
-    matcher = _command.load_matcher(weights, opt.build_config(max_side), device)
+    matcher = _command.load_matcher(
+        weights, opt.build_config(max_side, consensus=consensus, use_views=False), device
+    )
     count = min(len(frames), max_frames)
     speed, is_cut = 25.0, len(frames) > count
     if isinstance(frames, Video):

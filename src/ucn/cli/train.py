@@ -220,8 +220,8 @@ class _Session:
             labels = [source.label for source in mixture.sources]
             found = load_run(self._folder.path, self._config, labels)
             if not self._is_quiet:
-                where = f"no checkpoint in {self._folder.path} yet" if found is None else f"step {found.step}"
-                typer.echo(f"resume: {where}", err=True)
+                missing = f"no checkpoint in {self._folder.path}, training starts at step 0"
+                typer.echo(f"resume: {missing if found is None else f'step {found.step}'}", err=True)
         return self._group.broadcast(found)
 
     def _open_watchers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 from ucn.config.base import Config, require, require_at_most
 
@@ -22,13 +22,28 @@ class Calibration(Config):
     """Weight of the cosine similarity of the two points."""
     match_margin: float = 6.0
     """Weight of its margin over the second-best similarity, elsewhere in image 1."""
-    match_miss: float = -4.0
+    match_round_trip: float = -4.0
     """Weight of the round-trip error in pixels, at most 16, divided by 16."""
-    pair_bias: float = -4.0
+    match_support: float = 0.0
+    """Weight of the support that neighbourhood consensus gives the match, in [0, 1]."""
+    match_uniformity: float = 0.0
+    """Weight of how alike all descriptors of the emptier image are, as `ucn.matching.scoring` measures it."""
+    pair_bias: float = -2.5
     """Bias of a pair's logit."""
-    pair_support: float = 16.0
+    pair_support: float = 90.0
     """Weight of the mean over all queries of score times agreement with the matches around it; queries
     without a mutual match count as 0."""
+
+    pair_uniformity: float = 0.0
+    """Weight of how alike all descriptors of the emptier image are: there is little to see in noise and on
+    blank surfaces."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], where: str = "") -> Self:
+        """As `Config.from_dict`; also reads `match_miss`, a former name of `match_round_trip`."""
+        if isinstance(values, dict) and "match_miss" in values and "match_round_trip" not in values:
+            values = {"match_round_trip" if k == "match_miss" else k: v for k, v in values.items()}
+        return super().from_dict(values, where)
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -64,20 +79,25 @@ class MatchConfig(Config):
     """Pixels around the best match within which no candidate is the second best."""
     min_score: float = 0.5
     """Matches with a lower score, in [0, 1], are dropped; 0.5 keeps those more likely correct than not."""
+    consensus: bool = True
+    """Neighbourhood consensus: where descriptors alone do not decide, the matches around a point do."""
+    use_views: bool = True
+    """Encode an image again, reduced or rotated, where the scale differs by more than 1.4 or the rotation by
+    more than 30°, and search scales from 1/4 to 4 where the images hardly agree; needs `consensus`."""
     use_refinement: bool = True
     """Sub-cell refinement of matches, by the shape of the similarity peak."""
     use_alignment: bool = True
     """Photometric sub-pixel refinement of matches, if both images show the same surfaces; needs
     `use_refinement`."""
     memory_bytes: int = 256 * 2**20
-    """Budget of the temporaries of the nearest-neighbour search, in bytes."""
+    """Budget of the temporaries of the nearest-neighbour search, and of those of consensus, in bytes."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
         super().__post_init__()
         max_side = self.max_side
         is_legal = max_side is None or max_side == 0 or max_side >= 32
-        require(is_legal, "max_side must be at least 32, 0 or null", max_side)
+        require(is_legal, "max_side must be at least 32, 0 (of the weights) or None (full size)", max_side)
         require(
             self.tile_side >= 256 and self.tile_side % 32 == 0,
             "tile_side must be a multiple of 32 and at least 256",

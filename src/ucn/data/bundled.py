@@ -6,8 +6,8 @@ import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ _PUBLIC_DOMAIN = ("astronaut.png", "coffee.png", "chelsea.png")
 _SELF_HW = (480, 640)
 # As in the reader of Middlebury's stereo sets: the authors' own cross-check uses a pixel.
 _OCCLUSION_PIXELS = 1.0
+_C = TypeVar("_C")
 
 
 class Motorcycle(PairData):
@@ -61,7 +62,7 @@ class Motorcycle(PairData):
 
     def files(self) -> Sequence[DataFile]:
         """Both views."""
-        return [DataFile(path, "image", partial(read_image, path)) for path in self.image_paths(0)]
+        return [DataFile.image(path) for path in self.image_paths(0)]
 
     def read(self, index: int) -> PairSample:
         """Both views, and each pixel of the left one whose correspondence is known and visible."""
@@ -72,6 +73,32 @@ class Motorcycle(PairData):
         is_visible = is_nearest & is_inside(targets, (image1.shape[-2], image1.shape[-1]))
         points0 = pixel_grid((image0.shape[-2], image0.shape[-1])).reshape(-1, 2)
         return PairSample(image0, image1, points0[is_visible], targets[is_visible], self.pair_name(index))
+
+
+class _ChangedImages(PairData, Generic[_C]):
+    """Each image against itself under each of several changes."""
+
+    def __init__(self, paths: Sequence[Path], changes: Sequence[_C]) -> None:
+        super().__init__(paths[0].parent)
+        self._paths, self._changes = list(paths), list(changes)
+
+    def __len__(self) -> int:
+        return len(self._paths) * len(self._changes)
+
+    def change(self, index: int) -> _C:
+        """The change from image 0 to image 1 of a pair."""
+        check_index(index, len(self))
+        return self._changes[index % len(self._changes)]
+
+    def image_paths(self, index: int) -> tuple[Path, Path]:
+        """The image, twice."""
+        check_index(index, len(self))
+        path = self._paths[index // len(self._changes)]
+        return path, path
+
+    def files(self) -> Sequence[DataFile]:
+        """The images."""
+        return [DataFile.image(path) for path in self._paths]
 
 
 @dataclass(frozen=True)
@@ -96,35 +123,16 @@ CHANGES = (
 )
 
 
-class SelfPairs(PairData):
+class SelfPairs(_ChangedImages[Change]):
     """Images of 640 × 480 against themselves, rotated or enlarged about their centre."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        super().__init__(paths[0].parent)
-        self._paths = list(paths)
-
-    def __len__(self) -> int:
-        return len(self._paths) * len(CHANGES)
-
-    def change(self, index: int) -> Change:
-        """The change from image 0 to image 1 of a pair."""
-        check_index(index, len(self))
-        return CHANGES[index % len(CHANGES)]
+        super().__init__(paths, CHANGES)
 
     def pair_name(self, index: int) -> str:
         """The image and the change."""
         change = self.change(index)
-        return f"{self._paths[index // len(CHANGES)].stem}/{change.kind} {change}"
-
-    def image_paths(self, index: int) -> tuple[Path, Path]:
-        """The image, twice."""
-        check_index(index, len(self))
-        path = self._paths[index // len(CHANGES)]
-        return path, path
-
-    def files(self) -> Sequence[DataFile]:
-        """The images."""
-        return [DataFile(path, "image", partial(read_image, path)) for path in self._paths]
+        return f"{self.image_paths(index)[0].stem}/{change.kind} {change}"
 
     def read(self, index: int) -> PairSample:
         """Makes a pair; its points are all pixels of image 0 that are visible in image 1."""
@@ -214,38 +222,19 @@ WARPS = (
 """The changes of each photograph, from mild to strong, for the benchmark `mini`."""
 
 
-class WarpedImages(PairData):
+class WarpedImages(_ChangedImages[Warp]):
     """Each photograph against itself under each warp."""
 
-    def __init__(self, paths: Sequence[Path] = MINI_IMAGES, warps: Sequence[Warp] = WARPS) -> None:
-        super().__init__(paths[0].parent)
-        self._paths, self._warps = list(paths), list(warps)
-
-    def __len__(self) -> int:
-        return len(self._paths) * len(self._warps)
-
-    def warp(self, index: int) -> Warp:
-        """The change from view 0 to view 1 of a pair."""
-        check_index(index, len(self))
-        return self._warps[index % len(self._warps)]
+    def __init__(self, paths: Sequence[Path] = MINI_IMAGES) -> None:
+        super().__init__(paths, WARPS)
 
     def pair_name(self, index: int) -> str:
         """The photograph and the change."""
-        return f"{self.image_paths(index)[0].stem}/{self.warp(index).name}"
-
-    def image_paths(self, index: int) -> tuple[Path, Path]:
-        """The photograph, twice."""
-        check_index(index, len(self))
-        path = self._paths[index // len(self._warps)]
-        return path, path
-
-    def files(self) -> Sequence[DataFile]:
-        """The photographs."""
-        return [DataFile(path, "image", partial(read_image, path)) for path in self._paths]
+        return f"{self.image_paths(index)[0].stem}/{self.change(index).name}"
 
     def read(self, index: int) -> PairSample:
         """Makes a pair; its points are all pixels of the photograph that are visible in view 1."""
-        image, warp = read_image(self.image_paths(index)[0]), self.warp(index)
+        image, warp = read_image(self.image_paths(index)[0]), self.change(index)
         image_hw = (image.shape[-2], image.shape[-1])
         points = pixel_grid(image_hw).reshape(-1, 2)
         H_0to1 = warp.homography(image_hw)

@@ -86,7 +86,7 @@ def list_data() -> tuple[DataInfo, ...]:
 
 def find_info(name: str) -> DataInfo:
     """The description of a data set; raises `DataError` where the name is unknown."""
-    info: DataInfo = _import(_module_of(name)).INFO
+    info: DataInfo = _find_module(name).INFO
     return info
 
 
@@ -94,12 +94,12 @@ def _import(module: str) -> ModuleType:
     return importlib.import_module(f"ucn.data.sets.{module}")
 
 
-def _module_of(name: str) -> str:
+def _find_module(name: str) -> ModuleType:
     """The module of `ucn.data.sets` that reads a data set."""
     if name not in _MODULES:
         hint = suggest(name, _MODULES)
         raise DataError(f"no data set '{name[:80]}'{hint} (there are {', '.join(_MODULES)})")
-    return _MODULES[name]
+    return _import(_MODULES[name])
 
 
 def open_data(
@@ -122,10 +122,9 @@ def open_data(
     split = info.splits[0] if split is None else split
     if split not in info.splits:
         raise DataError(f"{name} has no split '{split[:80]}' (there are {', '.join(info.splits)})")
-    reader = _import(_module_of(name)).open_folder
     arguments = _read_options(name, options or {})
     try:
-        data: PairData = reader(Path(folder), split, **arguments)
+        data: PairData = _find_module(name).open_folder(Path(folder), split, **arguments)
     except DataError as error:
         likely = guess_data(Path(folder))
         if likely and name not in likely:
@@ -156,14 +155,13 @@ def guess_data(folder: Path) -> list[str]:
 
 def list_options(name: str) -> dict[str, Option]:
     """The options of a data set's reader, with their defaults."""
-    reader = _import(_module_of(name)).open_folder
-    parameters = list(inspect.signature(reader).parameters.values())[2:]
-    return {parameter.name: parameter.default for parameter in parameters}
+    parameters = inspect.signature(_find_module(name).open_folder).parameters
+    return {parameter.name: parameter.default for parameter in list(parameters.values())[2:]}
 
 
 def explain_options(name: str) -> dict[str, str]:
     """The description of each option of a reader, from the docstring of its ``open_folder``."""
-    documentation = inspect.getdoc(_import(_module_of(name)).open_folder) or ""
+    documentation = inspect.getdoc(_find_module(name).open_folder) or ""
     arguments = documentation.partition("Args:\n")[2].partition("\n\n")[0]
     entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", arguments, flags=re.MULTILINE)
     meanings = {key: " ".join(text.split()) for key, text in entries}

@@ -62,8 +62,7 @@ def read_image(path: str | Path) -> Tensor:
         ImageReadError: the file is missing, not readable, empty, not an image, damaged, has more than
             `MAX_FILE_BYTES` bytes or, by its header, more than `MAX_PIXELS` pixels.
     """
-    with _open_image(Path(path), "image") as image:
-        PIL.ImageOps.exif_transpose(image, in_place=True)
+    with _open_image(Path(path), f"image {path}") as image:
         return _pixels_to_tensor(_rgb_pixels(image))
 
 
@@ -73,16 +72,8 @@ def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     Raises:
         ImageReadError: as `read_image`, with `max_pixels` as the limit.
     """
-    try:
-        with _open_quietly(io.BytesIO(content), max_pixels) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise _TooLargeError(f"{width:,} × {height:,} pixels", max_pixels)
-            PIL.ImageOps.exif_transpose(image, in_place=True)
-            return _pixels_to_tensor(_rgb_pixels(image))
-    except Exception as error:  # as in `_open_image`
-        cause = error.__cause__ if isinstance(error, ImageReadError) else error
-        raise ImageReadError(f"cannot read the image: {_explain(error)}") from cause
+    with _open_image(io.BytesIO(content), "the image", max_pixels) as image:
+        return _pixels_to_tensor(_rgb_pixels(image))
 
 
 def to_tensor(image: ImageLike) -> Tensor:
@@ -151,8 +142,7 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     Raises:
         ImageReadError: as `read_image`, or the mask's size is not the image's.
     """
-    with _open_image(Path(path), "mask") as image:
-        PIL.ImageOps.exif_transpose(image, in_place=True)
+    with _open_image(Path(path), f"mask {path}") as image:
         mask = _is_used(image)
     if mask.shape != tuple(image_hw):
         raise ImageReadError(
@@ -218,18 +208,23 @@ def write_image(path: str | Path, pixels: NDArray[np.uint8], overwrite: bool = F
 
 
 @contextmanager
-def _open_image(path: Path, what: str) -> Iterator[PIL.Image.Image]:
-    """Opens an image within the size limits; every failure is raised as `ImageReadError`."""
+def _open_image(
+    source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS
+) -> Iterator[PIL.Image.Image]:
+    """Opens an image, upright, within the size limits; every failure is raised as `ImageReadError`."""
+    path = source if isinstance(source, Path) else None
     try:
-        _check_file(path)
-        with _open_quietly(path) as image:
+        if path is not None:
+            _check_file(path)
+        with _open_quietly(source, max_pixels) as image:
             width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise _TooLargeError(f"{width:,} × {height:,} pixels", MAX_PIXELS)
+            if width * height > max_pixels:
+                raise _TooLargeError(f"{width:,} × {height:,} pixels", max_pixels)
+            PIL.ImageOps.exif_transpose(image, in_place=True)
             yield image
     except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more
         cause = error.__cause__ if isinstance(error, ImageReadError) else error
-        raise ImageReadError(f"cannot read {what} {path}: {_explain(error)}", path=path) from cause
+        raise ImageReadError(f"cannot read {name}: {_explain(error)}", path=path) from cause
 
 
 def _explain(error: Exception) -> str:
@@ -262,12 +257,12 @@ def _check_file(path: Path) -> None:
         )
 
 
-def _open_quietly(path: Path | BinaryIO, max_pixels: int = MAX_PIXELS) -> PIL.Image.Image:
+def _open_quietly(source: Path | BinaryIO, max_pixels: int) -> PIL.Image.Image:
     """Reads the header only. Pillow's own limit may be stricter than ours if the user lowered it."""
     try:
         with _warning_filters, warnings.catch_warnings():
             warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)
-            return PIL.Image.open(path, formats=READ_FORMATS)
+            return PIL.Image.open(source, formats=READ_FORMATS)
     except PIL.Image.DecompressionBombError as error:
         limit = min(max_pixels, 2 * (PIL.Image.MAX_IMAGE_PIXELS or max_pixels))
         count = re.search(r"\d+", str(error))

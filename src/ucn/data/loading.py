@@ -137,7 +137,7 @@ def collate(samples: Sequence[PairSample], points: int, generator: torch.Generat
 
 
 class PairLoader:
-    """Endless batches of a data set; each epoch has all pairs in another random order."""
+    """Batches of a data set: endless in random order, or given pairs once."""
 
     def __init__(
         self,
@@ -158,60 +158,43 @@ class PairLoader:
             augmentation: the size of the images, and the random augmentation.
             batch: pairs per batch.
             points: rows of points per pair.
-            seed: random seed.
+            seed: random seed of order, crop windows, augmentation and the choice of points.
             workers: worker processes; 0 reads in this process.
             pin: put batches in pinned memory, for asynchronous copies to CUDA.
-            skipped: where given, pairs that cannot be read are replaced by others and added here, by name
-                with the error; otherwise the error is raised.
+            skipped: where given, pairs that cannot be read are replaced by others (omitted by `in_order`) and
+                added here, by name with the error; otherwise the error is raised.
 
         Raises:
             DataError: the set has no pairs.
         """
         if len(data) == 0:
             raise DataError(f"{data.root} has no pairs to make batches of; check the folder and the split")
-        self._batches = _RandomBatches(data, augmentation, batch, points, seed, skipped is not None)
+        self._settings = (data, augmentation, batch, points, seed, skipped is not None)
         self._workers, self._pin, self._skipped = workers, pin, skipped
 
     def batches(self, start: int = 0) -> Generator[PairBatch, None, None]:
         """Yields the batches from number `start` on, endlessly; close the iterator to stop its workers.
+
+        Each epoch has all pairs in another random order.
 
         Raises:
             DataError: no pair has correspondences left after augmentation.
             WorkerExitedError: a worker was killed.
             UcnError: a pair cannot be read; also raised from workers.
         """
-        return _load(self._batches, count(start), self._workers, self._pin, self._skipped)
+        return self._load(_RandomBatches(*self._settings), count(start))
 
+    def in_order(self, indices: Sequence[int]) -> Generator[PairBatch, None, None]:
+        """Yields given pairs once in their order, the same each time; the last batch may be smaller.
 
-def load_in_order(
-    data: PairData,
-    indices: Sequence[int],
-    augmentation: PairAugmentation,
-    *,
-    batch: int,
-    points: int,
-    seed: int,
-    workers: int = 0,
-    pin: bool = False,
-    skipped: dict[str, str] | None = None,
-) -> Generator[PairBatch, None, None]:
-    """Yields given pairs once in their order, the same each time; the last batch may be smaller.
+        Pairs with few correspondences are not replaced.
+        """
+        batches = _OrderedBatches(*self._settings)
+        batches.indices = list(indices)
+        return self._load(batches, range(math.ceil(len(indices) / self._settings[2])))
 
-    Args:
-        data: the pairs.
-        indices: the pairs to load.
-        augmentation: the size of the images; pairs with few correspondences are not replaced.
-        batch: pairs per batch.
-        points: rows of points per pair.
-        seed: random seed of crop windows and of the choice of points.
-        workers: worker processes; 0 reads in this process.
-        pin: put batches in pinned memory, for asynchronous copies to CUDA.
-        skipped: where given, pairs that cannot be read are omitted and added here, by name with the error;
-            otherwise the error is raised.
-    """
-    batches = _OrderedBatches(data, augmentation, batch, points, seed, skipped is not None)
-    batches.indices = list(indices)
-    return _load(batches, range(math.ceil(len(indices) / batch)), workers, pin, skipped)
+    def _load(self, batches: _Batches, numbers: Iterable[int]) -> Generator[PairBatch, None, None]:
+        return _load(batches, numbers, self._workers, self._pin, self._skipped)
 
 
 def derive_seed(*parts: int | str) -> int:

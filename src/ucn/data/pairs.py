@@ -81,9 +81,13 @@ class PairData(ABC):
         self.notes: list[str] = []
 
     def add_note(self, text: str) -> None:
-        """Adds a note, once."""
-        if text not in self.notes:
+        """Adds a note, once; an empty one is ignored."""
+        if text and text not in self.notes:
             self.notes.append(text)
+
+    def add_problem(self, path: Path, message: str, line: int | None = None) -> None:
+        """Records that a faulty entry of a file is excluded."""
+        self.problems.append(Problem(path, message, line, is_excluded=True))
 
     @abstractmethod
     def __len__(self) -> int:

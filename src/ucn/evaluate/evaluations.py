@@ -25,7 +25,8 @@ from ucn.evaluate.points.report import build_report, run_benchmark
 from ucn.evaluate.points.sheet import draw_sheet
 from ucn.evaluate.reconstruction.report import TITLE as RECONSTRUCTION_TITLE
 from ucn.evaluate.reconstruction.report import load_reconstruction_methods, run_reconstruction
-from ucn.features.method import DenseMethod, LoadedMethods, MethodFiles
+from ucn.features.lightglue import LIGHTGLUE
+from ucn.features.method import DenseMethod, LoadedMethods, Method, MethodFiles
 from ucn.files import suggest
 from ucn.paper.registry import METHODS
 
@@ -41,6 +42,7 @@ class Request:
         files: that methods need beside the package.
         sheet_pairs: how many pairs a sheet of matches shows; 0 makes none.
         class_masks: folder of masks of semantic classes; None where there is none.
+        scenes: names of the scenes of the folder to use; all where empty.
         on_skip: called with name and reason of each method that is skipped.
         progress: called with (pairs done, all pairs).
     """
@@ -51,6 +53,7 @@ class Request:
     files: MethodFiles = field(default_factory=MethodFiles)
     sheet_pairs: int = 0
     class_masks: Path | None = None
+    scenes: Sequence[str] = ()
     on_skip: Callable[[str, str], None] | None = None
     progress: Progress | None = None
 
@@ -67,6 +70,7 @@ class Evaluation:
         plots: suffixes of the plots of its report.
         images: endings of the images of the data that it can draw.
         has_classes: whether it takes masks of semantic classes.
+        has_scenes: whether it takes names of scenes.
         update_obstacle: why its reports cannot be updated; empty where they can.
     """
 
@@ -77,6 +81,7 @@ class Evaluation:
     plots: tuple[str, ...] = ("",)
     images: tuple[str, ...] = ()
     has_classes: bool = False
+    has_scenes: bool = False
     update_obstacle: str = ""
 
     def run(self, request: Request) -> Report:
@@ -106,6 +111,20 @@ def _evaluate_dense(
     return run(request.folder, _load(request), request.settings, request.progress)
 
 
+def _evaluate_matches(request: Request) -> Report:
+    """Dense methods, and those of LightGlue where they are named."""
+    names, stems = request.methods, [path.stem for path in request.files.weights]
+    for name in names or ():
+        METHODS.check_name(name, others=[*LIGHTGLUE, *stems])
+    own = [name for name in names or () if name in LIGHTGLUE]
+    dense = None if names is None else [name for name in names if name not in LIGHTGLUE]
+    loaded = _load(replace(request, methods=dense))
+    sparse = METHODS.load_sparse(own, device=request.settings.device)
+    _report_skipped(request, sparse.skipped)
+    both = LoadedMethods[Method]([*loaded.methods, *sparse.methods], {**loaded.skipped, **sparse.skipped})
+    return run_matches(request.folder, both, request.settings, request.progress)
+
+
 def _evaluate_motion(benchmark: MotionBenchmark, request: Request) -> Report:
     loaded = METHODS.load_sparse(request.methods, request.files, request.settings.device)
     _report_skipped(request, loaded.skipped)
@@ -119,6 +138,7 @@ def _evaluate_reconstruction(request: Request) -> Report:
 
 
 def _evaluate_points(benchmark: Benchmark, request: Request) -> Report:
+    benchmark = benchmark.select(request.scenes) if request.scenes else benchmark
     loaded = _load(request)
     run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress)
     _report_skipped(request, run.skipped, loaded.skipped)  # some methods only the data rules out
@@ -151,6 +171,7 @@ _LIST = (
             partial(_evaluate_points, benchmark),
             benchmark.needs_folder,
             images=(SHEET,),
+            has_scenes=benchmark.open_scenes is not None,
         )
         for benchmark in BENCHMARKS.values()
     ),
@@ -165,7 +186,7 @@ _LIST = (
         )
         for benchmark in DRIVING_BENCHMARKS.values()
     ),
-    Evaluation("hpatches-matches", MATCHES_TITLE, partial(_evaluate_dense, run_matches)),
+    Evaluation("hpatches-matches", MATCHES_TITLE, _evaluate_matches),
     Evaluation("pair-score", PAIR_SCORE_TITLE, partial(_evaluate_dense, run_pair_score)),
     Evaluation("reconstruction", RECONSTRUCTION_TITLE, _evaluate_reconstruction),
     *(

@@ -24,6 +24,9 @@ from ucn.folders.worker import BatchExtractor, ExtractSettings, FeatureExtractio
 SHARD_SIZE = 16
 """Images per shard; a killed run loses the shards that it is working on."""
 
+CONTENT_VERSION = 2
+"""Counts changes of what is stored per image; version 2 added coarse maps."""
+
 Progress = Callable[[int, int], None]
 """Called with (images done, all images)."""
 
@@ -121,7 +124,12 @@ def extract_folder(
         raise ConfigError(f"shard must be at least 1 image, got {shard}")
     check_output(output, overwrite)
     names = list_image_names(folder)[:limit]
-    key = {"method": dict(method.key), "settings": asdict(settings), "images": digest_images(folder, names)}
+    key = {
+        "method": dict(method.key),
+        "settings": asdict(settings),
+        "images": digest_images(folder, names),
+        "version": CONTENT_VERSION,
+    }
     parts = ShardFolder(output, names, shard, key, start_over=overwrite)
     unfinished = parts.list_open()
     open_names = {name for item in unfinished for name in item.names}
@@ -140,7 +148,11 @@ def extract_folder(
         except BaseException:
             parts.remove_if_empty()
             raise
-    meta = {"name": method.name, "settings": asdict(settings), "images": key["images"], "key": key["method"]}
+    meta = {
+        "name": method.name,
+        "key": key["method"],
+        **{name: key[name] for name in ("settings", "images", "version")},
+    }
     images, failures = parts.finish(meta, overwrite)
     resumed = sum(name not in open_names and name not in failures for name in names)
     return ExtractionResult(output, images, resumed, failures)

@@ -1,4 +1,9 @@
-"""Keypoints of image pairs matched by mutual nearest neighbours of their descriptors."""
+"""Keypoints of image pairs matched by mutual nearest neighbours of their descriptors, or by LightGlue.
+
+Where the features of both images have a coarse map, neighbourhood consensus (`ucn.matching.consensus`) guides
+the search, as it does in `ucn.matching.cells`: where the best two candidates of a keypoint are about equally
+similar, the support of the matches around it is added to the similarity. Both directions are guided.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +15,34 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ucn.errors import ConfigError, DataError
+from ucn.features.lightglue import LightGlueMethod, SizedKeypoints
 from ucn.files import RecentItems
 from ucn.folders.pairing import Pair
-from ucn.formats.hloc import ImageFeatures, PairMatches, check_pair_names, open_features, write_pair_matches
+from ucn.formats.hloc import (
+    CoarseMap,
+    ImageFeatures,
+    PairMatches,
+    check_pair_names,
+    open_features,
+    write_pair_matches,
+)
 from ucn.knn import mutual_nearest
+from ucn.matching.cells import CONSENSUS_RADIUS
+from ucn.matching.consensus import CELL_PIXELS, Consensus, measure_support, pool_cells
+from ucn.matching.guided import match_guided
+from ucn.types import FeatureMap
 
 Progress = Callable[[int, int], None]
 """Called with (pairs done, all pairs)."""
 
+MAX_SUPPORT_ENTRIES = 2**22
+"""Pairs of coarse cells whose support is measured; of larger images, 2 × 2 coarse cells are pooled first."""
+
 _CACHED_IMAGES = 64  # pairs come sorted by their first image
+_RADIUS = CONSENSUS_RADIUS / CELL_PIXELS  # in coarse cells
 
 
 def match_image_pairs(
@@ -30,6 +52,8 @@ def match_image_pairs(
     *,
     min_similarity: float = -1.0,
     device: str = "cpu",
+    consensus: bool = True,
+    matcher: LightGlueMethod | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> int:
@@ -41,6 +65,8 @@ def match_image_pairs(
         output: the .h5 file.
         min_similarity: as in `match_image_features`.
         device: where the search runs.
+        consensus: as in `match_image_features`.
+        matcher: matches the keypoints that it detected; None takes mutual nearest neighbours.
         overwrite: replace an existing file.
         progress: called after each pair.
 
@@ -66,18 +92,26 @@ def match_image_pairs(
             nonlocal total
             for done, (name0, name1) in enumerate(pairs, 1):
                 features0 = read(name0)
-                found = match_image_features(features0, read(name1), min_similarity, device)
+                if matcher is None:
+                    found = match_image_features(features0, read(name1), min_similarity, device, consensus)
+                else:
+                    found = match_by_method(matcher, features0, read(name1))
                 total += len(found.rows)
                 yield (name0, name1), len(features0), found
                 if progress is not None:
                     progress(done, len(pairs))
 
-        write_pair_matches(output, stream(), build_match_key(file.meta, pairs, min_similarity), overwrite)
+        key = build_match_key(file.meta, pairs, min_similarity, consensus)
+        write_pair_matches(output, stream(), key, overwrite)
     return total
 
 
 def match_image_features(
-    features0: ImageFeatures, features1: ImageFeatures, min_similarity: float = -1.0, device: str = "cpu"
+    features0: ImageFeatures,
+    features1: ImageFeatures,
+    min_similarity: float = -1.0,
+    device: str = "cpu",
+    consensus: bool = True,
 ) -> PairMatches:
     """Matches the keypoints of two images by mutual nearest neighbours.
 
@@ -86,6 +120,7 @@ def match_image_features(
         features1: of image 1.
         min_similarity: cosine similarity in [-1, 1] below which matches are dropped.
         device: where the search runs.
+        consensus: guide the search by neighbourhood consensus, where both images have a coarse map.
 
     Returns:
         Rows of both, ordered by the first; scores are (1 + cosine) / 2, as of hloc's nearest neighbours.
@@ -103,7 +138,17 @@ def match_image_features(
             f"descriptors of both images must have one dimension, got {descriptors0.shape[1]} and "
             f"{descriptors1.shape[1]}; extract all images with one method"
         )
-    partners = mutual_nearest(descriptors0, descriptors1)
+    if consensus and features0.coarse is not None and features1.coarse is not None:
+        partners = match_guided(
+            descriptors0,
+            descriptors1,
+            _to_cells(features0, features0.coarse, descriptors0.device),
+            _to_cells(features1, features1.coarse, descriptors1.device),
+            _measure_consensus(features0.coarse, features1.coarse, descriptors0.device),
+            radius=_RADIUS,
+        )
+    else:
+        partners = mutual_nearest(descriptors0, descriptors1)
     rows = (partners >= 0).nonzero()[:, 0]
     similarities = (descriptors0[rows] * descriptors1[partners[rows]]).sum(dim=1).clamp(-1, 1)
     is_kept = similarities >= min_similarity
@@ -111,9 +156,46 @@ def match_image_features(
     return PairMatches(kept, ((1 + similarities[is_kept]) / 2).cpu().numpy())
 
 
+def _to_cells(features: ImageFeatures, coarse: CoarseMap, device: torch.device) -> Tensor:
+    """Keypoints (N, 2) in coarse cells, whose centres are at whole numbers."""
+    points = torch.from_numpy(features.keypoints).to(device)
+    return (points - points.new_tensor(coarse.first)) / points.new_tensor(coarse.step)
+
+
+def _measure_consensus(coarse0: CoarseMap, coarse1: CoarseMap, device: torch.device) -> Consensus:
+    """The consensus of a pair, for points in coarse cells."""
+    maps = [torch.from_numpy(coarse.descriptors).to(device) for coarse in (coarse0, coarse1)]
+    cells, pooled = 1, maps
+    while pooled[0][0].numel() * pooled[1][0].numel() > MAX_SUPPORT_ENTRIES:
+        cells *= 2
+        hw = [(each.shape[1], each.shape[2]) for each in maps]
+        pooled = [
+            pool_cells(FeatureMap(each[None], 1, 0.0, size), cells)
+            for each, size in zip(maps, hw, strict=True)
+        ]
+    return Consensus(measure_support(*pooled), cells, stride=1, offset=0.0)
+
+
+def match_by_method(
+    method: LightGlueMethod, features0: ImageFeatures, features1: ImageFeatures
+) -> PairMatches:
+    """Matches the keypoints of two images by the method that detected them; rows are ordered by the first."""
+    rows, scores = method.match_rows(_to_keypoints(features0), _to_keypoints(features1))
+    order = rows[:, 0].argsort()
+    return PairMatches(rows[order].numpy(), scores[order].numpy())
+
+
+def _to_keypoints(features: ImageFeatures) -> SizedKeypoints:
+    points, descriptors, scores = map(
+        torch.from_numpy, (features.keypoints, features.descriptors, features.scores)
+    )
+    return SizedKeypoints(points, descriptors, scores, features.image_hw)
+
+
 def build_match_key(
-    features: Mapping[str, Any], pairs: Sequence[Pair], min_similarity: float
+    features: Mapping[str, Any], pairs: Sequence[Pair], min_similarity: float, consensus: bool
 ) -> dict[str, Any]:
-    """What matches depend on, stored with them: metadata of the features, a hash of the pairs, the limit."""
+    """What matches depend on, stored with them: metadata of the features, a hash of the pairs, settings."""
     digest = hashlib.sha256(json.dumps(list(pairs)).encode()).hexdigest()
-    return {"features": dict(features), "pairs": digest, "min_similarity": min_similarity}
+    settings = {"min_similarity": min_similarity, "consensus": consensus}
+    return {"features": dict(features), "pairs": digest, **settings}

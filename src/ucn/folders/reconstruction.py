@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -13,11 +14,14 @@ import torch
 from torch import Tensor
 
 from ucn.errors import DataError
+from ucn.features.lightglue import LIGHTGLUE, LightGlueMethod
 from ucn.features.method import MethodInfo
 from ucn.files import RecentItems, exists_error
 from ucn.folders.extraction import (
+    CONTENT_VERSION,
     Executor,
     ExtractionResult,
+    LocalExecutor,
     digest_images,
     extract_folder,
     list_image_names,
@@ -73,6 +77,7 @@ class ReconstructSettings:
         mapping: of COLMAP's incremental mapping.
         use_adjustment: adjust keypoints photometrically.
         min_similarity: cosine similarity below which matches are dropped.
+        consensus: guide the matching by neighbourhood consensus, where the features have coarse maps.
     """
 
     extract: ExtractSettings = field(default_factory=ExtractSettings)
@@ -81,6 +86,7 @@ class ReconstructSettings:
     mapping: MappingSettings = field(default_factory=MappingSettings)
     use_adjustment: bool = True
     min_similarity: float = -1.0
+    consensus: bool = True
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,9 @@ def reconstruct_folder(
         check_pair_names(file.names)
         if not any(map(has_space, file.names)):  # a list with such names could not be read
             write_pair_list(output / "pairs.txt", pairs, overwrite=True)
-        found = _match(file, pairs, output / "matches.h5", settings.min_similarity, report)
+        device = executor.device if isinstance(executor, LocalExecutor) else None
+        load = partial(method.load, device) if method.name in LIGHTGLUE else None
+        found = _match(file, pairs, output / "matches.h5", settings, load, report)
         images = [_to_image(file, name) for name in file.names]
         return _build_model(folder, output, settings, images, pairs, (extracted, found), report)
 
@@ -167,6 +175,7 @@ def _extract(
         "key": dict(method.key),
         "images": digest_images(folder, names),
         "settings": asdict(settings.extract),
+        "version": CONTENT_VERSION,
     }
     if path.is_file():
         with open_features(path) as file:
@@ -193,16 +202,24 @@ def _extract(
 
 
 def _match(
-    file: FeatureFile, pairs: Sequence[Pair], path: Path, min_similarity: float, report: Progress
+    file: FeatureFile,
+    pairs: Sequence[Pair],
+    path: Path,
+    settings: ReconstructSettings,
+    load_matcher: Callable[[], LightGlueMethod] | None,
+    report: Progress,
 ) -> int:
     """Matches the pairs, or reuses the matches of an earlier run; returns their number."""
-    if path.is_file() and read_pair_matches_meta(path) == build_match_key(file.meta, pairs, min_similarity):
+    key = build_match_key(file.meta, pairs, settings.min_similarity, settings.consensus)
+    if path.is_file() and read_pair_matches_meta(path) == key:
         return sum(len(found.rows) for found in read_pair_matches(path, pairs))
     return match_image_pairs(
         file.path,
         pairs,
         path,
-        min_similarity=min_similarity,
+        min_similarity=settings.min_similarity,
+        consensus=settings.consensus,
+        matcher=None if load_matcher is None else load_matcher(),
         overwrite=True,
         progress=lambda done, total: report("matching", done, total),
     )

@@ -28,6 +28,7 @@ from torch import Tensor
 from ucn.data.io import read_image
 from ucn.errors import ConfigError, ImageReadError
 from ucn.features.extractor import Extractor, has_own_keypoints
+from ucn.features.lightglue import LearnedKeypoints, SizedKeypoints
 from ucn.folders.detectors import (
     DEFAULT_DETECTOR,
     DETECTORS,
@@ -36,9 +37,10 @@ from ucn.folders.detectors import (
     detect_keypoints,
 )
 from ucn.folders.shards import Shard
-from ucn.formats.hloc import ImageFeatures, PackedFeatures, pack_features, write_features
-from ucn.geometry.coords import resize_points, resize_scale
+from ucn.formats.hloc import CoarseMap, ImageFeatures, PackedFeatures, pack_features, write_features
+from ucn.geometry.coords import cells_to_pixels, resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
+from ucn.matching.consensus import CELL_PIXELS, pool_cells
 from ucn.nn import MIN_SIDE
 from ucn.nn.tiling import reduce_image
 from ucn.runtime.threads import start_threads
@@ -261,7 +263,7 @@ class PendingFeatures:
 class BatchExtractor:
     """Extracts features of batches of images with one extractor and one detector."""
 
-    def __init__(self, extractor: Extractor, settings: ExtractSettings) -> None:
+    def __init__(self, extractor: Extractor | LearnedKeypoints, settings: ExtractSettings) -> None:
         """Keeps both.
 
         Raises:
@@ -305,6 +307,9 @@ class BatchExtractor:
     def _extract_one(self, image: ResizedImage) -> tuple[ImageFeatures, torch.device]:
         """The same by an extractor that takes one image at a time, and may detect its own keypoints."""
         extracted = self._extractor.extract(image.pixels)
+        if isinstance(extracted, SizedKeypoints):
+            kept = extracted.select(slice(self.settings.max_keypoints))
+            return _to_features(kept, image), kept.points.device
         own = resize_points(extracted.keypoints, resize_scale(extracted.image_hw, extracted.map.image_hw))
         keypoints = image.keypoints or self._detect_in_map(image, extracted.map, own)
         return _sample_features(extracted.map, [image], [keypoints])[0], extracted.map.features.device
@@ -327,8 +332,22 @@ class BatchExtractor:
             return detect_keypoints(self.settings.detector, image.pixels, feature_map, count)
         own = resize_points(own[:count], resize_scale(feature_map.image_hw, image.hw))
         points = np.ascontiguousarray(own.detach().float().cpu().numpy())
-        ranks = np.arange(len(points), dtype=np.float32)
-        return DetectedKeypoints(points, np.asarray(1 - 0.999 * ranks / max(len(points), 1), np.float32))
+        return DetectedKeypoints(points, _score_ranks(len(points)))
+
+
+def _score_ranks(count: int) -> FloatArray:
+    """Scores of keypoints, strongest first, whose detector has other units."""
+    return np.asarray(1 - 0.999 * np.arange(count, dtype=np.float32) / max(count, 1), np.float32)
+
+
+def _to_features(found: SizedKeypoints, image: ResizedImage) -> ImageFeatures:
+    """Keypoints of a method without a feature map; the mean of their descriptors is the image's."""
+    points = resize_points(found.points, resize_scale(image.hw, image.image_hw))
+    descriptors = found.descriptors.float()
+    whole = F.normalize(descriptors.sum(dim=0), dim=0)
+    arrays = (values.cpu().numpy() for values in (points, descriptors, whole))
+    keypoints, own, global_descriptor = arrays
+    return ImageFeatures(keypoints, own, _score_ranks(len(keypoints)), image.image_hw, global_descriptor)
 
 
 def _sample_features(
@@ -342,6 +361,8 @@ def _sample_features(
     encoded = resize_points(torch.from_numpy(points), resize_scale(images[0].hw, maps.image_hw))
     descriptors = _to_cpu(sample_descriptors(maps, _to_device(encoded, maps.features.device)))
     global_descriptors = _to_cpu(F.normalize(maps.features.float().mean(dim=(2, 3)), dim=1))  # (B, D)
+    cells = max(1, round(CELL_PIXELS / maps.stride))
+    coarse = _to_cpu(torch.stack([pool_cells(maps[row], cells) for row in range(len(images))]))
     return [
         ImageFeatures(
             resize_points(torch.from_numpy(item.points), resize_scale(image.hw, image.image_hw)).numpy(),
@@ -349,9 +370,21 @@ def _sample_features(
             item.scores,
             image.image_hw,
             global_descriptors[row],
+            _place_coarse(coarse[row], maps, cells, image.image_hw),
         )
         for row, (image, item) in enumerate(zip(images, keypoints, strict=True))
     ]
+
+
+def _place_coarse(
+    descriptors: FloatArray, maps: FeatureMap, cells: int, image_hw: tuple[int, int]
+) -> CoarseMap:
+    """Descriptors (D, h, w) of coarse cells, with their places in an image of another size."""
+    scale = resize_scale(maps.image_hw, image_hw)
+    middle = torch.full((2,), (cells - 1) / 2, dtype=torch.float64)  # of the first one, in feature cells
+    first = resize_points(cells_to_pixels(middle, maps.stride, maps.offset), scale).tolist()
+    step = maps.stride * cells
+    return CoarseMap(descriptors, (first[0], first[1]), (step * scale[0], step * scale[1]))
 
 
 def _to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -8,7 +8,10 @@ Features, .h5: one group per image, named by the image's path below its folder (
 - ``descriptors`` (D, N) float16, of unit length;
 - ``scores`` (N,) float16, larger is better;
 - ``image_size`` (2,) int64: width and height;
-- ``global_descriptor`` (D,) float32 of unit length, of the whole image, as hloc's retrieval reads it.
+- ``global_descriptor`` (D,) float32 of unit length, of the whole image, as hloc's retrieval reads it;
+- ``coarse`` (D, h, w) float16, where the method has a feature map: descriptors of coarse cells for
+  neighbourhood consensus, with attributes ``offset`` (centre of the first cell) and ``stride`` (distance of
+  cells), both as x and y in pixels of the full-size image; hloc ignores it.
 
 Matches, .h5: one group per pair, named ``a.jpg/b.jpg`` with every / of a name replaced by -, with
 ``matches0`` (N0,) int32, the row in image 1 or -1, and ``matching_scores0`` (N0,) float16.
@@ -19,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +38,27 @@ MAX_KEYPOINTS = 1_000_000
 """Files with more keypoints in an image are refused unread."""
 MAX_DIMENSIONS = 8192
 """Files with descriptors of more dimensions are refused unread."""
+MAX_COARSE_VALUES = 2**28
+"""Files with larger coarse maps are refused unread."""
 
 _META = "ucn"
 _REMEDY = "write it again with `ucn extract`"
 IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CoarseMap:
+    """Descriptors of the coarse cells of an image, for neighbourhood consensus.
+
+    Attributes:
+        descriptors: (D, h, w) float32, of unit length or 0.
+        first: (x, y) centre of the first cell, in pixels of the full-size image.
+        step: (x, y) distance of neighbouring cells, in the same pixels.
+    """
+
+    descriptors: FloatArray
+    first: tuple[float, float]
+    step: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -51,6 +71,7 @@ class ImageFeatures:
         scores: (N,) float32, larger is better.
         image_hw: (H, W).
         global_descriptor: (D,) float32 of the whole image; None where the file has none.
+        coarse: None where the file has none.
     """
 
     keypoints: FloatArray
@@ -58,12 +79,21 @@ class ImageFeatures:
     scores: FloatArray
     image_hw: tuple[int, int]
     global_descriptor: FloatArray | None = None
+    coarse: CoarseMap | None = None
 
     def __len__(self) -> int:
         return len(self.keypoints)
 
 
-PackedFeatures = dict[str, NDArray[Any]]
+@dataclass(frozen=True)
+class PackedArray:
+    """An array with attributes, as it is written."""
+
+    values: NDArray[Any]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+PackedFeatures = dict[str, PackedArray]
 """Arrays of an image by name, in the order and types in which they are written."""
 
 
@@ -71,13 +101,17 @@ def pack_features(features: ImageFeatures) -> PackedFeatures:
     """Converts features to what is written, so that threads can share this work."""
     height, width = features.image_hw
     packed: PackedFeatures = {
-        "keypoints": features.keypoints.astype(np.float32),
-        "descriptors": features.descriptors.T.astype(np.float16),
-        "scores": features.scores.astype(np.float16),
-        "image_size": np.array([width, height], np.int64),
+        # hloc scales its thresholds by the uncertainty, in pixels.
+        "keypoints": PackedArray(features.keypoints.astype(np.float32), {"uncertainty": 1.0}),
+        "descriptors": PackedArray(features.descriptors.T.astype(np.float16)),
+        "scores": PackedArray(features.scores.astype(np.float16)),
+        "image_size": PackedArray(np.array([width, height], np.int64)),
     }
     if features.global_descriptor is not None:
-        packed["global_descriptor"] = features.global_descriptor.astype(np.float32)
+        packed["global_descriptor"] = PackedArray(features.global_descriptor.astype(np.float32))
+    if features.coarse is not None:
+        place = {"offset": features.coarse.first, "stride": features.coarse.step}
+        packed["coarse"] = PackedArray(features.coarse.descriptors.astype(np.float16), place)
     return packed
 
 
@@ -127,10 +161,8 @@ class FeatureWriter:
         """Writes an image."""
         group = self._file.create_group(name)
         packed = pack_features(features) if isinstance(features, ImageFeatures) else features
-        for key, values in packed.items():
-            data = group.create_dataset(key, data=values)
-            if key == "keypoints":
-                data.attrs["uncertainty"] = 1.0  # pixels; hloc scales its thresholds by it
+        for key, item in packed.items():
+            group.create_dataset(key, data=item.values).attrs.update(item.attributes)
 
     def copy(self, other: FeatureFile) -> None:
         """Copies all images of another file."""
@@ -180,6 +212,7 @@ class FeatureFile:
             scores.astype(np.float32),
             (int(size[1]), int(size[0])),
             None if whole is None else whole.astype(np.float32),
+            _read_coarse(group, descriptors.shape[0], where) if "coarse" in group else None,
         )
 
     def read_global(self, name: str) -> FloatArray:
@@ -353,6 +386,23 @@ def _list_groups(file: h5py.File, path: Path) -> Iterator[str]:
                 waiting.append(name)
 
 
+def _read_coarse(group: h5py.Group, dimensions: int, where: str) -> CoarseMap:
+    values = _read_array(group, "coarse", 3, where)
+    try:
+        first, step = (np.asarray(group["coarse"].attrs[name], np.float64) for name in ("offset", "stride"))
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise DataError(f"{where}: 'coarse' needs the attributes offset and stride; {_REMEDY}") from error
+    is_valid = first.shape == step.shape == (2,) and np.isfinite(first).all() and np.isfinite(step).all()
+    if not is_valid or step.min() <= 0 or values.shape[0] != dimensions or not values.size:
+        raise DataError(
+            f"{where}: expected 'coarse' ({dimensions}, h, w) with an offset and a positive stride along x "
+            f"and y, got {values.shape} with {first} and {step}; {_REMEDY}"
+        )
+    return CoarseMap(
+        values.astype(np.float32), (float(first[0]), float(first[1])), (float(step[0]), float(step[1]))
+    )
+
+
 def _read_array(group: h5py.Group, key: str, axes: int, where: str) -> NDArray[Any]:
     """Reads an array of finite numbers, after its size was checked."""
     is_array = key in group and isinstance(group.get(key, getlink=True), h5py.HardLink)
@@ -362,6 +412,11 @@ def _read_array(group: h5py.Group, key: str, axes: int, where: str) -> NDArray[A
     if data.external or data.is_virtual:
         raise DataError(f"{where}: '{key}' lies in another file; {_REMEDY}")
     limits = sorted(data.shape, reverse=True)
+    if axes == 3 and data.size > MAX_COARSE_VALUES:
+        raise DataError(
+            f"{where}: '{key}' has the shape {data.shape}, the limit is {MAX_COARSE_VALUES:,} values; "
+            f"{_REMEDY}"
+        )
     if limits[0] > MAX_KEYPOINTS or (axes == 2 and limits[1] > MAX_DIMENSIONS):
         raise DataError(
             f"{where}: '{key}' has the shape {data.shape}, the limits are {MAX_KEYPOINTS:,} keypoints and "

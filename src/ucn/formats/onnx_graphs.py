@@ -9,6 +9,7 @@ from ucn.config import Calibration, MatchConfig
 from ucn.geometry.coords import cell_centres
 from ucn.geometry.sampling import sample_descriptors
 from ucn.matching.cells import PointMatches, refine_sub_cell
+from ucn.matching.consensus import measure_cosines
 from ucn.matching.keypoints import strongest_corners
 from ucn.matching.scoring import score_matches
 from ucn.nn import CorrespondenceNetwork
@@ -75,4 +76,10 @@ def match_all_cells(map0: FeatureMap, map1: FeatureMap, points0: Tensor) -> Poin
     cells0 = (descriptors1 @ map0.features[0].flatten(1)).argmax(dim=1)
     backward = refine_sub_cell(map1, map0, forward.points, cells0)
     round_trip_errors = (backward.points - points0).norm(dim=-1)
-    return PointMatches(forward.points, forward.similarities, second_best.clamp(-1, 1), round_trip_errors)
+    return PointMatches(
+        forward.points,
+        forward.similarities,
+        second_best.clamp(-1, 1),
+        round_trip_errors,
+        cosines=measure_cosines(map0, map1),
+    )

@@ -36,9 +36,14 @@ _MAX_STEP = 1.0  # pixels of image 0; for the affine map, the same share of the 
 _DAMPING = 1e-2
 _MIN_CONTRAST = 1e-2  # standard deviation of a patch, as a share of white
 _MIN_CORRELATION = 0.7
-# Share of a pair's matches. Birds of one species (40 pairs of CUB's training images) stay below 0.33; of 36
-# synthetic pairs of photographs all but one, whose matches are mostly wrong, lie above 0.43.
-_MIN_SHARE = 0.35
+# The test for the same surface, with limits chosen on validation data (benchmarks/same_surface.py).
+_MAX_TESTED = 256  # the first matches, the best in `Matcher.match`, are aligned back from image 1 to image 0
+_BACK_START = 1.0  # pixels between a point and where its backward alignment starts
+_MAX_ROUND_TRIP = 0.5  # pixels from the point at which it must end
+_MIN_SHARE = 0.1  # of the tested matches that must return,
+_EXTRA_TESTED = 20  # after so many failures are added, since a share of few matches can be high by chance
+_MIN_DETERMINANT = 1e-2  # of a local affine map that can be inverted
+_GOLDEN_ANGLE = 2.4  # radians; multiples of it are evenly spread
 # Points per chunk, each of which needs about 20 kB: few fit in a core's caches, and many keep a GPU busy.
 _CHUNK = 512
 _GPU_CHUNK = 8192
@@ -76,8 +81,8 @@ def refine_photometric(
 ) -> AlignedPatches:
     """Refines the matches of a pair to sub-pixel positions, where its images show the same surfaces.
 
-    The guide matches decide that: where patches around fewer than 35 % of them can be aligned, the images
-    show two instances of a category, say, and all matches stay. They also stay with fewer than four guides.
+    The guide matches decide that, see `passes_same_surface_test`. If the images show two instances of a
+    category, say, all matches stay. They also stay with fewer than four guides.
 
     Args:
         grey0: (H0, W0) in [0, 1].
@@ -96,7 +101,7 @@ def refine_photometric(
     if is_same_surface is not False:
         linear = estimate_local_affine(points0, guides0, guides1)
         found = align_patches(grey0, grey1, points0, points1, linear, max_shift=max_shift)
-        if is_same_surface or _are_enough_aligned(found.correlations[has_match]):
+        if is_same_surface or _do_enough_return(grey0, grey1, points0, linear, found, max_shift):
             return found
     return AlignedPatches(points1, torch.zeros_like(has_match), torch.full_like(points1[:, 0], -1.0))
 
@@ -104,16 +109,43 @@ def refine_photometric(
 def passes_same_surface_test(
     grey0: Tensor, grey1: Tensor, guides0: Tensor, guides1: Tensor, *, max_shift: float = 4.0
 ) -> bool:
-    """Whether patches around enough guide matches align; arguments as `refine_photometric`, all finite."""
+    """Whether two images show the same surfaces, not only alike ones such as two faces.
+
+    Patches of alike surfaces can be aligned too, but by chance: aligned back from image 1, they seldom end at
+    the point that they came from. The test is passed if enough of the first 256 matches do.
+
+    Args:
+        grey0: as in `refine_photometric`.
+        grey1: as in `refine_photometric`.
+        guides0: (M, 2) pixels of image 0, finite.
+        guides1: (M, 2) their matches, finite.
+        max_shift: as in `refine_photometric`.
+    """
     linear = estimate_local_affine(guides0, guides0, guides1)
     found = align_patches(grey0, grey1, guides0, guides1, linear, max_shift=max_shift)
-    return _are_enough_aligned(found.correlations)
+    return _do_enough_return(grey0, grey1, guides0, linear, found, max_shift)
 
 
-def _are_enough_aligned(correlations: Tensor) -> bool:
-    """Whether there are at least four guides (M,), and enough of them correlate."""
-    is_aligned = correlations >= _MIN_CORRELATION
-    return len(is_aligned) >= _MIN_NEIGHBOURS and bool(is_aligned.float().mean() >= _MIN_SHARE)
+def _do_enough_return(
+    grey0: Tensor, grey1: Tensor, points0: Tensor, linear: Tensor, found: AlignedPatches, max_shift: float
+) -> bool:
+    """Whether enough of at least four aligned matches return to their points when aligned back."""
+    rows = found.points1.isfinite().all(dim=1).nonzero()[:, 0]
+    if len(rows) < _MIN_NEIGHBOURS:
+        return False
+    rows = rows[:_MAX_TESTED]
+    needed = _MIN_SHARE * (len(rows) + _EXTRA_TESTED)
+    determinants = linear[rows, 0, 0] * linear[rows, 1, 1] - linear[rows, 0, 1] * linear[rows, 1, 0]
+    rows = rows[(found.correlations[rows] >= _MIN_CORRELATION) & (determinants.abs() >= _MIN_DETERMINANT)]
+    if len(rows) < needed:
+        return False
+    points0 = points0[rows]
+    angles = _GOLDEN_ANGLE * torch.arange(len(rows), dtype=points0.dtype, device=points0.device)
+    start = points0 + _BACK_START * torch.stack([angles.cos(), angles.sin()], dim=1)
+    back = _invert_2x2(linear[rows])
+    returned = align_patches(grey1, grey0, found.points1[rows], start, back, max_shift=max_shift)
+    errors = (returned.points1 - points0).norm(dim=1)  # where alignment failed, that of the start
+    return int((errors <= _MAX_ROUND_TRIP).sum()) >= needed
 
 
 @torch.no_grad()

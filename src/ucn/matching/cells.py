@@ -3,10 +3,12 @@
 For each query point of image 0 `match_points`
 
 1. reads the descriptor there, by bilinear interpolation of the feature map;
-2. finds the nearest cell of image 1 (`ucn.knn.search.nearest`);
+2. finds the nearest cell of image 1 (`ucn.knn.search.nearest`), and the second best outside an exclusion
+   radius around it; where both are about equally similar, neighbourhood consensus (`ucn.matching.consensus`)
+   decides between all cells (`_find_guided`);
 3. moves the match from that cell's centre to the sub-cell position whose interpolated descriptor is most
    similar (`_refine_reference`, in plain torch; `_refine` takes its fused CUDA twin where that applies);
-4. finds the second-best similarity, outside an exclusion radius around the match;
+4. measures the second-best similarity, outside the exclusion radius around the match;
 5. matches back to image 0, and measures the round-trip error: pixels between that match and the query.
 
 All points are pixels of the encoded images; `ucn.matching.matcher` converts from and to the caller's pixels,
@@ -24,11 +26,25 @@ from ucn.geometry.coords import cell_centres, pixel_grid, pixels_to_cells, resiz
 from ucn.geometry.sampling import sample_descriptors, sample_image
 from ucn.knn import ExclusionRadius, nearest
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
+from ucn.matching.consensus import Consensus, measure_cosines
 from ucn.runtime.kernels import use_fused
+from ucn.runtime.threads import share
 from ucn.types import FeatureMap
 
 _FINE_STEPS = 8
 """Positions per cell and axis that sub-cell refinement compares before it fits a parabola."""
+
+
+_GUIDED_CHUNK = 64  # queries of a thread, whose similarities to all cells stay in a core's cache
+_GUIDED_THREADS = 8
+
+# Chosen on validation data (docs/development/experiments.md, "Neighbourhood consensus").
+CONSENSUS_WEIGHT = 0.5
+"""Cosine similarity that full support adds to a query whose best two candidates are equally similar."""
+CONSENSUS_GAP = 0.08
+"""Lead of the best candidate over the second best at which that weight has fallen by a factor of e."""
+CONSENSUS_RADIUS = 16.0
+"""Pixels around the best candidate within which no other is the second best, for that lead."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +68,20 @@ class PointMatches:
         points1: (N, 2) pixels of image 1; NaN where no cell was allowed.
         similarities: (N,) cosine similarity there, in [-1, 1].
         second_best: (N,) best similarity outside the exclusion radius; -1 where no cell lies outside it.
+            It exceeds `similarities` where consensus decided against the most similar cell.
         round_trip_errors: (N,) pixels of image 0 between the query and the match back from `points1`;
             infinite where there is no match.
+        support: (N,) consensus of the match with those around it, in [0, 1]; None without consensus.
+        cosines: (2,) mean and standard deviation of all cosines within the emptier image, as
+            `ucn.matching.consensus.measure_cosines`; None where not measured.
     """
 
     points1: Tensor
     similarities: Tensor
     second_best: Tensor
     round_trip_errors: Tensor
+    support: Tensor | None = None
+    cosines: Tensor | None = None
 
 
 def match_points(
@@ -68,6 +90,7 @@ def match_points(
     points0: Tensor,
     *,
     second_best_radius: float,
+    consensus: Consensus | None = None,
     is_allowed0: Tensor | None = None,
     is_allowed1: Tensor | None = None,
     use_refinement: bool = True,
@@ -80,27 +103,39 @@ def match_points(
         map1: descriptors of image 1 (batch of 1).
         points0: (N, 2) pixels of image 0.
         second_best_radius: pixels; only cells farther than this from a match can be its second best.
+        consensus: of the two maps, to guide both searches; None compares descriptors alone.
         is_allowed0: (h * w,) bool, the cells of image 0 that the backward match may use; None allows all.
         is_allowed1: (h * w,) bool, the cells of image 1 that may match; None allows all.
         use_refinement: refine matches to sub-cell positions; cell centres otherwise.
         memory_bytes: budget of the temporaries.
     """
-    descriptors0 = _read_descriptors(map0, points0)
-    target1 = _select_cells(map1, is_allowed1)
-    forward = _find_nearest(descriptors0, target1, use_refinement, memory_bytes)
+    target0, target1 = _select_cells(map0, is_allowed0), _select_cells(map1, is_allowed1)
+    queries = _Queries.read(map0, points0, consensus)
+    best = _find_cells(queries, target1, memory_bytes)
+    forward = _place(queries, best, target1, use_refinement, memory_bytes)
     starts1 = forward.points.nan_to_num(0.0)
+    second_best = best.second_best
+    if second_best is None or second_best_radius != CONSENSUS_RADIUS:
+        second_best = _find_second_best(queries, target1, starts1, second_best_radius, memory_bytes)
 
-    exclusion = ExclusionRadius(starts1, target1.centres, second_best_radius)
-    second_best = nearest(descriptors0, target1.descriptors, exclusion=exclusion, memory_bytes=memory_bytes)
+    def match_back(rows: Tensor | slice, guide: Consensus | None) -> Tensor:
+        queries1 = _Queries.read(map1, starts1[rows], guide)
+        found = _find_nearest(queries1, target0, use_refinement, memory_bytes)
+        found_errors: Tensor = (found.points - points0[rows]).norm(dim=-1)
+        return found_errors
 
-    descriptors1 = _read_descriptors(map1, starts1)
-    backward = _find_nearest(descriptors1, _select_cells(map0, is_allowed0), use_refinement, memory_bytes)
-    round_trip_errors = (backward.points - points0).norm(dim=-1) + 0 * forward.points[:, 0]  # keeps NaN
+    errors = match_back(slice(None), None)
+    if consensus is not None:  # guided only where descriptors alone are not cycle-consistent
+        rows = (errors > map0.stride).nonzero()[:, 0]
+        errors[rows] = match_back(rows, consensus.swap())
+    round_trip_errors = errors + 0 * forward.points[:, 0]  # keeps NaN
     return PointMatches(
         forward.points,
         forward.similarities,
-        _to_cosine(second_best.distances[:, 0]),
+        second_best,
         round_trip_errors.nan_to_num(torch.inf),
+        None if consensus is None else consensus.read_best(points0, forward.points),
+        measure_cosines(map0, map1) if consensus is None else consensus.cosines,
     )
 
 
@@ -109,11 +144,13 @@ def match_forward(
     map1: FeatureMap,
     points0: Tensor,
     *,
+    consensus: Consensus | None = None,
     is_allowed1: Tensor | None = None,
     use_refinement: bool = True,
 ) -> NearestPoints:
     """As `match_points`, but forward only: without second-best similarities and round-trip errors."""
-    return _find_nearest(_read_descriptors(map0, points0), _select_cells(map1, is_allowed1), use_refinement)
+    queries = _Queries.read(map0, points0, consensus)
+    return _find_nearest(queries, _select_cells(map1, is_allowed1), use_refinement)
 
 
 def refine_sub_cell(
@@ -166,23 +203,127 @@ def _select_cells(feature_map: FeatureMap, is_allowed: Tensor | None) -> _Cells:
     return _Cells(feature_map, is_allowed, descriptors, centres)
 
 
+@dataclass(frozen=True)
+class _Queries:
+    """What is searched for.
+
+    Attributes:
+        points: (N, 2) pixels of one image.
+        descriptors: (N, D) there.
+        consensus: guides the search in the other image; None compares descriptors alone.
+    """
+
+    points: Tensor
+    descriptors: Tensor
+    consensus: Consensus | None
+
+    @classmethod
+    def read(cls, feature_map: FeatureMap, points: Tensor, consensus: Consensus | None) -> _Queries:
+        return cls(points, _read_descriptors(feature_map, points), consensus)
+
+
+@dataclass(frozen=True)
+class _BestCells:
+    """The best cell of each query.
+
+    Attributes:
+        index: (N,) rows of the searched `_Cells`.
+        similarities: (N,) cosine similarity.
+        second_best: (N,) best similarity farther than `CONSENSUS_RADIUS` from the centre of that cell, which
+            the guided search needs; None where it did not run.
+    """
+
+    index: Tensor
+    similarities: Tensor
+    second_best: Tensor | None = None
+
+
 def _find_nearest(
-    queries: Tensor, target: _Cells, use_refinement: bool, memory_bytes: int = DEFAULT_MEMORY_BYTES
+    queries: _Queries, target: _Cells, use_refinement: bool, memory_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> NearestPoints:
-    """The nearest cell of each query descriptor (N, D), refined to a sub-cell position if requested."""
+    """The position of the best cell of each query, refined to a sub-cell position if requested."""
+    return _place(queries, _find_cells(queries, target, memory_bytes), target, use_refinement, memory_bytes)
+
+
+def _find_cells(queries: _Queries, target: _Cells, memory_bytes: int) -> _BestCells:
+    """The most similar cell of each query, or the best one by similarity and consensus."""
+    found = nearest(queries.descriptors, target.descriptors, memory_bytes=memory_bytes)
+    best = _BestCells(found.indices[:, 0], to_cosine(found.distances[:, 0]))
+    if queries.consensus is None or len(target.centres) == 0:
+        return best
+    return _find_guided(queries, queries.consensus, target, best, memory_bytes)
+
+
+def _find_second_best(
+    queries: _Queries, target: _Cells, matches: Tensor, radius: float, memory_bytes: int
+) -> Tensor:
+    """Best similarity (N,) to the cells farther than `radius` pixels from the matches (N, 2)."""
+    exclusion = ExclusionRadius(matches, target.centres, radius)
+    found = nearest(queries.descriptors, target.descriptors, exclusion=exclusion, memory_bytes=memory_bytes)
+    return to_cosine(found.distances[:, 0])
+
+
+def _place(
+    queries: _Queries, best: _BestCells, target: _Cells, use_refinement: bool, memory_bytes: int
+) -> NearestPoints:
+    """Centres of the best cells, or sub-cell positions in them if requested; NaN where there is no cell."""
+    descriptors, index = queries.descriptors, best.index
     if len(target.centres) == 0:
-        count = len(queries)
-        return NearestPoints(queries.new_full((count, 2), torch.nan), queries.new_full((count,), -1.0))
-    found = nearest(queries, target.descriptors, memory_bytes=memory_bytes)
-    index = found.indices[:, 0]
+        count = len(descriptors)
+        return NearestPoints(
+            descriptors.new_full((count, 2), torch.nan), descriptors.new_full((count,), -1.0)
+        )
     if not use_refinement:
-        return NearestPoints(target.centres[index], _to_cosine(found.distances[:, 0]))
+        return NearestPoints(target.centres[index], best.similarities)
     if target.is_allowed is not None:
         index = target.is_allowed.nonzero().flatten()[index]
-    return _refine(queries, target.map, index, target.is_allowed, memory_bytes)
+    return _refine(descriptors, target.map, index, target.is_allowed, memory_bytes)
 
 
-def _to_cosine(distances: Tensor) -> Tensor:
+def _find_guided(
+    queries: _Queries, consensus: Consensus, target: _Cells, best: _BestCells, memory_bytes: int
+) -> _BestCells:
+    """Replaces the most similar cells by those with the largest sum of similarity and weighted support.
+
+    The weight of a query falls with the lead of its best cell over the second best. Queries whose cell no
+    support can change are not compared again.
+    """
+    centres, radius = target.centres, CONSENSUS_RADIUS
+    second_best = _find_second_best(queries, target, centres[best.index], radius, memory_bytes)
+    lead = best.similarities - second_best
+    weights = CONSENSUS_WEIGHT * torch.exp(-lead / CONSENSUS_GAP)
+    support = consensus.read_pairs(queries.points, centres[best.index])
+    rows = (lead < weights * (1 - support)).nonzero()[:, 0]
+    index, similarities = best.index.clone(), best.similarities.clone()
+
+    def compare(part: Tensor) -> None:
+        guidance = weights[part, None, None] * consensus.read_rows(queries.points[part])
+        bonus = consensus.expand_rows(guidance, target.map.grid_hw)  # (n, h * w)
+        if target.is_allowed is not None:
+            bonus = bonus[:, target.is_allowed]
+        cosine = queries.descriptors[part].float() @ target.descriptors.t().float()  # (n, M)
+        index[part] = bonus.add_(cosine).argmax(dim=1)
+        similarities[part] = cosine.gather(1, index[part, None])[:, 0].clamp(-1, 1)
+
+    is_cpu = centres.device.type == "cpu"
+    limit = memory_bytes // (16 * len(centres))
+    parts = rows.split(max(1, min(limit // _GUIDED_THREADS, _GUIDED_CHUNK) if is_cpu else limit))
+    if is_cpu:
+        share(compare, parts, most=_GUIDED_THREADS)
+    else:
+        for part in parts:
+            compare(part)
+    # Support hardly differs between neighbouring cells; among these, similarity alone decides.
+    moves = (centres[index[rows]] - centres[best.index[rows]]).norm(dim=1)
+    near, rows = rows[moves <= radius], rows[moves > radius]
+    index[near], similarities[near] = best.index[near], best.similarities[near]
+    if len(rows):
+        moved = _Queries(queries.points[rows], queries.descriptors[rows], None)
+        second_best[rows] = _find_second_best(moved, target, centres[index[rows]], radius, memory_bytes)
+    return _BestCells(index, similarities, second_best)
+
+
+def to_cosine(distances: Tensor) -> Tensor:
     """Cosine similarity of unit vectors at a Euclidean distance; -1 at an infinite one."""
     return (1 - distances.square() / 2).clamp_min(-1)
 

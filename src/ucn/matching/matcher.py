@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -26,24 +26,50 @@ from ucn.config import MatchConfig
 from ucn.data.io import MaskLike, to_mask, to_tensor
 from ucn.data.points import check_points
 from ucn.errors import ImageReadError
-from ucn.geometry.coords import cell_centres, cells_to_pixels, pixels_to_cells, resize_points, resize_scale
+from ucn.geometry.coords import cell_centres, cells_to_pixels, resize_points, resize_scale
 from ucn.geometry.sampling import read_nearest
 from ucn.matching.alignment import passes_same_surface_test, refine_photometric
 from ucn.matching.cells import PointMatches, interpolate_to_pixels, match_points, similarity_map
+from ucn.matching.consensus import Consensus, measure_consensus
 from ucn.matching.keypoints import average_channels, detect_corners, grid_points
-from ucn.matching.scoring import score_matches, score_pair
+from ucn.matching.scoring import measure_uniformity, measure_visibility, score_matches, score_pair
+from ucn.matching.views import (
+    AlignedViews,
+    Box,
+    align_views,
+    cells_in_mask,
+    change_view,
+    to_caller,
+    to_encoded,
+)
 from ucn.nn import MIN_SIDE
 from ucn.nn.encoder import Engine, choose_encoder
 from ucn.nn.model import Encoder
 from ucn.nn.tiling import encode_in_tiles, reduce_image
 from ucn.runtime.device import choose_device
-from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, PairContext, SimilarityMap
+from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, SimilarityMap
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
 
 _PAIR_SCORE_CORNERS = 500  # the number that pair scores were calibrated with
 
 Report = Callable[[str], None]
 """Called with a short phrase at the beginning of each stage."""
+
+
+@dataclass(frozen=True)
+class PairContext:
+    """What `Matcher.pair_context` computes once for a pair, so that queries for single points are quick.
+
+    Attributes:
+        matches: consistent matches of the keypoints of image 0, with the score of the pair.
+        is_same_surface: the images agree photometrically around these matches, so that other matches may be
+            refined photometrically.
+        views: both images as they are matched, with their consensus.
+    """
+
+    matches: Matches
+    is_same_surface: bool
+    views: AlignedViews
 
 
 class Matcher:
@@ -189,18 +215,22 @@ class Matcher:
             points0 = torch.from_numpy(check_points(points, features0.image_hw)).to(self.device)
         if progress is not None:
             progress("matching")
-        found = self._match_points(features0, features1, points0, use0, use1)
         if points is None:
-            matches = self._filter(self._score(features0, features1, points0, found), found)
-            return self._refine_photometric(matches, None, features0, features1, use1)
-        context = context or self._build_pair_context(features0, features1, use0, use1)
-        matches = self._score(features0, features1, points0, found, context.matches.pair_score)
-        return self._refine_photometric(matches, context, features0, features1, use1)
+            views = self.align_views(features0, features1, use0, use1, progress)
+            found = self._match_points(views, points0, use0, use1)
+            matches = self._filter(self._score(views, points0, found), found)
+            return self._refine_photometric(matches, None, views, use1)
+        if context is None:
+            views = self.align_views(features0, features1, use0, use1, progress)
+            context = self._build_pair_context(views, use0, use1)
+        found = self._match_points(context.views, points0, use0, use1)
+        matches = self._score(context.views, points0, found, context.matches.pair_score)
+        return self._refine_photometric(matches, context, context.views, use1)
 
     @torch.no_grad()
     def pair_context(self, features0: Features, features1: Features) -> PairContext:
         """Computes what queries of single points of a pair share, for `match_features`."""
-        return self._build_pair_context(features0, features1, None, None)
+        return self._build_pair_context(self.align_views(features0, features1), None, None)
 
     @torch.no_grad()
     def similarities(self, features0: Features, features1: Features, point: ArrayLike) -> SimilarityMap:
@@ -210,7 +240,7 @@ class Matcher:
             PointsError: the point is not finite or lies outside image 0.
         """
         checked = torch.from_numpy(check_points(np.asarray(point)[None], features0.image_hw)).to(self.device)
-        found = similarity_map(features0.map, features1.map, _to_encoded(checked, features0)[0])
+        found = similarity_map(features0.map, features1.map, to_encoded(checked, features0)[0])
         corner = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
         cells = cells_to_pixels(corner, features1.map.stride, features1.map.offset)
         scale = resize_scale(features1.map.image_hw, features1.image_hw)
@@ -224,10 +254,12 @@ class Matcher:
         features1 = self._encode_image(image1, "image 1", progress, has_keypoints=False)[0]
         if progress is not None:
             progress("matching every cell")
-        starts = _to_caller(cell_centres(features0.map), features0)
-        found = self._match_points(features0, features1, starts, None, None)
-        displacements = _to_caller(found.points1, features1) - starts
-        scores = score_matches(found, self._calibration)
+        starts = to_caller(cell_centres(features0.map), features0)
+        views = self.align_views(features0, features1, progress=progress)
+        found = self._match_points(views, starts, None, None)
+        displacements = to_caller(found.points1, views.features1) - starts
+        encoded0 = to_encoded(starts, views.features0)
+        scores = self._score_visible(views, encoded0, found)
         layers = torch.cat([displacements, scores[:, None]], dim=1)
         dense = interpolate_to_pixels(layers, scores.square(), features0.map, features0.image_hw)
         return Flow(_to_numpy(dense[..., :2]), _to_numpy(dense[..., 2]))
@@ -264,8 +296,9 @@ class Matcher:
 
         batch = pixels[None].contiguous(memory_format=torch.channels_last)
         feature_map = encode_in_tiles(self._encoder, batch, self.config.tile_side, report_tile)
-        grey = (pixels.mean(dim=0) * 255).round().clamp(0, 255).to(torch.uint8)
-        return Features(feature_map, image_hw, torch.zeros(0, 2, device=self.device), grey), corner_grey
+        image8 = (pixels * 255).round().clamp(0, 255).to(torch.uint8)
+        no_points = torch.zeros(0, 2, device=self.device)
+        return Features(feature_map, image_hw, no_points, _to_grey(pixels), image8), corner_grey
 
     def _add_keypoints(self, features: Features, corner_grey: Tensor | None) -> Features:
         """Adds corners of the grey image, or a grid where it is None, to features."""
@@ -282,49 +315,99 @@ class Matcher:
         points = features.keypoints.to(self.device)
         return points if use is None else points[read_nearest(use, points)]
 
-    def _match_points(
+    @torch.no_grad()
+    def align_views(
         self,
         features0: Features,
         features1: Features,
-        points0: Tensor,
-        use0: Tensor | None,
-        use1: Tensor | None,
+        use0: Tensor | None = None,
+        use1: Tensor | None = None,
+        progress: Report | None = None,
+    ) -> AlignedViews:
+        """Both images as they are matched: as given, or encoded again where scale or rotation differ much.
+
+        Args:
+            features0: of image 0.
+            features1: of image 1.
+            use0: (H, W) bool of image 0, on the device of the network; None uses all of it.
+            use1: (H, W) bool of image 1, likewise.
+            progress: called before each encoding.
+        """
+        if not self.config.consensus:
+            return AlignedViews(features0, features1, None, None)
+
+        def measure(first: Features, second: Features) -> Consensus:
+            is_swapped = first.image is not features0.image  # the search compares in both orders
+            masks = (use1, use0) if is_swapped else (use0, use1)
+            return measure_consensus(
+                first.map,
+                second.map,
+                is_allowed0=cells_in_mask(first, masks[0]),
+                is_allowed1=cells_in_mask(second, masks[1]),
+                memory_bytes=self.config.memory_bytes,
+            )
+
+        if not self.config.use_views:
+            return AlignedViews(features0, features1, measure(features0, features1), None)
+
+        def encode(features: Features, scale: float, degrees: float, box: Box | None = None) -> Features:
+            if progress is not None:
+                progress("encoding views")
+            assert features.image is not None
+            pixels, view = change_view(features.image.to(self.device).float() / 255, scale, degrees, box)
+            return replace(features, map=self.encode(pixels[None]), grey=_to_grey(pixels), view=view)
+
+        return align_views(features0, features1, encode, measure)
+
+    def _match_points(
+        self, views: AlignedViews, points0: Tensor, use0: Tensor | None, use1: Tensor | None
     ) -> PointMatches:
         """Calls `match_points` with the settings of this matcher; `points0` are in the caller's pixels."""
+        features0, features1 = views.features0, views.features1
         return match_points(
             features0.map,
             features1.map,
-            _to_encoded(points0, features0),
+            to_encoded(points0, features0),
             second_best_radius=self.config.second_best_radius,
-            is_allowed0=_cells_in_mask(features0, use0),
-            is_allowed1=_cells_in_mask(features1, use1),
+            consensus=views.consensus,
+            is_allowed0=cells_in_mask(features0, use0),
+            is_allowed1=cells_in_mask(features1, use1),
             use_refinement=self.config.use_refinement,
             memory_bytes=self.config.memory_bytes,
         )
 
     def _score(
         self,
-        features0: Features,
-        features1: Features,
+        views: AlignedViews,
         points0: Tensor,
         found: PointMatches,
         pair_score: float | None = None,
     ) -> Matches:
         """All matches in the caller's pixels, with their scores; the pair's score is computed when None."""
-        scores = score_matches(found, self._calibration)
+        encoded0 = to_encoded(points0, views.features0)
+        scores = self._score_visible(views, encoded0, found)
         is_mutual = found.round_trip_errors <= self.config.mutual_tolerance
         if pair_score is None:
-            encoded0 = _to_encoded(points0, features0)
-            pair_score = score_pair(scores, is_mutual, encoded0, found.points1, self._calibration)
+            uniformity = measure_uniformity(found)
+            pair_score = score_pair(scores, is_mutual, encoded0, found.points1, uniformity, self._calibration)
         return Matches(
             points0=_to_numpy(points0),
-            points1=_to_numpy(_to_caller(found.points1, features1)),
+            points1=_to_numpy(to_caller(found.points1, views.features1)),
             scores=_to_numpy(scores),
             is_mutual=is_mutual.cpu().numpy(),
             pair_score=pair_score,
-            image0_hw=features0.image_hw,
-            image1_hw=features1.image_hw,
+            image0_hw=views.features0.image_hw,
+            image1_hw=views.features1.image_hw,
+            view_change=views.change,
         )
+
+    def _score_visible(self, views: AlignedViews, encoded0: Tensor, found: PointMatches) -> Tensor:
+        """Scores (N,) of matches of points (N, 2) of the encoded image 0; 0 where there is nothing to see."""
+        scores = score_matches(found, self._calibration)
+        for features, points in ((views.features0, encoded0), (views.features1, found.points1)):
+            if features.grey is not None:
+                scores = scores * measure_visibility(features.grey.to(self.device) / 255, points)
+        return scores
 
     def _filter(self, matches: Matches, found: PointMatches) -> Matches:
         """The matches that pass the score threshold, the cycle check and the ratio test, best first."""
@@ -340,90 +423,64 @@ class Matcher:
         return matches.select(order[np.argsort(-matches.scores[order], kind="stable")])
 
     def _build_pair_context(
-        self, features0: Features, features1: Features, use0: Tensor | None, use1: Tensor | None
+        self, views: AlignedViews, use0: Tensor | None, use1: Tensor | None
     ) -> PairContext:
         """Matches the strongest corners: query points may lie anywhere, so the pair is judged by corners."""
-        corners = self._select_keypoints(features0, use0)[:_PAIR_SCORE_CORNERS]
-        found = self._match_points(features0, features1, corners, use0, use1)
-        matches = self._filter(self._score(features0, features1, corners, found), found)
-        greys = self._photometric_greys(features0, features1)
+        corners = self._select_keypoints(views.features0, use0)[:_PAIR_SCORE_CORNERS]
+        found = self._match_points(views, corners, use0, use1)
+        matches = self._filter(self._score(views, corners, found), found)
+        greys = self._photometric_greys(views)
         if greys is None:
-            return PairContext(matches, False)
-        points = _both_encoded(matches, features0, features1, greys[0].device)
-        is_same = passes_same_surface_test(*greys, *points, max_shift=features1.map.stride)
-        return PairContext(matches, is_same)
+            return PairContext(matches, False, views)
+        points = _both_encoded(matches, views, greys[0].device)
+        is_same = passes_same_surface_test(*greys, *points, max_shift=views.features1.map.stride)
+        return PairContext(matches, is_same, views)
 
     def _refine_photometric(
         self,
         matches: Matches,
         context: PairContext | None,
-        features0: Features,
-        features1: Features,
+        views: AlignedViews,
         use1: Tensor | None,
     ) -> Matches:
         """Moves matches to where the pixels around them correlate best; see `refine_photometric`."""
-        greys = self._photometric_greys(features0, features1)
+        greys = self._photometric_greys(views)
         if greys is None:
             return matches
         device = greys[0].device
         found = refine_photometric(
             *greys,
-            *_both_encoded(matches, features0, features1, device),
-            None if context is None else _both_encoded(context.matches, features0, features1, device),
+            *_both_encoded(matches, views, device),
+            None if context is None else _both_encoded(context.matches, views, device),
             is_same_surface=None if context is None else context.is_same_surface,
-            max_shift=features1.map.stride,
+            max_shift=views.features1.map.stride,
         )
-        moved = _to_caller(found.points1, features1)
+        moved = to_caller(found.points1, views.features1)
         is_usable = True if use1 is None else read_nearest(use1.to(device), moved)
         is_moved = found.is_aligned & is_usable
         chosen = torch.where(is_moved[:, None], moved, torch.from_numpy(matches.points1).to(device))
         return replace(matches, points1=_to_numpy(chosen))
 
-    def _photometric_greys(self, features0: Features, features1: Features) -> tuple[Tensor, Tensor] | None:
+    def _photometric_greys(self, views: AlignedViews) -> tuple[Tensor, Tensor] | None:
         """Both encoded images, grey in [0, 1]; None where photometric refinement is off or impossible."""
         is_on = self.config.use_alignment and self.config.use_refinement
-        if not is_on or features0.grey is None or features1.grey is None:
+        grey0, grey1 = views.features0.grey, views.features1.grey
+        if not is_on or grey0 is None or grey1 is None:
             return None
         # Not on mps, which lacks some of the small matrix operations.
         device = torch.device("cpu") if self.device.type == "mps" else self.device
-        return features0.grey.to(device) / 255, features1.grey.to(device) / 255
+        return grey0.to(device) / 255, grey1.to(device) / 255
 
 
-def _to_encoded(points: Tensor, features: Features) -> Tensor:
-    """From pixels of the image as given to those of the image as encoded."""
-    return resize_points(points, resize_scale(features.image_hw, features.map.image_hw))
-
-
-def _to_caller(points: Tensor, features: Features) -> Tensor:
-    """From pixels of the encoded image to those of the image as given, clipped to it; NaN stays."""
-    moved = resize_points(points, resize_scale(features.map.image_hw, features.image_hw))
-    height, width = features.image_hw
-    limit = moved.new_tensor([width - 0.5, height - 0.5])
-    return torch.minimum(moved.clamp_min(-0.5), limit)
-
-
-def _both_encoded(
-    matches: Matches, features0: Features, features1: Features, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _both_encoded(matches: Matches, views: AlignedViews, device: torch.device) -> tuple[Tensor, Tensor]:
     """Points of both images of matches, in pixels of the encoded images."""
     points0, points1 = (torch.from_numpy(points).to(device) for points in (matches.points0, matches.points1))
-    return _to_encoded(points0, features0), _to_encoded(points1, features1)
+    return to_encoded(points0, views.features0), to_encoded(points1, views.features1)
 
 
-def _cells_in_mask(features: Features, use: Tensor | None) -> Tensor | None:
-    """Bool (h * w,): the cells whose centres a mask (H, W) of the caller's image uses; None for no mask."""
-    if use is None:
-        return None
-    centres = _to_caller(cell_centres(features.map), features)
-    is_used = read_nearest(use, centres)
-    if is_used.any() or not use.any():
-        return is_used
-    # The mask is so small that it contains no cell centre: use the cells that its pixels lie in.
-    encoded = _to_encoded(use.nonzero().flip(-1).float(), features)
-    cells = pixels_to_cells(encoded, features.map.stride, features.map.offset).round().long()
-    h, w = features.map.grid_hw
-    is_used[cells[:, 1].clamp(0, h - 1) * w + cells[:, 0].clamp(0, w - 1)] = True
-    return is_used
+def _to_grey(pixels: Tensor) -> Tensor:
+    """The mean of the channels of (3, H, W) in [0, 1], as uint8 (H, W)."""
+    return (pixels.mean(dim=0) * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 def _to_numpy(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

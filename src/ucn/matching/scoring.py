@@ -7,29 +7,79 @@ from torch import Tensor
 
 from ucn.config import Calibration
 from ucn.geometry.neighbours import nearest_points
+from ucn.geometry.sampling import sample_patches
 from ucn.knn import nearest
 from ucn.matching.cells import PointMatches
+from ucn.matching.consensus import rate_uniformity
 
 _NEIGHBOURS = 4
 _SPARE_NEIGHBOURS = 8  # more candidates, so that ties are broken by the lowest row, as `nearest` breaks them
 _TIE = 2e-12  # relative difference below which `nearest` may treat distances as equal
 _MAX_STRETCH = 2.0  # factor by which the distance of two neighbours may differ between the images
 _SLACK = 4.0  # pixels, one cell, by which it may differ in addition
+_USUAL_SUPPORT = 0.9  # of correct matches
+_FULL_CONTRAST = 2 / 255
 _MAX_QUERIES = 4096  # the default number of keypoints; beyond it, the time of a GPU grows with their square
 
 
+MATCH_INPUTS = ("similarity", "margin", "round_trip", "support", "uniformity")
+"""Inputs of a match's score, in the order of `score_features`; `Calibration` weighs each by ``match_…``."""
+
+
 def score_features(found: PointMatches) -> Tensor:
-    """Inputs of the score (N, 3): similarity, margin over the second best, round-trip error / 16 px."""
-    margin = found.similarities - found.second_best
-    return torch.stack([found.similarities, margin, found.round_trip_errors.clamp_max(16) / 16], dim=1)
+    """Inputs of the score (N, 5), in the order of `MATCH_INPUTS`.
+
+    The margin is that over the second best, the round-trip error is in units of 16 px, support that is not
+    known is that of correct matches, and uniformity is as `measure_uniformity`.
+    """
+    similarities = found.similarities
+    # Without any cell outside the radius there is no second best, and nothing to lead over.
+    margin = torch.where(found.second_best > -1, similarities - found.second_best, 0.0)
+    support = torch.full_like(margin, _USUAL_SUPPORT) if found.support is None else found.support
+    uniformity = measure_uniformity(found)
+    round_trip = found.round_trip_errors.clamp_max(16) / 16
+    return torch.stack([similarities, margin, round_trip, support, uniformity], dim=1)
+
+
+def measure_uniformity(found: PointMatches) -> Tensor:
+    """How far matches (N,) may be chance, since all places of an image look alike: 0 to 1.
+
+    That is the uniformity of the emptier image, where it is above 0. It counts in full for a match that is no
+    more similar than places of that image are among themselves (three standard deviations above the mean),
+    and not at all half-way between that and equal descriptors: the same sand or asphalt is a match.
+    """
+    similarities = found.similarities
+    if found.cosines is None:
+        return torch.zeros_like(similarities)
+    mean, spread = found.cosines.to(similarities.dtype)
+    usual = (mean + 3 * spread).clamp_max(0.999)
+    share = (1 - 2 * (similarities - usual) / (1 - usual)).clamp(0, 1)
+    chance: Tensor = share * rate_uniformity(found.cosines).clamp_min(0)
+    return chance
 
 
 def score_matches(found: PointMatches, calibration: Calibration) -> Tensor:
     """Estimated probabilities (N,) that matches are correct; 0 where there is none."""
     features = score_features(found)
-    weights = (calibration.match_similarity, calibration.match_margin, calibration.match_miss)
+    weights = [getattr(calibration, f"match_{name}") for name in MATCH_INPUTS]
     logits = features @ features.new_tensor(weights) + calibration.match_bias
     return torch.where(found.points1[:, 0].isnan(), 0.0, torch.sigmoid(logits))
+
+
+def measure_visibility(grey: Tensor, points: Tensor) -> Tensor:
+    """How far there is something to see around points (N, 2) of an image (H, W) in [0, 1]: 0 to 1.
+
+    1 where the 17 × 17 pixels around a point have a standard deviation of two grey levels of 256 or more, 0
+    on a blank surface, and in between by that standard deviation.
+    """
+    if not len(points):
+        return points.new_zeros(0)
+    steps = torch.arange(-8, 9, device=points.device, dtype=points.dtype)
+    offsets = torch.cartesian_prod(steps, steps)
+    identity = torch.eye(2, dtype=points.dtype, device=points.device).expand(len(points), 2, 2)
+    patches = sample_patches(grey, points.nan_to_num(0.0), identity, offsets)  # (N, 289)
+    contrast = patches.std(dim=1, correction=0)
+    return (contrast / _FULL_CONTRAST).clamp(0, 1)
 
 
 def measure_neighbour_consistency(points0: Tensor, points1: Tensor) -> Tensor:
@@ -97,11 +147,26 @@ def pair_support(scores: Tensor, is_mutual: Tensor, points0: Tensor, points1: Te
 
 
 def score_pair(
-    scores: Tensor, is_mutual: Tensor, points0: Tensor, points1: Tensor, calibration: Calibration
+    scores: Tensor,
+    is_mutual: Tensor,
+    points0: Tensor,
+    points1: Tensor,
+    uniformity: Tensor,
+    calibration: Calibration,
 ) -> float:
-    """Estimated probability that two images show the same thing; 0 without queries."""
+    """Estimated probability that two images show the same thing; 0 without queries.
+
+    Args:
+        scores: (N,) of the matches.
+        is_mutual: (N,) bool, which of them count.
+        points0: (N, 2) in pixels of the encoded image 0.
+        points1: (N, 2) their matches.
+        uniformity: (N,) as `measure_uniformity`.
+        calibration: of the network.
+    """
     if len(scores) == 0:
         return 0.0
     support = pair_support(scores, is_mutual, points0, points1)
-    logit = calibration.pair_bias + calibration.pair_support * support
+    chance = uniformity.mean().item()
+    logit = calibration.pair_bias + calibration.pair_support * support + calibration.pair_uniformity * chance
     return torch.tensor(logit, dtype=torch.float64).sigmoid().item()

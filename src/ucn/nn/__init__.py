@@ -3,7 +3,6 @@
 from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.model import MIN_SIDE, CorrespondenceNetwork, build_model
 from ucn.nn.transformer import ConvolutionalSpatialTransformer
-from ucn.nn.trunk_files import load_imagenet_trunk
 
 __all__ = [
     "MIN_SIDE",
@@ -11,5 +10,4 @@ __all__ = [
     "CorrespondenceNetwork",
     "GoogLeNetTrunk",
     "build_model",
-    "load_imagenet_trunk",
 ]

@@ -1,6 +1,6 @@
 """Chooses how a network runs, and checks each fast engine against the reference.
 
-    reference   CorrespondenceNetwork   nn/model.py          float32, any device
+    reference   CorrespondenceNetwork   nn/model.py          float32, any device; plain torch in every layer
     CPU bands   CpuEncoder              nn/cpu/encoder.py    folded, float32, in bands of rows
     CUDA graph  CudaEncoder             nn/cuda/encoder.py   folded, bfloat16, one CUDA graph per image size
     folded      FoldedEncoder           nn/folding.py        folded, float32, on any other device
@@ -8,7 +8,8 @@
 The fast engines reimplement the network. So each is compared with the reference, in plain torch, on a small
 image when it is made. Where they differ, where the engine fails, or where it would ignore a change of the
 network (an overridden method, a hook, a module of another class), the reference runs instead and a warning
-is logged. Single layers of the reference have fused CUDA kernels of their own, in nn/triton/.
+is logged. Single layers of the network have fused CUDA kernels of their own, in nn/triton/, for training.
+`ReferenceEncoder` switches them off.
 """
 
 from __future__ import annotations
@@ -17,24 +18,12 @@ import logging
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from ucn.nn.cpu.encoder import CpuEncoder
-from ucn.nn.cuda.encoder import CudaEncoder
-from ucn.nn.cuda.graphs import LAZY_CAPTURE, CapturePolicy
 from ucn.nn.folding import FoldedEncoder
-from ucn.nn.model import CorrespondenceNetwork
+from ucn.nn.model import CorrespondenceNetwork, Encoder
 from ucn.runtime.kernels import has_bfloat16_units, without_fused
-
-__all__ = [
-    "LAZY_CAPTURE",
-    "CapturePolicy",
-    "CpuEncoder",
-    "CudaEncoder",
-    "Engine",
-    "FoldedEncoder",
-    "choose_encoder",
-    "choose_exact_engine",
-]
+from ucn.types import FeatureMap
 
 Engine = Literal["auto", "fast", "plain"]
 """How a network runs; see `choose_encoder`."""
@@ -48,15 +37,45 @@ _METHODS = ("encode", "forward", "prepare", "describe")
 _LOGGER = logging.getLogger(__name__)
 
 
+class ReferenceEncoder:
+    """Runs a network on a CUDA device with every layer in plain torch.
+
+    Attributes:
+        network: the network itself; changes of its weights have an effect.
+        stride: pixels between neighbouring cells.
+        offset: pixel coordinate of cell 0.
+        reach: radius in pixels of a cell's receptive field.
+    """
+
+    def __init__(self, network: CorrespondenceNetwork) -> None:
+        self.network = network
+        self.stride, self.offset, self.reach = network.stride, network.offset, network.reach
+
+    def encode(self, images: Tensor) -> FeatureMap:
+        """As `CorrespondenceNetwork.encode`."""
+        with without_fused():
+            return self.network.encode(images)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """As `CorrespondenceNetwork.prepare`."""
+        with without_fused():
+            return self.network.prepare(images)
+
+    def describe(self, images: Tensor) -> Tensor:
+        """As `CorrespondenceNetwork.describe`."""
+        with without_fused():
+            return self.network.describe(images)
+
+
 def choose_encoder(
     model: CorrespondenceNetwork, engine: Engine, *, use_compiler: bool | None = None
-) -> CorrespondenceNetwork | FoldedEncoder:
+) -> Encoder:
     """The encoder for an engine, on the device of the model.
 
-    - plain: the network itself, in float32: the reference.
+    - plain: the reference: the network itself, in float32; on a CUDA device, a `ReferenceEncoder` of it.
     - auto: the fastest encoder that needs no preparation. On a CPU, `CpuEncoder`, with the reference's
       descriptors to rounding. On an NVIDIA GPU since Ampere, `CudaEncoder` in bfloat16: not compiled, with
-      graphs as `LAZY_CAPTURE` says. Elsewhere, where nobody has measured it, the network itself.
+      graphs as `LAZY_CAPTURE` says. Elsewhere, where nobody has measured it, the reference.
     - fast: a fast encoder on every device. On a CUDA device it is compiled (a minute or so for each new
       size, and for the comparison) and captured at the first pass of a size: for many images of few sizes.
 
@@ -69,8 +88,9 @@ def choose_encoder(
     """
     device = next(model.parameters()).device
     is_measured = device.type == "cpu" or has_bfloat16_units(device)
+    reference = ReferenceEncoder(model) if device.type == "cuda" else model
     if engine == "plain" or (engine == "auto" and not is_measured):
-        return model
+        return reference
     try:
         obstacle = _find_change(model)
         if obstacle is None:
@@ -83,7 +103,7 @@ def choose_encoder(
     _LOGGER.warning(
         "the network runs in plain torch, which is slower: %s; engine='plain' silences this", obstacle
     )
-    return model
+    return reference
 
 
 def choose_exact_engine(device: str | torch.device) -> Engine:
@@ -96,9 +116,14 @@ def _make_fast_encoder(
 ) -> FoldedEncoder:
     device = next(model.parameters()).device
     if device.type == "cpu":
+        from ucn.nn.cpu.encoder import CpuEncoder
+
         return CpuEncoder(model)
     if device.type != "cuda":
         return FoldedEncoder(model)
+    from ucn.nn.cuda.encoder import CudaEncoder
+    from ucn.nn.cuda.graphs import LAZY_CAPTURE
+
     if engine == "auto":
         return CudaEncoder(model, use_compiler=False, policy=LAZY_CAPTURE)
     return CudaEncoder(model, use_compiler=use_compiler)

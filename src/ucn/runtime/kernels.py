@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -17,18 +18,26 @@ _LOGGER = logging.getLogger(__name__)
 _MIN_CAPABILITY = (8, 0)
 
 _is_on = True
+_lock = threading.Lock()
+_count_inside = 0  # threads and levels inside `without_fused`
 _is_ready: bool | None = None
 
 
 @contextmanager
 def without_fused() -> Iterator[None]:
-    """Switches fused kernels off inside, to compare with plain torch; for one thread at a time."""
-    global _is_on
-    before, _is_on = _is_on, False
+    """Switches fused kernels off inside; other threads run plain torch too, meanwhile."""
+    _count_plain(1)
     try:
         yield
     finally:
-        _is_on = before
+        _count_plain(-1)
+
+
+def _count_plain(change: int) -> None:
+    global _is_on, _count_inside
+    with _lock:
+        _count_inside += change
+        _is_on = _count_inside == 0
 
 
 def use_fused(*tensors: Tensor) -> bool:

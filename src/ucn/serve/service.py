@@ -10,19 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from ucn.config import MatchConfig
 from ucn.files import RecentItems
-from ucn.matching.matcher import Matcher
+from ucn.matching.matcher import Matcher, PairContext
 from ucn.serve.images import StoredImage, decode_upload
 from ucn.serve.limits import Limits
 from ucn.serve.uploads import CapacityError, NotFoundError
-from ucn.types import Features, Matches, PairContext, SimilarityMap
+from ucn.types import Features, Matches, SimilarityMap
 from ucn.weights import WeightsInfo, list_weights
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _PairKey = tuple[str, str, str]
 """Names of image 0, image 1 and weights."""
-_MAX_PAIRS = 64  # a context and a list of matches take about 200 kB
+_MAX_PAIRS = 64  # a list of matches takes about 200 kB; contexts are bounded by their bytes, too
 
 
 class MatchService:
@@ -35,15 +36,23 @@ class MatchService:
         default_weights: name of the user's own weights, or else of the first shipped ones.
     """
 
-    def __init__(self, limits: Limits, *, own_weights: Path | None = None, device: str | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        own_weights: Path | None = None,
+        config: MatchConfig | None = None,
+        device: str | None = None,
+    ) -> None:
         """Prepares the service; weights are loaded at first use.
 
         Args:
             limits: of memory and of waiting requests.
             own_weights: a weights file to offer besides the shipped ones.
+            config: how images are matched; the defaults when None.
             device: as `Matcher.from_pretrained` takes it.
         """
-        self._limits, self._device = limits, device
+        self._limits, self._config, self._device = limits, config, device
         self._sources: dict[str, str | Path] = {info.name: info.name for info in list_weights()}
         self.default_weights = next(iter(self._sources))
         if own_weights is not None:
@@ -52,9 +61,11 @@ class MatchService:
             self._sources[self.default_weights] = own_weights
         self._matchers: dict[str, Matcher] = {}
         self._features: RecentItems[tuple[str, str], Features] = RecentItems(
-            max_bytes=limits.memory_bytes // 2, count_bytes=_count_bytes, min_items=2
+            max_bytes=limits.memory_bytes * 3 // 8, count_bytes=_count_bytes, min_items=2
         )
-        self._contexts: RecentItems[_PairKey, PairContext] = RecentItems(_MAX_PAIRS)
+        self._contexts: RecentItems[_PairKey, PairContext] = RecentItems(
+            _MAX_PAIRS, max_bytes=limits.memory_bytes // 8, count_bytes=_count_context_bytes
+        )
         self._matches: RecentItems[_PairKey, Matches] = RecentItems(_MAX_PAIRS)
         self._lock = threading.RLock()
         self._waiting = threading.BoundedSemaphore(limits.max_waiting)
@@ -163,7 +174,9 @@ class MatchService:
         """The matcher of weights, loaded at its first use."""
         with self._lock:
             if weights not in self._matchers:
-                self._matchers[weights] = Matcher.from_pretrained(self._sources[weights], device=self._device)
+                self._matchers[weights] = Matcher.from_pretrained(
+                    self._sources[weights], config=self._config, device=self._device
+                )
             return self._matchers[weights]
 
     def _check_weights(self, weights: str) -> None:
@@ -188,8 +201,16 @@ class MatchService:
             self._waiting.release()
 
 
+def _count_context_bytes(context: PairContext) -> int:
+    arrays = (context.matches.points0, context.matches.points1, context.matches.scores)
+    views = context.views
+    held = 0 if views.consensus is None else views.consensus.support.nbytes
+    # Views are encoded for this pair alone; images as given are counted with the features.
+    held += sum(_count_bytes(each) for each in (views.features0, views.features1) if each.view is not None)
+    return held + sum(array.nbytes for array in arrays)
+
+
 def _count_bytes(features: Features) -> int:
     tensors = [features.map.features, features.keypoints]
-    if features.grey is not None:
-        tensors.append(features.grey)
+    tensors += [each for each in (features.grey, features.image) if each is not None]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from ucn.config import TrainConfig
+from ucn.config import Calibration, TrainConfig
 from ucn.errors import ConfigError, UcnError, WeightsError
 from ucn.files import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork
@@ -57,6 +57,7 @@ class TrainingState:
         model: the network.
         average: the EMA of its weights.
         optimiser: of the model's parameters.
+        start_calibration: of the network that the run fine-tunes; the default for any other start.
         step: number of steps so far.
         validations: all of them, in order.
         losses: of the steps since the last report, on the device.
@@ -66,6 +67,7 @@ class TrainingState:
     model: CorrespondenceNetwork
     average: CorrespondenceNetwork
     optimiser: Optimizer
+    start_calibration: Calibration = field(default_factory=Calibration)
     step: int = 0
     validations: list[StepValidation] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
@@ -83,6 +85,7 @@ class Checkpoint:
         sources: labels of the run's sources.
         validations: all of them, in order.
         tensors: by name, on the CPU.
+        start_calibration: as in `TrainingState`.
         best_average: the EMA weights with the highest validation score; None before the first validation.
     """
 
@@ -92,6 +95,7 @@ class Checkpoint:
     sources: tuple[str, ...]
     validations: tuple[StepValidation, ...]
     tensors: dict[str, Tensor]
+    start_calibration: Calibration
     best_average: dict[str, Tensor] | None = None
 
 
@@ -141,6 +145,7 @@ def save_run(folder: Path, state: TrainingState, config: TrainConfig, sources: S
         "config": json.dumps(record_config(config), sort_keys=True),
         "sources": json.dumps(list(sources)),
         "validations": json.dumps([_to_plain(validation) for validation in state.validations]),
+        "start_calibration": json.dumps(state.start_calibration.to_dict(), sort_keys=True),
         "versions": json.dumps(find_versions(), sort_keys=True),
     }
     content = safetensors.torch.save(_collect(state), header)
@@ -233,6 +238,7 @@ def _read(path: Path) -> Checkpoint:
             tuple(map(str, json.loads(header["sources"]))),
             tuple(map(_to_validation, json.loads(header["validations"]))),
             tensors,
+            Calibration.from_dict(json.loads(header.get("start_calibration", "{}"))),
         )
     except ConfigError as error:
         raise WeightsError(f"the settings in {path} are not of this version of ucn: {error}") from error
@@ -313,6 +319,7 @@ def restore(state: TrainingState, checkpoint: Checkpoint) -> None:
     state.losses = list(tensors["window.loss"].to(device))
     state.gradient_norms = list(tensors["window.gradient_norm"].to(device))
     state.step, state.validations = checkpoint.step, list(checkpoint.validations)
+    state.start_calibration = checkpoint.start_calibration
 
 
 def load_average(model: CorrespondenceNetwork, checkpoint: Checkpoint) -> None:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ from ucn.train.log import Progress
 from ucn.train.optim import build_optimiser, read_learning_rates, set_learning_rates, update_average
 from ucn.train.signals import StoppedError
 from ucn.train.sources.batches import Mixture, PhotoSource, Source
-from ucn.train.start import start_model
+from ucn.train.start import start_calibration, start_model
 from ucn.train.step import StepResult, check_finite, training_step
 from ucn.train.teacher import load_teacher
 from ucn.train.validation import Validation, validate
@@ -56,14 +56,14 @@ class Trained:
         pck: its metrics, as in `Validation`.
         score: as in `Validation`.
         step: number of steps it was trained for.
-        calibration: of its similarities; the default before the end of the run.
+        calibration: of its similarities; before the end of the run, that of the start.
     """
 
     model: CorrespondenceNetwork
     pck: dict[str, float]
     score: float
     step: int
-    calibration: Calibration = field(default_factory=Calibration)
+    calibration: Calibration
 
 
 def train(
@@ -187,19 +187,27 @@ class _Run:
         self._teacher = load_teacher(config, model, self._device)
         average = copy.deepcopy(model).eval().requires_grad_(False)
         self.state = TrainingState(model, average, build_optimiser(model, config))
-        if resume is not None:
+        if resume is None:
+            self.state.start_calibration = start_calibration(config)
+        else:
             restore(self.state, resume)
             set_learning_rates(self.state.optimiser, config, resume.step)
             self._saved = (resume.step, len(resume.validations))
             best = find_best(resume.validations)
             if best is not None:
-                self._best = Trained(copy.deepcopy(average), best.found.pck, best.found.score, best.step)
+                self._best = self._record(best)
                 load_average(self._best.model, resume)
         if config.use_compile and self._device.type == "cuda":
             # A run has one or two shapes per source, and kernels for dynamic shapes are slower.
             model.compile(dynamic=False)
         else:
             use_graphs(model)
+
+    def _record(self, validation: StepValidation) -> Trained:
+        """The present EMA network with a validation."""
+        state, found = self.state, validation.found
+        model = copy.deepcopy(state.average)
+        return Trained(model, found.pck, found.score, validation.step, state.start_calibration)
 
     @property
     def saved_step(self) -> int:
@@ -268,7 +276,7 @@ class _Run:
         if is_first:
             on_progress(replace(progress, pck=found.pck, score=found.score))
         if self._best is None or found.score > self._best.score:
-            self._best = Trained(copy.deepcopy(state.average), found.pck, found.score, state.step)
+            self._best = self._record(state.validations[-1])
             if is_first:
                 on_best(self._best)
         self._reset_window()
@@ -309,7 +317,7 @@ class _Run:
         calibration = best.calibration
         if group.is_first:
             with _reading():
-                calibration = _calibrate(best.model, self._mixture.sources, self._config)
+                calibration = _calibrate(best.model, self._mixture.sources, self._config, calibration)
         best = replace(best, calibration=group.broadcast(calibration))
         if group.is_first:
             on_best(best)
@@ -371,9 +379,12 @@ class _Window:
         return names
 
 
-def _calibrate(model: CorrespondenceNetwork, sources: Sequence[Source], config: TrainConfig) -> Calibration:
+def _calibrate(
+    model: CorrespondenceNetwork, sources: Sequence[Source], config: TrainConfig, start: Calibration
+) -> Calibration:
     """Fits the calibration on held-out photographs or, where there are none, on held-out pairs.
 
+    The calibration of the start is the prior: the fewer pairs were held out, the less it changes.
     Only photographs provide unrelated image pairs: two pairs of a data set may show the same scene.
     """
     for source in sources:
@@ -382,5 +393,7 @@ def _calibrate(model: CorrespondenceNetwork, sources: Sequence[Source], config: 
             # where their photographs differ.
             synthetic = replace(config.synthetic, spline_share=0.0, parallax_share=0.0)
             synthetic = replace(synthetic, blend_share=0.0, collage_share=0.0, border="mirror")
-            return fit_calibration(model, source.held_out, synthetic, _CALIBRATION_PAIRS, config.seed + 2)
-    return fit_match_curve(model, (batch for source in sources for batch in source.validation_batches()))
+            seed = config.seed + 2
+            return fit_calibration(model, source.held_out, synthetic, _CALIBRATION_PAIRS, seed, start)
+    batches = (batch for source in sources for batch in source.validation_batches())
+    return fit_match_curve(model, batches, start)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 
-from ucn.config import ModelConfig, TrainConfig
+from ucn.config import Calibration, ModelConfig, TrainConfig
 from ucn.errors import ConfigError
-from ucn.nn import CorrespondenceNetwork, build_model, load_imagenet_trunk
-from ucn.nn.trunk_files import TRUNK_SUFFIXES
+from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.nn.trunk_files import TRUNK_SUFFIXES, load_imagenet_trunk
 from ucn.weights import load_weights
+from ucn.weights.store import read_weights_header
 from ucn.weights.table import SHIPPED
 
 RANDOM = "random"
@@ -58,6 +59,16 @@ def start_model(config: TrainConfig) -> CorrespondenceNetwork:
         )
     load_imagenet_trunk(model.trunk, config.init)
     return model
+
+
+def start_calibration(config: TrainConfig) -> Calibration:
+    """The calibration of the network that a run fine-tunes; the default for any other start.
+
+    Raises:
+        WeightsError: the file of the weights is missing or damaged.
+    """
+    is_calibrated = names_weights(config.init) and config.init_part == "whole"
+    return read_weights_header(config.init).calibration if is_calibrated else Calibration()
 
 
 def names_weights(init: str) -> bool:

@@ -56,11 +56,13 @@ class WeightsHeader:
     Attributes:
         info: its record in the table of shipped weights, or its path, SHA-256 and size.
         model: configuration of the network.
+        calibration: as in `LoadedWeights`.
         max_side: as in `LoadedWeights`.
     """
 
     info: WeightsInfo
     model: ModelConfig
+    calibration: Calibration
     max_side: int
 
 
@@ -159,7 +161,8 @@ def read_weights_header(name_or_path: str | Path) -> WeightsHeader:
             info = WeightsInfo.of_file(path, hashlib.file_digest(file, "sha256").hexdigest(), 0)
     info = replace(info, file_bytes=path.stat().st_size)
     model = _read_header(header, "model", ModelConfig.from_dict, path)
-    return WeightsHeader(info, model, _read_max_side(header, path))
+    calibration = _read_header(header, "calibration", Calibration.from_dict, path)
+    return WeightsHeader(info, model, calibration, _read_max_side(header, path))
 
 
 def _read_max_side(header: dict[str, str], path: Path) -> int:

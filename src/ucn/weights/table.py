@@ -42,29 +42,29 @@ class WeightsInfo:
 
 _GEOMETRIC = WeightsInfo(
     name="geometric",
-    sha256="c90eb1a53e3d248ab56fa5ac263106bc20a764b36ebac3226ec22bc07351feff",
+    sha256="e09a96150eb2d64731bdcad8668fcbafe78eee86398bc78c601612cf9cc0d0a9",
     task="geometric",
     data="synthetic views of 467 photographs under open licences; trunk from BVLC GoogLeNet (ImageNet)",
     licence="MIT (training photographs under licences that allow any use, see the card)",
-    restrictions="same scene only, not semantic; trained on synthetic views; scale changes up to about 2",
+    restrictions="same scene only, not semantic; trained on synthetic views; scale changes up to about 4",
     description="Finds the same point of one scene in two photographs of it.",
-    metrics={"HPatches pck@3": 65.4, "HPatches pck@5": 75.5, "HPatches pck@10": 82.4},
+    metrics={"HPatches pck@3": 69.6, "HPatches pck@5": 81.4, "HPatches pck@10": 90.4},
 )
 
 _BIRDS = WeightsInfo(
     name="birds",
-    sha256="b5774b4c6348211666468e12f1f0f5b0414268b97044057ee8fd272520f56850",
+    sha256="a1f4c01f958901d50748b89c9c6966a7305b17514e76350ffad931ed03fe164d",
     task="semantic",
     data="parts of 5,994 photographs of birds (CUB-200-2011); trunk from BVLC GoogLeNet (ImageNet)",
     licence="MIT (the authors' rights; training photographs for non-commercial research, see the card)",
     restrictions="birds only; images are reduced to 160 px",
     description="Finds the same part (beak, eye, wing, …) of another bird.",
-    metrics={"CUB test pck@0.1": 95.1, "CUB test pck@0.05": 88.4, "CUB test pck@0.025": 71.6},
+    metrics={"CUB test pck@0.1": 95.2, "CUB test pck@0.05": 88.5, "CUB test pck@0.025": 71.7},
 )
 
 _UNIVERSAL = WeightsInfo(
     name="universal",
-    sha256="5b876cf30954d964124b90b3a9fa42dc8fa5e1e28dee7fc5fd250e0ba21ae97f",
+    sha256="c3f1bf9da8bcc38a09f1597a980a56ec7afb389ecbd645276389bd4ab20226c2",
     task="geometric and semantic",
     data="synthetic views of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, "
     "40 frames of KITTI odometry; trunk from `birds`",
@@ -73,26 +73,26 @@ _UNIVERSAL = WeightsInfo(
     "were published for non-commercial use",
     description="One network for the same point of a scene and the same part of another bird or face.",
     metrics={
-        "HPatches pck@3": 63.7,
-        "HPatches pck@5": 74.3,
-        "HPatches pck@10": 81.3,
-        "CUB test pck@0.1": 94.9,
-        "CUB test pck@0.05": 87.6,
+        "HPatches pck@3": 68.8,
+        "HPatches pck@5": 81.1,
+        "HPatches pck@10": 90.4,
+        "CUB test pck@0.1": 95.0,
+        "CUB test pck@0.05": 87.7,
         "CUB test pck@0.025": 70.4,
-        "Helen test pck@0.1": 80.4,
+        "Helen test pck@0.1": 81.4,
     },
 )
 
 _GEOMETRIC_LITE = WeightsInfo(
     name="geometric-lite",
-    sha256="92df3672e8a98be49c8a46c52d298cf5cd52e15b759a6359c9158fa79eb21545",
+    sha256="fbf1e4ae0f17f66e54b11dd8affd792af4b54a5a1cf18ac5d324c7069a242ea6",
     task="geometric",
     data="synthetic views of 2,128 photographs, distilled from `geometric`",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
-    restrictions="as geometric, but scale changes up to about 1.5, and less accurate positions; many "
+    restrictions="as geometric, with less accurate positions; many "
     "photographs were published for non-commercial research",
     description="As geometric, many times faster on a CPU and less accurate.",
-    metrics={"HPatches pck@3": 61.7, "HPatches pck@5": 72.5, "HPatches pck@10": 80.4},
+    metrics={"HPatches pck@3": 66.3, "HPatches pck@5": 78.8, "HPatches pck@10": 89.3},
 )
 
 SHIPPED: dict[str, WeightsInfo] = {

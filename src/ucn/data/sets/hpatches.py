@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.pairs import check_choice
 from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW
 from ucn.data.sets.layout import find_image, find_root
 from ucn.errors import DataError
@@ -45,7 +44,6 @@ def open_folder(folder: Path, split: str) -> HPatches:
         folder: holds the sequences.
         split: all, viewpoint (``v_``) or illumination (``i_``).
     """
-    check_choice(split, INFO.splits, "split")
     return HPatches(find_root(folder, INFO.markers, INFO.inside), split)
 
 

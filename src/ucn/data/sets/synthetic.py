@@ -52,7 +52,6 @@ def open_folder(
         points: the most correspondences of a pair.
         seed: random seed; another one gives other pairs.
     """
-    check_choice(split, INFO.splits, "split")
     check_choice(kind, ("mixed", *KINDS), "option kind of synthetic")
     if seed < 0:
         raise DataError(f"option seed of synthetic must be at least 0, got {seed}")

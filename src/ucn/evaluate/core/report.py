@@ -22,6 +22,7 @@ from ucn.errors import OutputError
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.features.method import MethodInfo
 from ucn.files import check_output, explain_failure, write_bytes_atomically
+from ucn.matching.cells import CONSENSUS_RADIUS
 
 SHEET = "-sheet.jpg"
 """Ending of the file that shows matches of some pairs."""
@@ -113,6 +114,17 @@ def describe_run(settings: RunSettings) -> dict[str, Any]:
     }
 
 
+def describe_consensus(methods: Sequence[MethodInfo]) -> list[str]:
+    """The line of a protocol about methods with neighbourhood consensus; none without such methods."""
+    guided = [method.name for method in methods if method.uses_consensus]
+    if not guided:
+        return []
+    return [
+        f"neighbourhood consensus: {', '.join(guided)}; where a second candidate, more than "
+        f"{CONSENSUS_RADIUS:g} px from the best, is about as similar, the matches around the point decide"
+    ]
+
+
 def find_versions() -> dict[str, str]:
     """Versions of this package, and of the installed packages that results may depend on."""
     found = {"ucn": ucn.__version__}
@@ -184,7 +196,7 @@ def write_report(report: Report, folder: Path, overwrite: bool) -> list[Path]:
 
 def write_markdown(report: Report) -> str:
     """The page of a run: command, tables, plots, protocol, methods."""
-    lines = [f"# {report.name}", "", f"{_capital(report.title)}.", ""]
+    lines = [f"# {report.name}", "", *_wrap(f"{_capital(report.title)}."), ""]
     lines += ["```bash", report.command, "```", ""]
     for table in report.tables:
         lines += [f"{_capital(table.title)}:", "", _row(table.header)]
@@ -303,6 +315,23 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     return value
+
+
+def from_plain(value: Any, like: Any) -> Any:
+    """The inverse of `to_plain`: a value of JSON in the type of `like`; raises `TypeError` for another."""
+    if isinstance(like, tuple) and isinstance(value, list):
+        return tuple(from_plain(item, item if type(item) is int else 0.0) for item in value)
+    if isinstance(like, float) and type(value) in (int, float, type(None)):
+        return math.nan if value is None else float(value)
+    if type(value) is not type(like):
+        raise TypeError(summarise(value))
+    return value
+
+
+def summarise(value: object) -> str:
+    """A value of JSON as a short text, for errors."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return f"{text[:160]}…" if len(text) > 160 else text or "empty"
 
 
 def format_percent(share: float) -> str:

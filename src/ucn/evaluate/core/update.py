@@ -7,14 +7,13 @@ that are older than the hashes, the other values that both runs have are compare
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ucn.errors import DataError
-from ucn.evaluate.core.report import Report, list_versions, to_plain
+from ucn.evaluate.core.report import Report, from_plain, list_versions, summarise, to_plain
 from ucn.features.method import MethodInfo
 from ucn.files import read_binary
 
@@ -41,8 +40,8 @@ class Page:
     def _compare(self, what: str, then: object, now: object) -> None:
         if then != now:
             raise DataError(
-                f"{self.path} is of another run: {what} was {_shorten(then)}, now it is {_shorten(now)}; use "
-                "the same data and settings, or evaluate all methods into another folder",
+                f"{self.path} is of another run: {what} was {summarise(then)}, now it is {summarise(now)}; "
+                "use the same data and settings, or evaluate all methods into another folder",
                 path=self.path,
             )
 
@@ -57,12 +56,9 @@ class Page:
         """
         if not rows:
             return ()
-        found, measured = dict[str, list[Any]](), dict[str, list[Any]]()
-        for number, row in enumerate(kept if isinstance(kept, list) else [kept]):
-            value: Any = self._read(row, rows[0], f"{where}[{number}]")
-            found.setdefault(value.method, []).append(value)
-        for value in rows:
-            measured.setdefault(value.method, []).append(value)
+        listed = enumerate(kept if isinstance(kept, list) else [kept])
+        found = _group(self._read(row, rows[0], f"{where}[{number}]") for number, row in listed)
+        measured = _group(rows)
         expected = [_identify(row) for row in next(iter(measured.values()))]
         for name in {*found, *names} - {*measured}:
             self._compare(f"'{where}' of '{name}'", [*map(_identify, found.get(name, []))], expected)
@@ -71,11 +67,11 @@ class Page:
     def _read(self, row: Any, example: R, where: str) -> R:
         try:
             names = [field.name for field in fields(example)]  # type: ignore[arg-type]
-            values = {name: _convert(row[name], getattr(example, name)) for name in names}
+            values = {name: from_plain(row[name], getattr(example, name)) for name in names}
             self.methods[values["method"]]
             return type(example)(**values)
         except (KeyError, TypeError, OverflowError) as error:
-            raise self.refuse(f"{where} is {_shorten(row)} (wrong: {error})") from error
+            raise self.refuse(f"{where} is {summarise(row)} (wrong: {error})") from error
 
     def merge_methods(self, measured: Sequence[MethodInfo], rows: Iterable[Any]) -> tuple[MethodInfo, ...]:
         """The methods of merged rows, in their order."""
@@ -102,7 +98,7 @@ def read_page(path: Path, name: str) -> Page:
         raise page.refuse(f"it is not a report of '{name}'")
     for key, kind in _TYPES.items():
         if not isinstance(values.get(key), kind):
-            raise page.refuse(f"'{key}' is {_shorten(values.get(key))}")
+            raise page.refuse(f"'{key}' is {summarise(values.get(key))}")
     try:
         for run in values.get("earlier_runs", []):
             _ = run["methods"], run["versions"], run["device"], run["jobs"]
@@ -137,24 +133,16 @@ def update_report(report: Report, page: Page) -> Report:
     )
 
 
+def _group(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    """Rows by method."""
+    groups = dict[str, list[Any]]()
+    for row in rows:
+        groups.setdefault(row.method, []).append(row)
+    return groups
+
+
 def _identify(row: Any) -> list[object]:
     """What rows of all methods have in common: groups, variants, limits, lengths of lists."""
     values = {field.name: getattr(row, field.name) for field in fields(row) if field.name != "method"}
     common = [to_plain(v) for k, v in values.items() if isinstance(v, (str, bool)) or k in ("value", "limit")]
     return common + [len(v) for k, v in values.items() if isinstance(v, tuple) and k not in _OF_METHOD]
-
-
-def _convert(value: Any, like: Any) -> Any:
-    """A value of JSON in the type of an example; raises `TypeError` where it is of another."""
-    if isinstance(like, tuple) and isinstance(value, list):
-        return tuple(_convert(item, item if type(item) is int else 0.0) for item in value)
-    if isinstance(like, float) and type(value) in (int, float, type(None)):
-        return math.nan if value is None else float(value)
-    if type(value) is not type(like):
-        raise TypeError(_shorten(value))
-    return value
-
-
-def _shorten(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    return f"{text[:160]}…" if len(text) > 160 else text or "empty"

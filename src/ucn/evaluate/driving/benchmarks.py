@@ -11,7 +11,7 @@ from ucn.data.catalogue import Option, open_data
 from ucn.data.pairs import PairData
 from ucn.errors import DataError
 from ucn.evaluate.core.benchmark_pairs import ALL, BenchmarkPair, group_pairs, sample_rows
-from ucn.evaluate.driving.keypoints import MAX_DISTANCE, KeypointPairs
+from ucn.evaluate.driving.sift_queries import MAX_DISTANCE, KeypointPairs
 from ucn.evaluate.points.benchmarks import Benchmark
 
 LIMITS = (5.0, 10.0, 30.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 import cv2
 import numpy as np
@@ -21,6 +22,7 @@ from ucn.evaluate.points.report import PointsRun
 from ucn.evaluate.points.sheet import compose_sheet, encode_sheet
 from ucn.features.extractor import GreyArray, to_grey
 from ucn.features.method import DenseMethod
+from ucn.features.pair_matcher import align_features
 from ucn.types import FloatArray
 from ucn.viz.canvas import FINE, draw_dots, reduce, resize, write_labels
 from ucn.viz.colours import ImageArray, is_finite, position_colours
@@ -93,9 +95,8 @@ def _find(
 ) -> tuple[FloatArray, ...]:
     features0, features1 = (method.extractor.extract(image) for image in (image0, image1))
     whole = (0, 0, image1.shape[-1], image1.shape[-2])
-    found = find_points(
-        features0, features1, torch.from_numpy(np.concatenate(queries)), whole, True, method.matcher
-    )
+    points0, align = torch.from_numpy(np.concatenate(queries)), partial(align_features, method.matcher)
+    found = find_points(features0, features1, points0, whole, True, align)
     first = len(queries[0])
     points: FloatArray = found.cpu().numpy().astype(np.float32)
     return points[:first], points[first:]

@@ -14,7 +14,7 @@ from ucn.evaluate.core.report import Plot, Report, Table, describe_run, format_p
 from ucn.evaluate.core.update import Page
 from ucn.evaluate.driving.benchmarks import LIMITS, at_keypoints
 from ucn.evaluate.driving.groups import group_by_baseline, group_by_class, measure_baselines
-from ucn.evaluate.driving.keypoints import move_to_keypoints
+from ucn.evaluate.driving.sift_queries import move_to_keypoints
 from ucn.evaluate.points.benchmarks import Benchmark
 from ucn.evaluate.points.report import (
     PointsRun,
@@ -204,18 +204,17 @@ def _describe_protocol(run: DrivingRun) -> list[str]:
 
 
 def _plot(run: DrivingRun) -> Iterator[Plot]:
-    caption = "share of correct points against the limit"
-    yield replace(plot_curves(run.dense.benchmark, run.dense.results), caption=f"{caption}, {_DENSE}")
+    yield replace(plot_curves(run.dense.benchmark, run.dense.results), caption=f"PCK, {_DENSE}")
     yield replace(
         plot_curves(run.keypoints.benchmark, run.keypoints.results),
-        caption=f"{caption}, {_KEYPOINTS}",
+        caption=f"PCK, {_KEYPOINTS}",
         suffix=PLOTS[1],
     )
     yield _plot_baselines(run)
     if run.classes is not None:
         yield replace(
             plot_curves(run.dense.benchmark, run.classes),
-            caption=f"{caption}, by semantic class",
+            caption="PCK, by semantic class",
             suffix=CLASSES_PLOT,
         )
 

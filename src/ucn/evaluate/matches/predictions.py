@@ -1,13 +1,15 @@
 """Stage 1 of `hpatches-matches`: keypoints of both images and their mutual nearest neighbours, kept on disk.
 
 The benchmark `hpatches` gives every method the same points. Here a method chooses its matches: keypoints
-that are each other's nearest neighbours.
+that are each other's nearest neighbours, or best matches by similarity and neighbourhood consensus. Of
+networks the matches of all keypoints are kept, too, with the scores of `ucn.Matcher`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ucn.config import MatchConfig
 from ucn.evaluate.core.benchmark_pairs import (
     BenchmarkPair,
     PreparedPair,
@@ -27,21 +30,26 @@ from ucn.evaluate.core.predictions import FeatureCache, Progress, Task, digest_i
 from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.evaluate.points.predictions import cache_features, prepare_pair
 from ucn.features.extractor import Extractor, has_own_keypoints
+from ucn.features.lightglue import LightGlueMethod, SizedKeypoints
 from ucn.features.method import DenseMethod
-from ucn.geometry.coords import resize_points, resize_scale
+from ucn.geometry.coords import cell_centres, resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
 from ucn.geometry.warp import homography_from_points
 from ucn.knn import mutual_nearest
+from ucn.matching.consensus import measure_consensus
+from ucn.matching.guided import match_guided
 from ucn.matching.keypoints import detect_corners
+from ucn.matching.matcher import Matcher
 from ucn.types import Features, FloatArray
 
 HPATCHES = find_benchmark("hpatches")
 """The benchmark whose pairs are matched."""
 KEYPOINTS = 1000
-"""Corners of each image, for methods that have no keypoints of their own."""
+"""Corners of each image, for methods without keypoints of their own; the most keypoints of LightGlue's."""
 VERSION = 1
 """Part of every key: raise it where code changes what is predicted."""
 
+_KEPT_IMAGES = 8  # whose keypoints LightGlue's methods keep, since pairs share image 1
 _HOMOGRAPHY_POINTS = 200  # correspondences from which the true homography of prepared images is computed
 
 
@@ -57,6 +65,8 @@ class MatchedPair:
         keypoints0: (N, 2) keypoints of image 0.
         keypoints1: (M, 2) keypoints of image 1.
         rows: (K, 2) int64 rows of both that match.
+        scored: (S, 5) of a network: x0, y0, x1, y1 and score of the matches of all keypoints of image 0;
+            (0, 5) of other methods, which have no scores in [0, 1].
     """
 
     pair: BenchmarkPair
@@ -66,6 +76,7 @@ class MatchedPair:
     keypoints0: FloatArray
     keypoints1: FloatArray
     rows: NDArray[np.int64]
+    scored: FloatArray
 
     @property
     def points0(self) -> FloatArray:
@@ -78,8 +89,12 @@ class MatchedPair:
         return self.keypoints1[self.rows[:, 1]]
 
 
+MatchingMethod = DenseMethod | LightGlueMethod
+"""A method that can be evaluated here."""
+
+
 def predict_matches(
-    methods: Sequence[DenseMethod],
+    methods: Sequence[MatchingMethod],
     chosen: Sequence[int],
     pairs: Sequence[BenchmarkPair],
     cache: Path,
@@ -105,7 +120,13 @@ def predict_matches(
     folder = cache / "hpatches-matches"
     truths = PredictionCache(folder, "truths", key)
     caches = [
-        PredictionCache(folder, name_folder(method.name), {**key, "method": method.key}) for method in methods
+        PredictionCache(
+            folder,
+            name_folder(method.name),
+            # Other methods have no scores, and keep the key of older predictions.
+            {**key, "method": method.key, **({"scores": 1} if _has_scores(method) else {})},
+        )
+        for method in methods
     ]
     predictor = _Predictor(pairs, methods, torch.device(device))
     predict_missing(predictor, chosen, [truths, *caches], progress=progress)
@@ -119,19 +140,16 @@ class _Predictor:
     """Reads a pair, and matches it with each method; cache 0 holds the ground truth."""
 
     def __init__(
-        self, pairs: Sequence[BenchmarkPair], methods: Sequence[DenseMethod], device: torch.device
+        self, pairs: Sequence[BenchmarkPair], methods: Sequence[MatchingMethod], device: torch.device
     ) -> None:
         self._pairs = pairs
-        self._extractors = [method.extractor for method in methods]
-        self._features = [cache_features(extractor, device) for extractor in self._extractors]
+        self._matchers = [_make_matcher(method, device) for method in methods]
 
     @torch.no_grad()
     def __call__(self, task: Task) -> list[Record]:
         prepared = prepare_pair(HPATCHES, self._pairs[task.pair], seed=0)
         return [
-            _match(self._extractors[number - 1], self._features[number - 1], prepared)
-            if number
-            else _record_truth(prepared)
+            self._matchers[number - 1](prepared) if number else _record_truth(prepared)
             for number in task.missing
         ]
 
@@ -148,22 +166,80 @@ def _record_truth(prepared: PreparedPair) -> Record:
     }
 
 
-def _match(extractor: Extractor, cache: FeatureCache[Features], prepared: PreparedPair) -> Record:
-    sample = prepared.sample
-    keypoints, descriptors = [], []
+def _make_matcher(method: MatchingMethod, device: torch.device) -> Callable[[PreparedPair], Record]:
+    if isinstance(method, LightGlueMethod):
+        return partial(_match_by_method, method, FeatureCache(method.extract, _KEPT_IMAGES))
+    return partial(_match, method, cache_features(method.extractor, device))
+
+
+def _has_scores(method: MatchingMethod) -> bool:
+    return isinstance(method.extractor, Matcher)
+
+
+def _match_by_method(
+    method: LightGlueMethod, cache: FeatureCache[SizedKeypoints], prepared: PreparedPair
+) -> Record:
+    """Matches of a method with its own matcher, from as many keypoints as the others have corners."""
+    sample, found = prepared.sample, []
     for image, content in ((sample.image0, prepared.content0), (sample.image1, prepared.content1)):
         features = cache.extract(image, digest_image(image))
-        points = find_keypoints(extractor, image, features)
+        found.append(features.select(is_inside_content(features.points, content)).select(slice(KEYPOINTS)))
+    keypoints0, keypoints1 = (features.points.cpu().numpy() for features in found)
+    rows, _ = method.match_rows(*found)
+    return {"keypoints0": keypoints0, "keypoints1": keypoints1, "rows": rows.numpy()}
+
+
+def _match(method: DenseMethod, cache: FeatureCache[Features], prepared: PreparedPair) -> Record:
+    sample = prepared.sample
+    both, keypoints, encoded, descriptors = [], [], [], []
+    for image, content in ((sample.image0, prepared.content0), (sample.image1, prepared.content1)):
+        features = cache.extract(image, digest_image(image))
+        points = find_keypoints(method.extractor, image, features)
         points = points[is_inside_content(points, content)]
+        both.append(replace(features, keypoints=points))
         keypoints.append(points.numpy().astype(np.float32))
-        descriptors.append(_sample(features, points))
-    nearest = mutual_nearest(descriptors[0], descriptors[1]).cpu().numpy()
+        encoded.append(_to_encoded(features, points))
+        descriptors.append(sample_descriptors(features.map, encoded[-1][None])[0])
+    if method.uses_consensus:
+        consensus = measure_consensus(
+            both[0].map,
+            both[1].map,
+            is_allowed0=_cells_inside(both[0], prepared.content0),
+            is_allowed1=_cells_inside(both[1], prepared.content1),
+        )
+        found = match_guided(descriptors[0], descriptors[1], encoded[0], encoded[1], consensus)
+    else:
+        found = mutual_nearest(descriptors[0], descriptors[1])
+    nearest = found.cpu().numpy()
     rows = np.flatnonzero(nearest >= 0)
-    return {
+    record: Record = {
         "keypoints0": keypoints[0],
         "keypoints1": keypoints[1],
         "rows": np.stack([rows, nearest[rows]], axis=-1).astype(np.int64),
     }
+    if isinstance(method.extractor, Matcher):
+        record["scored"] = _score(method.extractor, method.uses_consensus, both[0], both[1], prepared)
+    return record
+
+
+def _score(
+    matcher: Matcher, consensus: bool, features0: Features, features1: Features, prepared: PreparedPair
+) -> FloatArray:
+    """The matches of all keypoints of image 0 by `Matcher` with their scores; see `MatchedPair.scored`."""
+    config = MatchConfig(max_side=None, min_score=0.0, use_mutual=False, consensus=consensus)
+    masks = []
+    for features, content in ((features0, prepared.content0), (features1, prepared.content1)):
+        mask = np.zeros(features.image_hw, np.bool_)
+        mask[content[1] : content[3], content[0] : content[2]] = True
+        masks.append(mask)
+    found = matcher.with_config(config).match_features(features0, features1, mask0=masks[0], mask1=masks[1])
+    return np.concatenate([found.points0, found.points1, found.scores[:, None]], axis=1)
+
+
+def _cells_inside(features: Features, content: Rectangle) -> Tensor:
+    """Bool (h * w,): the cells whose centres lie in an image without its padding."""
+    scale = resize_scale(features.map.image_hw, features.image_hw)
+    return is_inside_content(resize_points(cell_centres(features.map), scale), content)
 
 
 def find_keypoints(extractor: Extractor, image: Tensor, features: Features) -> Tensor:
@@ -173,14 +249,21 @@ def find_keypoints(extractor: Extractor, image: Tensor, features: Features) -> T
     return detect_corners(image, KEYPOINTS).points
 
 
-def _sample(features: Features, keypoints: Tensor) -> Tensor:
-    """Descriptors (N, D) at points of the image."""
+def _to_encoded(features: Features, points: Tensor) -> Tensor:
+    """Points of the image in pixels of the encoded image."""
     scale = resize_scale(features.image_hw, features.map.image_hw)
-    points = resize_points(keypoints.to(features.map.features.device), scale)
-    return sample_descriptors(features.map, points[None])[0]
+    return resize_points(points.to(features.map.features.device), scale)
 
 
 def _collect(pair: BenchmarkPair, truth: Record, record: Record) -> MatchedPair:
     content0, content1 = (tuple(truth[name].tolist()) for name in ("content0", "content1"))
-    names = ("keypoints0", "keypoints1", "rows")
-    return MatchedPair(pair, truth["truth_0to1"], content0, content1, *(record[name] for name in names))
+    return MatchedPair(
+        pair,
+        truth["truth_0to1"],
+        content0,
+        content1,
+        record["keypoints0"],
+        record["keypoints1"],
+        record["rows"],
+        scored=record.get("scored", np.zeros((0, 5), np.float32)),
+    )

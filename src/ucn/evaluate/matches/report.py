@@ -14,12 +14,13 @@ from ucn.evaluate.core.report import (
     Plot,
     Report,
     Table,
+    describe_consensus,
     describe_run,
     format_number,
     format_percent,
     hash_protocol,
 )
-from ucn.evaluate.matches.predictions import HPATCHES, KEYPOINTS, VERSION, predict_matches
+from ucn.evaluate.matches.predictions import HPATCHES, KEYPOINTS, VERSION, MatchingMethod, predict_matches
 from ucn.evaluate.matches.scoring import (
     CURVE_LIMITS,
     INLIER_PIXELS,
@@ -28,14 +29,16 @@ from ucn.evaluate.matches.scoring import (
     MatchScore,
     score_matches,
 )
-from ucn.features.method import DenseMethod, LoadedMethods, MethodInfo
+from ucn.features.lightglue import LightGlueMethod
+from ucn.features.method import DenseMethod, LoadedMethods, Method, MethodInfo
 
+_SINGLE = ("failures", "covered", "repeatable", "calibration_error")
 TITLE = "HPatches sequences, image 1 against each of images 2 to 6, matches chosen by each method"
 
 
 def run_matches(
     folder: Path,
-    loaded: LoadedMethods[DenseMethod],
+    loaded: LoadedMethods[Method] | LoadedMethods[DenseMethod],
     settings: RunSettings,
     progress: Progress | None = None,
 ) -> Report:
@@ -51,9 +54,9 @@ def run_matches(
         DataError: the folder is not HPatches, there is nothing to evaluate, or the page to update is of other
             data or another protocol.
     """
-    usable: LoadedMethods[DenseMethod] = LoadedMethods(skipped=dict(loaded.skipped))
+    usable: LoadedMethods[MatchingMethod] = LoadedMethods(skipped=dict(loaded.skipped))
     for method in loaded.methods:
-        if method.is_nearest:
+        if isinstance(method, LightGlueMethod) or (isinstance(method, DenseMethod) and method.is_nearest):
             usable.methods.append(method)
         else:
             usable.skipped[method.name] = "it matches whole images, and has no descriptors of keypoints"
@@ -86,7 +89,7 @@ def run_matches(
         name="hpatches-matches",
         title=TITLE,
         tables=tuple(_tabulate([score for score in scores if score.group == group]) for group in groups),
-        protocol=_describe_protocol(len(chosen), len(pairs), settings),
+        protocol=_describe_protocol(len(chosen), len(pairs), settings, methods),
         methods=tuple(methods),
         skipped=usable.skipped,
         rows=tuple(_to_row(score) for score in scores),
@@ -96,13 +99,17 @@ def run_matches(
     )
 
 
-def _describe_protocol(count: int, total: int, settings: RunSettings) -> tuple[str, ...]:
+def _describe_protocol(
+    count: int, total: int, settings: RunSettings, methods: Sequence[MethodInfo]
+) -> tuple[str, ...]:
     return (
         f"data: {TITLE}; {count_pairs(count, total)}",
         f"images: {HPATCHES.preparation.describe()}",
         f"keypoints: the {KEYPOINTS:,} strongest corners of each image (Shi and Tomasi), the same for all "
         "methods but those that have keypoints of their own",
-        "matching: mutual nearest neighbours among the descriptors at the keypoints; no ratio test",
+        "matching: mutual nearest neighbours among the descriptors at the keypoints; no ratio test; "
+        f"LightGlue matches the {KEYPOINTS:,} strongest keypoints of its detector by itself",
+        *describe_consensus(methods),
         "MMA@T: share of a pair's matches at most T pixels from the ground truth, mean over pairs; a pair "
         "without matches counts 0",
         f"AUC@T: area under the curve of the mean error of the four corners, of homographies by OpenCV's "
@@ -111,6 +118,8 @@ def _describe_protocol(count: int, total: int, settings: RunSettings) -> tuple[s
         f"coverage: share of image 0 within {NEAR_PIXELS:g} px of a match that is correct within "
         f"{LIMITS[0]:g} px; repeatability: share of the keypoints visible in both images that have one of "
         f"the other image within {LIMITS[0]:g} px, in both directions",
+        "calibration error, of networks: mean distance of the scores of `ucn.Matcher` for all corners of "
+        f"image 0 and the share of their matches that is correct within {LIMITS[0]:g} px, in ten bins",
     )
 
 
@@ -120,11 +129,12 @@ def _tabulate(scores: Sequence[MatchScore]) -> Table:
         "matches",
         *(f"MMA@{limit:g}" for limit in LIMITS),
         *(f"AUC@{limit:g}" for limit in LIMITS),
-        *("no homography", "coverage", "repeatability"),
+        *("no homography", "coverage", "repeatability", "calibration error"),
     )
     rows = []
     for score in scores:
         shares = (*score.mma, *score.auc, score.failures, score.covered, score.repeatable)
+        shares = (*shares, score.calibration_error)
         rows.append((score.method, format_number(score.matches, 0), *map(format_percent, shares)))
     return Table(f"{scores[0].group}, {scores[0].pairs:,} pairs, per cent", header, tuple(rows))
 
@@ -133,7 +143,7 @@ def _to_row(score: MatchScore) -> Mapping[str, object]:
     row: dict[str, object] = {name: getattr(score, name) for name in ("method", "group", "pairs", "matches")}
     for name in ("mma", "auc"):
         row |= {f"{name}_{limit:g}": v for limit, v in zip(LIMITS, getattr(score, name), strict=True)}
-    return row | {name: getattr(score, name) for name in ("failures", "covered", "repeatable")}
+    return row | {name: getattr(score, name) for name in _SINGLE}
 
 
 def _plot(scores: Sequence[MatchScore], groups: Sequence[str]) -> Plot:

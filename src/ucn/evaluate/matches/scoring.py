@@ -20,6 +20,7 @@ from ucn.evaluate.core.metrics import (
     point_errors,
     repeatability,
 )
+from ucn.evaluate.core.score_metrics import measure_reliability
 from ucn.evaluate.matches.predictions import MatchedPair
 from ucn.geometry.warp import warp_points
 from ucn.types import FloatArray
@@ -52,6 +53,8 @@ class MatchScore:
         failures: share of pairs without a homography.
         covered: share of image 0 near a correct match, mean over pairs.
         repeatable: repeatability of keypoints, mean over the pairs where it is defined.
+        calibration_error: expected calibration error of the scores of the matches of all keypoints, which are
+            correct within the first of `LIMITS`; NaN for methods without such scores.
     """
 
     method: str
@@ -64,6 +67,7 @@ class MatchScore:
     failures: float
     covered: float
     repeatable: float
+    calibration_error: float
 
 
 def score_matches(method: str, pairs: Sequence[MatchedPair], seed: int = 0) -> list[MatchScore]:
@@ -90,6 +94,7 @@ def score_matches(method: str, pairs: Sequence[MatchedPair], seed: int = 0) -> l
                 failures=float(np.isinf(corners[rows]).mean()),
                 covered=float(covered[rows].mean()),
                 repeatable=float(defined.mean()) if len(defined) else float("nan"),
+                calibration_error=_measure_calibration([pairs[row] for row in rows]),
             )
         )
     return scores
@@ -97,11 +102,22 @@ def score_matches(method: str, pairs: Sequence[MatchedPair], seed: int = 0) -> l
 
 def match_errors(pair: MatchedPair) -> Shares:
     """(K,) errors of matches in pixels of image 1; infinite where the homography is undefined."""
-    expected = _warp(pair.points0, pair.true_0to1)
+    return _measure_errors(pair.points0, pair.points1, pair.true_0to1)
+
+
+def _measure_errors(points0: FloatArray, points1: FloatArray, true_0to1: Shares) -> Shares:
+    expected = _warp(points0, true_0to1)
     is_known = np.isfinite(expected).all(axis=1)
     errors = np.full(len(expected), np.inf)
-    errors[is_known] = point_errors(pair.points1[is_known], expected[is_known])
+    errors[is_known] = point_errors(points1[is_known], expected[is_known])
     return errors
+
+
+def _measure_calibration(pairs: Sequence[MatchedPair]) -> float:
+    """Expected calibration error of all scores, in ten bins."""
+    errors = [_measure_errors(p.scored[:, :2], p.scored[:, 2:4], p.true_0to1) for p in pairs]
+    scores = np.concatenate([pair.scored[:, 4] for pair in pairs])
+    return measure_reliability(scores, np.concatenate(errors) <= LIMITS[0]).error
 
 
 def _warp(points: FloatArray, homography: Shares) -> Shares:

@@ -259,7 +259,7 @@ def _name_gap(name: str) -> str:
     return f"gap {int(match[2]) - int(match[1])}"
 
 
-_ODOMETRY_POSES = "published camera poses; frames whose poses were interpolated are left out"
+_ODOMETRY_POSES = "published camera poses; frames whose poses were interpolated are skipped"
 
 _LIST = (
     MotionBenchmark(
@@ -278,7 +278,7 @@ _LIST = (
     MotionBenchmark(
         name="kitti-raw",
         title="KITTI raw, test drives where there are any, else all, all pairs 1 to 5 frames apart",
-        ground_truth="poses of the GPS/IMU unit, or aligned laser scans where a drive has none",
+        ground_truth="poses of the GPS/IMU unit, or laser scans registered by ICP where a drive has none",
         open=_open_raw,
     ),
 )

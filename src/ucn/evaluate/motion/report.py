@@ -141,7 +141,7 @@ def describe_protocol(run: _Run) -> list[str]:
     benchmark, results, seed = run.benchmark, run.results, run.settings.seed
     count = count_pairs(results.pairs, run.pair_count - len(results.still))
     if results.still:
-        count += f"; {len(results.still)} left out, with a baseline under {MIN_BASELINE:g} m"
+        count += f"; {len(results.still)} skipped, with a baseline under {MIN_BASELINE:g} m"
     return [
         f"data: {benchmark.title}; {count}; images at their own size",
         f"ground truth: {benchmark.ground_truth}",
@@ -168,9 +168,10 @@ def _describe_intervals(run: _Run) -> list[str]:
     """What intervals are; one pair has none."""
     if run.results.pairs < 2:
         return []
+    seed = run.settings.seed
     return [
-        f"intervals hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {run.settings.seed}); "
-        "pairs share frames, so they are somewhat too narrow"
+        f"intervals hold {LEVEL:.0%} of {RESAMPLES:,} bootstrap samples of the pairs (seed {seed}); pairs "
+        "share frames, so they are somewhat too narrow"
     ]
 
 

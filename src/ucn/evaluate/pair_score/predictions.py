@@ -1,4 +1,7 @@
-"""Stage 1 of `pair-score`: matching and non-matching pairs of HPatches and CUB, and their pair scores."""
+"""Stage 1 of `pair-score`: matching and non-matching pairs of HPatches and CUB, and their pair scores.
+
+Noise, blank images and patterns, which match nothing, make further non-matching pairs.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,19 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ucn.data.catalogue import open_data
 from ucn.data.checking import spread
-from ucn.data.io import read_image
-from ucn.data.transforms import resize_by
 from ucn.errors import DataError
 from ucn.evaluate.core.benchmark_pairs import CUB_PAIRS, choose_rows, is_root, refuse_problems
 from ucn.evaluate.core.cache import PredictionCache, Record, digest_data
 from ucn.evaluate.core.predictions import FeatureCache, Progress, Task, predict_missing
+from ucn.evaluate.pair_score.drawn import Drawn, Photograph, pair_drawn
 from ucn.features.method import DenseMethod
 from ucn.matching.matcher import Matcher
-from ucn.types import Features, PairSample
+from ucn.types import Features
 
-VERSION = 3
+VERSION = 4
 """Part of every key: raise it where code changes what is predicted."""
 CUB_PAIR_COUNT = 500
 """Listed pairs of birds that are used, evenly spread."""
@@ -35,7 +35,8 @@ ONE_SIZE, OWN_SIZES = "CUB: bird or scene, one size", "CUB: bird or scene, own s
 
 _KEPT_IMAGES = 16  # whose features are kept, since pairs share images
 
-_Source = tuple[Path, int | None]  # a file, and the longest side to which it is reduced
+Source = Path | Drawn | Photograph
+"""An image: a file at its own size, a drawn one, or a file at another size."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,15 @@ class LabelledPair:
     Attributes:
         group: which comparison it belongs to.
         is_match: whether they match.
-        image0: file.
-        image1: file.
-        use_one_size: reduce image 1 to the longest side of image 0.
+        image0: the first image.
+        image1: the second.
+        use_one_size: reduce image 1, a file, to the longest side of image 0.
     """
 
     group: str
     is_match: bool
-    image0: Path
-    image1: Path
+    image0: Source
+    image1: Source
     use_one_size: bool = False
 
 
@@ -70,9 +71,10 @@ def find_roots(folder: Path) -> dict[str, Path | None]:
 
 
 def list_pairs(folder: Path) -> list[LabelledPair]:
-    """The pairs of HPatches and CUB, whichever the folder is or holds.
+    """The pairs of HPatches and CUB, whichever the folder is or holds, then those of drawn images.
 
-    Each matching pair is followed by a non-matching one of its group.
+    Each matching pair is followed by a non-matching one of its group. Groups of drawn images have only
+    non-matching pairs.
 
     Args:
         folder: holds them.
@@ -89,7 +91,9 @@ def list_pairs(folder: Path) -> list[LabelledPair]:
         pairs += _pair_birds(roots["cub"], scenes)
     if not pairs:
         raise DataError(f"neither hpatches nor cub in {folder}: expected it to hold their folders")
-    return pairs
+    files = [pair.image0 for pair in pairs if isinstance(pair.image0, Path)]
+    photographs = scenes or list(dict.fromkeys(files))
+    return pairs + [LabelledPair(group, False, *images) for group, images in pair_drawn(photographs)]
 
 
 def _pair_scenes(folder: Path) -> tuple[list[LabelledPair], list[Path]]:
@@ -141,18 +145,41 @@ def _pair_birds(folder: Path, scenes: Sequence[Path]) -> list[LabelledPair]:
 
 
 def choose_pairs(pairs: Sequence[LabelledPair], limit: int | None) -> list[int]:
-    """Rows of at most `limit` matching pairs of each group, evenly spread, each with the next row."""
+    """Rows of at most `limit` matching pairs of each group, evenly spread, each with the next row.
+
+    Of groups without matching pairs, at most `limit` pairs.
+    """
     rows: list[int] = []
     for group in dict.fromkeys(pair.group for pair in pairs):
-        matching = [row for row, pair in enumerate(pairs) if pair.group == group and pair.is_match]
-        kept = [matching[place] for place in choose_rows(len(matching), limit)]
-        rows += [row for first in kept for row in (first, first + 1)]
+        own = [row for row, pair in enumerate(pairs) if pair.group == group]
+        matching = [row for row in own if pairs[row].is_match]
+        first = matching or own
+        kept = [first[place] for place in choose_rows(len(first), limit)]
+        rows += [row for start in kept for row in ((start, start + 1) if matching else (start,))]
     return rows
 
 
 def digest_labelled(pairs: Sequence[LabelledPair]) -> str:
-    """A hash of groups, labels, and names and sizes of the images."""
-    return digest_data((f"{pair.group}/{pair.is_match}", (pair.image0, pair.image1)) for pair in pairs)
+    """A hash of groups, labels, names and sizes of the images, and of how images are drawn."""
+    return digest_data((_identify(pair), _list_files(pair)) for pair in pairs)
+
+
+def _identify(pair: LabelledPair) -> str:
+    shown = [
+        f"{image}" if isinstance(image, Drawn) else f"{image.side}"
+        for image in (pair.image0, pair.image1)
+        if not isinstance(image, Path)
+    ]
+    return "/".join([pair.group, str(pair.is_match), *shown])
+
+
+def _list_files(pair: LabelledPair) -> list[Path]:
+    images = (pair.image0, pair.image1)
+    return [
+        image.path if isinstance(image, Photograph) else image
+        for image in images
+        if not isinstance(image, Drawn)
+    ]
 
 
 def predict_scores(
@@ -198,20 +225,12 @@ class _Predictor:
 
     def _score(self, pair: LabelledPair, number: int) -> float:
         matcher, cache = self._matchers[number], self._features[number]
-        source0: _Source = (pair.image0, None)
-        features0 = cache.extract(source0, source0)
-        source1 = (pair.image1, max(features0.image_hw) if pair.use_one_size else None)
+        features0, source1 = cache.extract(pair.image0, pair.image0), pair.image1
+        if pair.use_one_size and isinstance(source1, Path):
+            source1 = Photograph(source1, max(features0.image_hw))
         features1 = cache.extract(source1, source1)
         return float(matcher.match_features(features0, features1).pair_score)
 
 
-def _extract(matcher: Matcher, source: _Source) -> Features:
-    path, side = source
-    return matcher.extract(path if side is None else _reduce(read_image(path), side))
-
-
-def _reduce(image: Tensor, side: int) -> Tensor:
-    """An image (3, H, W) at a longest side; a smaller one stays."""
-    empty = torch.zeros(0, 2)
-    scale = min(1.0, side / max(image.shape[-2:]))
-    return resize_by(PairSample(image, image, empty, empty, ""), scale, scale).image0
+def _extract(matcher: Matcher, source: Source) -> Features:
+    return matcher.extract(source if isinstance(source, Path) else source.render())

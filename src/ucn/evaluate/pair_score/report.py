@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,11 +21,13 @@ from ucn.evaluate.core.report import (
     format_percent,
     hash_protocol,
 )
+from ucn.evaluate.pair_score.drawn import SIDES, VARIANTS
 from ucn.evaluate.pair_score.predictions import (
     BIRDS,
     ONE_SIZE,
     SCENES,
     VERSION,
+    LabelledPair,
     choose_pairs,
     digest_labelled,
     find_roots,
@@ -33,6 +36,7 @@ from ucn.evaluate.pair_score.predictions import (
 )
 from ucn.evaluate.pair_score.scoring import (
     BINS,
+    LOW,
     THRESHOLD,
     PairScoreResult,
     ReliabilityBins,
@@ -42,7 +46,7 @@ from ucn.features.method import DenseMethod, LoadedMethods, MethodInfo
 from ucn.matching.matcher import Matcher
 
 _NAMES = {"hpatches": "HPatches", "cub": "CUB"}
-_TITLE = "matching and non-matching pairs of {}, separated by the pair score"
+_TITLE = "matching and non-matching pairs of {}, and pairs of drawn images, separated by the pair score"
 TITLE = _TITLE.format(" and ".join(_NAMES.values()))
 
 
@@ -68,7 +72,7 @@ def run_pair_score(
     for method in loaded.methods:
         if isinstance(method.extractor, Matcher) and method.is_nearest:
             # Scores are calibrated for the default settings, which resize images.
-            matchers[method] = method.extractor.with_config(MatchConfig())
+            matchers[method] = method.extractor.with_config(MatchConfig(consensus=method.uses_consensus))
         else:
             skipped[method.name] = "it has no pair score"
     require_methods(LoadedMethods(list(matchers), skipped))
@@ -78,7 +82,7 @@ def run_pair_score(
     identity = {
         "pairs": len(evaluated),
         "data_sha256": digest_labelled(evaluated),
-        "protocol_sha256": hash_protocol(version=VERSION, bins=BINS, threshold=THRESHOLD),
+        "protocol_sha256": hash_protocol(version=VERSION, bins=BINS, threshold=THRESHOLD, low=LOW),
     }
     page = settings.page
     if page is not None:
@@ -95,12 +99,16 @@ def run_pair_score(
         names = {result.method for result in results}
         diagrams = page.merge(diagrams, page.values.get("reliability"), "reliability", names)
         methods = page.merge_methods(methods, results)
-    groups = list(dict.fromkeys(result.group for result in results))
+    groups = list(dict.fromkeys(result.group for result in results if result.matching))
     return Report(
         name="pair-score",
         title=_TITLE.format(" and ".join(n for n in _NAMES.values() if any(g.startswith(n) for g in groups))),
-        tables=tuple(_tabulate([r for r in results if r.group == group]) for group in groups),
-        protocol=tuple(_describe_protocol(groups, len(evaluated), settings.limit)),
+        tables=(
+            *(_tabulate([r for r in results if r.group == group]) for group in groups),
+            *_tabulate_drawn([result for result in results if not result.matching]),
+            *(_tabulate_reliability([d for d in diagrams if d.group == group]) for group in groups),
+        ),
+        protocol=tuple(_describe_protocol(groups, evaluated, settings.limit)),
         methods=tuple(methods),
         skipped=skipped,
         notes=tuple(_note_missing(folder)),
@@ -111,18 +119,26 @@ def run_pair_score(
     )
 
 
-def _describe_protocol(groups: Sequence[str], count: int, limit: int | None) -> Iterator[str]:
-    limited = f", at most {limit} matching ones of each group (--limit)" if limit else ""
-    yield f"data: {count:,} pairs, half of them matching{limited}"
+def _describe_protocol(
+    groups: Sequence[str], pairs: Sequence[LabelledPair], limit: int | None
+) -> Iterator[str]:
+    limited = f"; at most {limit} matching ones of a group, each with another (--limit)" if limit else ""
+    matching = sum(pair.is_match for pair in pairs)
+    yield f"data: {len(pairs):,} pairs, {matching:,} of them matching{limited}"
     yield from describe_groups(groups)
+    drawn = "; ".join(f"{kind}: {', '.join(variants)}" for kind, variants in VARIANTS.items())
+    yield (
+        f"drawn images, which match nothing: {drawn}; {SIDES[0]} to {SIDES[1]} px a side, sampled by seed 0; "
+        "a pair never has two patterns of one sort; photographs are those of the data, reduced alike"
+    )
     yield (
         "score: Matcher.match(...).pair_score with default settings: up to its own longest side, corners, "
-        "mutual matches"
+        "mutual matches; NAME+nearest without neighbourhood consensus"
     )
     yield (
         "AUROC: probability that a matching pair scores above another, ties count half; Brier: mean squared "
         "distance of the score from 1 or 0; calibration error: mean distance of score and share in "
-        f"{BINS} bins"
+        f"{BINS} bins, weighted by their pairs"
     )
 
 
@@ -133,11 +149,11 @@ def describe_groups(groups: Sequence[str]) -> Iterator[str]:
             "HPatches: image 1 of a sequence with another image of it (matching), or with one of the next "
             "sequence by name"
         )
-    others = {BIRDS: "with one of another kind", ONE_SIZE: "with the first image of an HPatches sequence"}
+    others = {BIRDS: "with one of another species", ONE_SIZE: "with the first image of an HPatches sequence"}
     named = [words for group, words in others.items() if group in groups]
     if named:
         joined = ", or ".join(named)
-        yield f"CUB: listed test pairs of one kind of bird (matching), or the first bird {joined}"
+        yield f"CUB: listed test pairs of one species (matching), or the first bird {joined}"
     if ONE_SIZE in groups:
         yield (
             "sizes: of birds and scenes 'one size' reduces image 1 to the longest side of image 0; with 'own "
@@ -156,7 +172,11 @@ def _note_missing(folder: Path) -> Iterator[str]:
 
 
 def _tabulate(results: Sequence[PairScoreResult]) -> Table:
-    header = ("method", "AUROC", "Brier", "calibration error", "matching ≥ 0.5, %", "others ≥ 0.5, %")
+    accepted = f"≥ {THRESHOLD:g}, %"
+    header = (
+        *("method", "AUROC", "Brier", "calibration error", f"matching {accepted}", f"others {accepted}"),
+        *(f"others < {LOW:g}, %", "largest of others"),
+    )
     rows = tuple(
         (
             result.method,
@@ -165,11 +185,43 @@ def _tabulate(results: Sequence[PairScoreResult]) -> Table:
             format_number(result.calibration_error, 3),
             format_percent(result.accepted),
             format_percent(result.wrongly_accepted),
+            format_percent(result.rejected),
+            format_number(result.largest, 3),
         )
         for result in results
     )
     first = results[0]
     return Table(f"{first.group}, {first.matching:,} and {first.others:,} pairs", header, rows)
+
+
+def _tabulate_drawn(results: Sequence[PairScoreResult]) -> Iterator[Table]:
+    """Groups without matching pairs in one table, a column each; none where there are no such groups."""
+    counts = {result.group: result.others for result in results}
+    cells = {}
+    for result in results:
+        shown = f"{format_percent(result.rejected)} / {format_number(result.largest, 3)}"
+        cells[result.method, result.group] = shown
+    methods = dict.fromkeys(result.method for result in results)
+    rows = tuple((method, *(cells[method, group] for group in counts)) for method in methods)
+    header = ("method", *(f"{group} ({count})" for group, count in counts.items()))
+    if rows:
+        yield Table(f"drawn images: pairs below {LOW:g}, % / largest pair score", header, rows)
+
+
+def _tabulate_reliability(diagrams: Sequence[ReliabilityBins]) -> Table:
+    edges = [f"{edge:g}" for edge in diagrams[0].edges]
+    header = ("method", *(f"{low}-{high}" for low, high in itertools.pairwise(edges)))
+    rows = tuple(
+        (
+            bins.method,
+            *(
+                f"{format_percent(share)} ({count:,})" if count else "–"
+                for share, count in zip(bins.shares, bins.counts, strict=True)
+            ),
+        )
+        for bins in diagrams
+    )
+    return Table(f"{diagrams[0].group}: pairs that match, % (pairs), by pair score", header, rows)
 
 
 def _plot(

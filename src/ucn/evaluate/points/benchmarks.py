@@ -24,6 +24,7 @@ from ucn.evaluate.core.benchmark_pairs import (
     sample_rows_by_class,
 )
 from ucn.evaluate.core.metrics import Average
+from ucn.evaluate.points.multiview import MAX_PAIRS, MIN_SHARED, open_multiview
 from ucn.files import suggest
 from ucn.nn import MIN_SIDE
 
@@ -56,6 +57,7 @@ class Benchmark:
         headline: the average that tables show.
         shown_limit: the limit at which tables with very many groups show them; None shows the last.
         adapt: adapts the protocol to the pairs; None keeps it.
+        open_scenes: as `open`, but only the named scenes of the folder; None where data has no scenes.
     """
 
     name: str
@@ -72,16 +74,34 @@ class Benchmark:
     headline: Average = "point"
     shown_limit: float | None = None
     adapt: Callable[[Benchmark, Sequence[BenchmarkPair]], Benchmark] | None = None
+    open_scenes: Callable[[Path, Sequence[str]], list[BenchmarkPair]] | None = None
 
     @property
     def main_limit(self) -> float:
         """The limit that is shown where only one fits."""
         return self.limits[-1] if self.shown_limit is None else self.shown_limit
 
+    def select(self, scenes: Sequence[str]) -> Benchmark:
+        """The benchmark on some scenes of its folder.
+
+        Raises:
+            ConfigError: its data has no scenes.
+        """
+        if self.open_scenes is None:
+            raise ConfigError(f"{self.name} has no scenes to choose from; leave them out")
+        opener = partial(_open_scenes, self.open_scenes, tuple(scenes))
+        return replace(self, title=f"{self.title}; only the scenes {', '.join(scenes)}", open=opener)
+
     def to_dict(self, seed: int) -> dict[str, Any]:
         """What its predictions depend on, beside the data and the method."""
         prepared = self.preparation.to_dict()
         return {"benchmark": self.name, "preparation": prepared, "points": self.points, "seed": seed}
+
+
+def _open_scenes(
+    opener: Callable[[Path, Sequence[str]], list[BenchmarkPair]], scenes: Sequence[str], folder: Path
+) -> list[BenchmarkPair]:
+    return opener(folder, scenes)
 
 
 def _open_hpatches(folder: Path) -> list[BenchmarkPair]:
@@ -259,15 +279,26 @@ _LIST = (
         preparation=_CANVAS,
         points=1000,
     ),
+    Benchmark(
+        name="multiview",
+        title=f"scenes with COLMAP reconstructions: pairs of images that share at least {MIN_SHARED} 3D "
+        f"points, grouped by the median triangulation angle; up to {MAX_PAIRS} pairs a group, spread evenly "
+        "over the scenes, sampled by seed 0",
+        ground_truth="keypoints of image 0 whose 3D point image 1 observes, too",
+        open=open_multiview,
+        open_scenes=open_multiview,
+        preparation=Preparation(max_side=640, min_side=MIN_SIDE),
+        points=500,
+    ),
     _flow_benchmark(
-        "flow", "every flow and stereo set found in the folder, and the shipped pair", _open_flow
+        "flow", "every flow and stereo set found in the folder, and the bundled pair", _open_flow
     ),
     *(
         _flow_benchmark(name, find_info(name).title, partial(_open_flow_set, name))
         for name in dict.fromkeys(name for name, _ in FLOW_SETS.values())
     ),
     _flow_benchmark("middlebury", "Middlebury's flow and stereo sets found in the folder", _open_middlebury),
-    _flow_benchmark("motorcycle", "the shipped stereo pair (Middlebury 2014)", _open_motorcycle),
+    _flow_benchmark("motorcycle", "the bundled stereo pair (Middlebury 2014)", _open_motorcycle),
     _alpha(
         name="cub",
         title="Caltech-UCSD Birds-200-2011, test images, listed pairs of one class",
@@ -290,7 +321,7 @@ _LIST = (
         ground_truth="10 points of the object",
         open=partial(_open_classes, "pf-willow", "all"),
         limits=_COARSE_ALPHAS,
-        length="the longer side of the box around the points of image 1",
+        length="the longer side of the bounding box of the points of image 1",
     ),
     _alpha(
         name="pf-pascal",

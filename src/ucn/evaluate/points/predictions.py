@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,9 +33,9 @@ from ucn.evaluate.core.predictions import (
 from ucn.evaluate.points.benchmarks import Benchmark
 from ucn.features.extractor import Extractor
 from ucn.features.method import DenseMethod
-from ucn.features.pair_matcher import Alignment, NearestNeighbours, PairMatcher
+from ucn.features.pair_matcher import Alignment, NearestNeighbours, PairMatcher, align_features
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
-from ucn.types import FeatureMap, Features, FloatArray
+from ucn.types import Features, FloatArray
 
 VERSION = 1
 """Part of every key: raise it where code changes what is predicted."""
@@ -257,7 +257,7 @@ def _count_bytes(features: Features) -> int:
 
 
 class _LastAlignment:
-    """A matcher that keeps the alignment of the last pair, for all variants of a method.
+    """Aligns pairs and keeps the last alignment, for all variants of a method.
 
     Attributes:
         saved_seconds: what the alignment took, where it was kept; it counts for every variant.
@@ -265,18 +265,20 @@ class _LastAlignment:
 
     def __init__(self, matcher: PairMatcher) -> None:
         self._matcher = matcher
-        self._maps: tuple[FeatureMap, FeatureMap] | None = None
+        self._pair: tuple[Features, Features] | None = None
         self._kept: Alignment | None = None
         self._seconds = 0.0
         self.saved_seconds = 0.0
 
-    def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
+    def __call__(
+        self, features0: Features, features1: Features, is_allowed1: Tensor | None = None
+    ) -> Alignment:
         """Aligns a pair, or returns its kept alignment; a pair always has the same allowed cells."""
-        is_known = self._maps is not None and self._maps[0] is map0 and self._maps[1] is map1
+        is_known = self._pair is not None and self._pair[0] is features0 and self._pair[1] is features1
         if not is_known or self._kept is None:
             begin = time.perf_counter()
-            self._kept = self._matcher.align(map0, map1, is_allowed1)
-            self._maps, self._seconds = (map0, map1), time.perf_counter() - begin
+            self._kept = align_features(self._matcher, features0, features1, is_allowed1)
+            self._pair, self._seconds = (features0, features1), time.perf_counter() - begin
             self.saved_seconds = 0.0
         else:
             self.saved_seconds = self._seconds
@@ -304,7 +306,7 @@ def find_points(
     points0: Tensor,
     content1: Rectangle,
     use_refinement: bool,
-    matcher: PairMatcher | None = None,
+    align: Callable[[Features, Features, Tensor | None], Alignment] | None = None,
 ) -> Tensor:
     """Finds points (N, 2) of image 0 in image 1.
 
@@ -314,12 +316,12 @@ def find_points(
         points0: in pixels of the image whose features they are.
         content1: image 1 without its padding; points are searched in it.
         use_refinement: refine matches to sub-cell positions.
-        matcher: how points are found; None takes the nearest descriptor.
+        align: aligns the pair; None takes the nearest descriptor of each point.
 
     Returns:
         (N, 2) pixels of image 1.
     """
-    matcher = matcher or NearestNeighbours()
+    align = align or partial(align_features, NearestNeighbours())
     map0, map1 = features0.map, features1.map
     encoded0 = resize_points(
         points0.to(map0.features.device), resize_scale(features0.image_hw, map0.image_hw)
@@ -328,7 +330,7 @@ def find_points(
     is_allowed1 = None
     if content1 != (0, 0, features1.image_hw[1], features1.image_hw[0]):
         is_allowed1 = is_inside_content(resize_points(cell_centres(map1), scale1), content1)
-    found = matcher.align(map0, map1, is_allowed1).find(encoded0, use_refinement)
+    found = align(features0, features1, is_allowed1).find(encoded0, use_refinement)
     return resize_points(found, scale1)
 
 

@@ -17,6 +17,7 @@ from ucn.evaluate.core.report import (
     Plot,
     Report,
     Table,
+    describe_consensus,
     describe_run,
     format_number,
     format_percent,
@@ -246,7 +247,7 @@ def describe_protocol(run: PointsRun) -> list[str]:
     others = [method.name for method in run.methods if not is_nearest(method)]
     except_others = f"; {', '.join(others)} instead as described below" if others else ""
     intervals = (
-        f"; intervals hold {LEVEL:.0%} of {RESAMPLES:,} resamplings of the pairs (seed {settings.seed})"
+        f"; intervals hold {LEVEL:.0%} of {RESAMPLES:,} bootstrap samples of the pairs (seed {settings.seed})"
         if len(run.predictions.pairs) > 1
         else ""
     )
@@ -256,9 +257,10 @@ def describe_protocol(run: PointsRun) -> list[str]:
         f"images: {benchmark.preparation.describe()}",
         f"points: {benchmark.ground_truth}; {sampled}; the same for all methods (sha256 {sha256[:16]})",
         "matching: a point's descriptor is interpolated between the cells of image 0, and its match is the "
-        "cell of image 1 with the nearest descriptor (exact, over the whole image); with refinement it is "
-        "then refined to a sub-cell position, by the same code for all methods; no mutual check, no ratio "
-        f"test, no smoothing{except_others}",
+        "cell of image 1 with the nearest descriptor (exact, over the whole image); with refinement the "
+        "match is then refined to a sub-cell position, by the same code for all methods; no "
+        f"forward-backward check, no ratio test, no smoothing{except_others}",
+        *describe_consensus(run.methods),
         _describe_limits(benchmark),
         f"averages: tables show the mean over {headline} unless they say otherwise{intervals}",
     ]
@@ -405,7 +407,7 @@ def plot_curves(benchmark: Benchmark, results: Results) -> Plot:
         if number % PANELS_A_ROW == 0:
             panel.set_ylabel("points found, %")
     add_legend(figure, panels)
-    return save_plot(figure, "share of correct points against the limit")
+    return save_plot(figure, "PCK against the threshold")
 
 
 def _plot_limits(panel: Axes, benchmark: Benchmark, curves: Sequence[Curve], group: str) -> None:

@@ -206,6 +206,7 @@ def _key(variant: Variant, scene: Scene, seed: int) -> dict[str, Any]:
     return {
         "method": variant.method.key,
         "extract": asdict(settings.extract),
+        "consensus": settings.consensus,
         "adjusted": adjustment if variant.is_adjusted else None,
         "K": scene.K.round(9).tolist() if variant.are_cameras_known else None,
         "images": digest_images(scene.folder, scene.images),

@@ -27,12 +27,13 @@ from ucn.evaluate.reconstruction.scoring import (
     list_camera_errors,
     score_model,
 )
+from ucn.features.lightglue import LIGHTGLUE
 from ucn.features.method import MethodFiles, MethodInfo, UnavailableError
 from ucn.features.registry import order_methods, require_unique
 from ucn.files import explain_failure
 from ucn.folders.detectors import MIN_DISTANCE
 from ucn.folders.keypoint_adjustment import ADJUSTMENT_ROUNDS, MAX_RESIDUAL, MAX_SHIFT
-from ucn.folders.reconstruction import STRICT_ERROR
+from ucn.folders.reconstruction import STRICT_ERROR, ReconstructSettings
 from ucn.folders.worker import ExtractSettings
 from ucn.formats.colmap import MappingSettings, load_pycolmap
 from ucn.paper.registry import METHODS
@@ -56,10 +57,10 @@ def load_reconstruction_methods(
     """
     if names is None:
         names = [*(info.name for info in list_weights() if info.task != "semantic"), COLMAP_SIFT]
-    legal = (*METHODS.list_features(), COLMAP_SIFT)
+    legal = (*METHODS.list_features(), *LIGHTGLUE, COLMAP_SIFT)
     chosen = list(dict.fromkeys(names))
     for name in chosen:
-        others = (COLMAP_SIFT, *(path.stem for path in files.weights))
+        others = (*LIGHTGLUE, COLMAP_SIFT, *(path.stem for path in files.weights))
         METHODS.check_name(name, needs_features=True, others=others)
     found: list[MethodInfo] = []
     skipped: dict[str, str] = {}
@@ -69,7 +70,10 @@ def load_reconstruction_methods(
             found.append(MethodInfo(name, _SIFT_TITLE, key))
             continue
         try:
-            found.append(METHODS.find_features(name, files))
+            is_sparse = name in LIGHTGLUE
+            found.append(
+                METHODS.find(name, kind="sparse") if is_sparse else METHODS.find_features(name, files)
+            )
         except UnavailableError as error:
             skipped[name] = str(error)
     if not found:
@@ -108,6 +112,7 @@ def run_reconstruction(
         "protocol_sha256": hash_protocol(
             adjustment=(ADJUSTMENT_ROUNDS, MAX_SHIFT, MAX_RESIDUAL, STRICT_ERROR),
             extract=asdict(ExtractSettings()),
+            consensus=ReconstructSettings().consensus,
             mapping=asdict(MappingSettings(seed=settings.seed)),
             refinements=settings.refinements,
         ),
@@ -169,8 +174,9 @@ def _describe_protocol(scenes: Sequence[Scene], settings: RunSettings) -> list[s
     return [
         f"data: {images}; longest side at most {extract.max_side} px",
         f"keypoints: the {extract.max_keypoints:,} strongest corners of an image (Shi and Tomasi), at least "
-        f"{MIN_DISTANCE:g} px apart, at sub-pixel positions; DISK has its own",
-        "matches: mutual nearest neighbours of all pairs of images",
+        f"{MIN_DISTANCE:g} px apart, at sub-pixel positions; DISK and LightGlue's methods have their own",
+        "matches: mutual nearest neighbours of all pairs of images, guided by neighbourhood consensus; "
+        "LightGlue matches by itself",
         f"adjusted: keypoints are refined photometrically over all their verified matches, "
         f"{ADJUSTMENT_ROUNDS} times by at most {MAX_SHIFT:g} px; matches with a residual over "
         f"{MAX_RESIDUAL:g} px are dropped, and so are observations with a reprojection error over "
@@ -178,7 +184,7 @@ def _describe_protocol(scenes: Sequence[Scene], settings: RunSettings) -> list[s
         f"stricter: COLMAP's SIFT with that limit of {STRICT_ERROR:g} px",
         f"verification and mapping: COLMAP's, threshold {mapping.max_error:g} px, seed {settings.seed}, one "
         "thread, otherwise pycolmap's defaults, the same for all methods",
-        "cameras given: the true intrinsics, fixed; cameras guessed: one SIMPLE_RADIAL camera of all images, "
+        "given intrinsics: the true ones, fixed; guessed intrinsics: one SIMPLE_RADIAL camera of all images, "
         "from EXIF or 1.2 times the longer side, refined",
         "centre errors: distances of camera centres from the ground truth, in mm, after the similarity "
         "(scale, rotation, translation) that fits all registered ones best (Umeyama 1991)",
@@ -211,7 +217,7 @@ def _tabulate(scores: Sequence[ReconstructionScore], scene: str, cameras: str) -
         "max",
         "direction, °",
     )
-    return Table(f"{scene}, cameras {cameras}", header, tuple(rows))
+    return Table(f"{scene}, {cameras} intrinsics", header, tuple(rows))
 
 
 def _plot(errors: Sequence[CameraErrors]) -> Plot:
@@ -225,7 +231,7 @@ def _plot(errors: Sequence[CameraErrors]) -> Plot:
             style = choose_style(number)
             if row.images:
                 panel.plot(row.images, row.errors, label=label, marker="o", markersize=3, **style)
-        panel.set_title(f"{scene}, cameras {cameras}", fontsize=10)
+        panel.set_title(f"{scene}, {cameras} intrinsics", fontsize=10)
         panel.set_xlabel("image")
         panel.set_ylim(bottom=0)
     panels[0].set_ylabel("error of the camera centre, mm")

@@ -19,9 +19,12 @@ from ucn.losses.triton.tiles import (
     choose_stages,
     load_cells,
     load_queries,
-    make_gradient,
+    make_dense,
     name_strides,
     pad_dimension,
+    run_backward,
+    store_cells,
+    store_queries,
 )
 from ucn.runtime.kernels import count_blocks, launch_on
 
@@ -180,9 +183,7 @@ def _query_gradient_kernel(
             student_log_sums + first, teacher_log_sums + first, gradient + first, rows, columns, N, M,
         )  # fmt: skip
         accumulated += tl.dot(weights, tl.trans(c), input_precision="tf32")
-    channels = tl.arange(0, D_PAD)
-    target = query_gradient + item * N * D + rows[:, None] * D + channels[None, :]
-    tl.store(target, accumulated, mask=(rows < N)[:, None] & (channels < D)[None, :])
+    store_queries(query_gradient + item * N * D, accumulated, rows, N, D, D_PAD)
 
 
 @triton.jit
@@ -230,11 +231,8 @@ def _cell_gradient_kernel(
             student_log_sums + first, teacher_log_sums + first, gradient + first, rows, columns, N, M,
         )  # fmt: skip
         accumulated += tl.dot(tl.trans(q), weights, input_precision="tf32")
-    channels = tl.arange(0, D_PAD)
-    target = (
-        cell_gradient + item * stride_item + channels[:, None] * stride_value + columns[None, :] * stride_cell
-    )
-    tl.store(target, accumulated, mask=(channels < D)[:, None] & (columns < M)[None, :])
+    cell_gradient += item * stride_item
+    store_cells(cell_gradient, accumulated, columns, M, stride_value, stride_cell, D, D_PAD)
 
 
 def compute_divergences(
@@ -280,22 +278,13 @@ def divergences_backward(
         gradient: (B, N) of the loss by the divergences.
     """
     queries, teacher_queries = queries.contiguous(), teacher_queries.contiguous()
-    query_gradient = torch.zeros_like(queries)
-    cells, cell_gradient = make_gradient(cells)
-    if gradient.numel():
-        arguments = (
-            queries, cells, teacher_queries, teacher_cells,
-            student_log_sums, teacher_log_sums, gradient.contiguous(),
-        )  # fmt: skip
-        settings = _launch_arguments(queries, cells, teacher_queries, teacher_cells)
-        with launch_on(queries):
-            _query_gradient_kernel[(count_blocks(queries.shape[1], QUERIES), len(queries))](
-                *arguments, query_gradient, **settings
-            )
-            _cell_gradient_kernel[(count_blocks(cells.shape[2], CELLS), len(queries))](
-                *arguments, cell_gradient, **settings
-            )
-    return query_gradient, cell_gradient
+    cells = make_dense(cells)
+    inputs = (
+        queries, cells, teacher_queries, teacher_cells,
+        student_log_sums, teacher_log_sums, gradient.contiguous(),
+    )  # fmt: skip
+    settings = _launch_arguments(queries, cells, teacher_queries, teacher_cells)
+    return run_backward(_query_gradient_kernel, _cell_gradient_kernel, inputs, settings)
 
 
 def _launch_arguments(

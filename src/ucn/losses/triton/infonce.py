@@ -16,9 +16,12 @@ from ucn.losses.triton.tiles import (
     choose_stages,
     load_cells,
     load_queries,
-    make_gradient,
+    make_dense,
     name_strides,
     pad_dimension,
+    run_backward,
+    store_cells,
+    store_queries,
 )
 from ucn.runtime.kernels import count_blocks, launch_on
 
@@ -128,9 +131,7 @@ def _query_gradient_kernel(
         logits = _logits(q, c, centres, positions, rows, columns, N, M, radius_squared)
         weights = _softmax_weights(logits, result + item * N, gradient + item * N, rows, N)
         accumulated += tl.dot(weights, tl.trans(c), input_precision="tf32")
-    channels = tl.arange(0, D_PAD)
-    target = query_gradient + item * N * D + rows[:, None] * D + channels[None, :]
-    tl.store(target, accumulated, mask=(rows < N)[:, None] & (channels < D)[None, :])
+    store_queries(query_gradient + item * N * D, accumulated, rows, N, D, D_PAD)
 
 
 @triton.jit
@@ -166,11 +167,8 @@ def _cell_gradient_kernel(
         logits = _logits(q, c, centres, positions, rows, columns, N, M, radius_squared)
         weights = _softmax_weights(logits, result + item * N, gradient + item * N, rows, N)
         accumulated += tl.dot(tl.trans(q), weights, input_precision="tf32")
-    channels = tl.arange(0, D_PAD)
-    target = (
-        cell_gradient + item * stride_item + channels[:, None] * stride_value + columns[None, :] * stride_cell
-    )
-    tl.store(target, accumulated, mask=(channels < D)[:, None] & (columns < M)[None, :])
+    cell_gradient += item * stride_item
+    store_cells(cell_gradient, accumulated, columns, M, stride_value, stride_cell, D, D_PAD)
 
 
 def log_sum_exp(queries: Tensor, cells: Tensor, centres: Tensor, positions: Tensor, radius: float) -> Tensor:
@@ -214,20 +212,10 @@ def log_sum_exp_backward(
         gradient: (B, N) of the loss by `result`.
     """
     queries, centres, positions = _make_contiguous(queries, centres, positions)
-    gradient = gradient.contiguous()
-    query_gradient = torch.zeros_like(queries)
-    cells, cell_gradient = make_gradient(cells)
-    if result.numel():
-        arguments = (queries, cells, centres, positions, result, gradient)
-        settings = _launch_arguments(queries, cells, radius)
-        with launch_on(queries):
-            _query_gradient_kernel[(count_blocks(queries.shape[1], QUERIES), len(queries))](
-                *arguments, query_gradient, **settings
-            )
-            _cell_gradient_kernel[(count_blocks(cells.shape[2], CELLS), len(queries))](
-                *arguments, cell_gradient, **settings
-            )
-    return query_gradient, cell_gradient
+    cells = make_dense(cells)
+    inputs = (queries, cells, centres, positions, result, gradient.contiguous())
+    settings = _launch_arguments(queries, cells, radius)
+    return run_backward(_query_gradient_kernel, _cell_gradient_kernel, inputs, settings)
 
 
 def _make_contiguous(queries: Tensor, centres: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ucn.runtime.kernels import round_to_power
+from ucn.runtime.kernels import count_blocks, launch_on, round_to_power
 
 QUERIES, CELLS = 64, 64
 """Queries and cells of a tile."""
@@ -42,6 +44,60 @@ def load_cells(
     return tl.load(
         cells + channels[:, None] * stride_value + columns[None, :] * stride_cell, mask=mask, other=0.0
     )
+
+
+@triton.jit
+def store_queries(
+    target: tl.tensor, values: tl.tensor, rows: tl.tensor, N: tl.tensor, D: tl.constexpr, D_PAD: tl.constexpr
+) -> None:
+    """Stores rows of (N, D), the inverse of `load_queries`."""
+    channels = tl.arange(0, D_PAD)
+    mask = (rows < N)[:, None] & (channels < D)[None, :]
+    tl.store(target + rows[:, None] * D + channels[None, :], values, mask=mask)
+
+
+@triton.jit
+def store_cells(
+    target: tl.tensor,
+    values: tl.tensor,
+    columns: tl.tensor,
+    M: tl.tensor,
+    stride_value: tl.tensor,
+    stride_cell: tl.tensor,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+) -> None:
+    """Stores columns of (D, M), the inverse of `load_cells`."""
+    channels = tl.arange(0, D_PAD)
+    mask = (channels < D)[:, None] & (columns < M)[None, :]
+    tl.store(target + channels[:, None] * stride_value + columns[None, :] * stride_cell, values, mask=mask)
+
+
+def run_backward(
+    query_kernel: Any,
+    cell_kernel: Any,
+    inputs: tuple[Tensor, ...],
+    settings: Mapping[str, float],
+) -> tuple[Tensor, Tensor]:
+    """Gradients (B, N, D) of the queries and (B, D, M) of the cells, each by its kernel.
+
+    Args:
+        query_kernel: computes the gradient of a block of queries.
+        cell_kernel: computes the gradient of a block of cells.
+        inputs: of both kernels; the queries and the cells of `make_dense` first.
+        settings: of both kernels, by name.
+    """
+    queries, cells = inputs[:2]
+    query_gradient, cell_gradient = torch.zeros_like(queries), torch.zeros_like(cells)
+    if queries.shape[:2].numel():
+        with launch_on(queries):
+            query_kernel[(count_blocks(queries.shape[1], QUERIES), len(queries))](
+                *inputs, query_gradient, **settings
+            )
+            cell_kernel[(count_blocks(cells.shape[2], CELLS), len(queries))](
+                *inputs, cell_gradient, **settings
+            )
+    return query_gradient, cell_gradient
 
 
 def pad_dimension(D: int) -> int:
@@ -77,13 +133,9 @@ def name_strides(cells: Tensor, prefix: str = "") -> dict[str, int]:
     return {f"{prefix}{name}": stride for name, stride in zip(names, cells.stride(), strict=True)}
 
 
-def make_gradient(cells: Tensor) -> tuple[Tensor, Tensor]:
-    """The cells, and zeros with the same strides for their gradient.
+def make_dense(cells: Tensor) -> Tensor:
+    """The cells, such that their gradient can have their strides.
 
-    Cells with gaps or overlaps in memory (slices, results of `expand`) are made contiguous first.
+    Cells with gaps or overlaps in memory (slices, results of `expand`) are made contiguous.
     """
-    gradient = torch.zeros_like(cells)
-    if gradient.stride() == cells.stride():
-        return cells, gradient
-    cells = cells.contiguous()
-    return cells, torch.zeros_like(cells)
+    return cells if torch.empty_like(cells).stride() == cells.stride() else cells.contiguous()

@@ -11,7 +11,7 @@ import torch
 from ucn.config import SourceConfig
 from ucn.data.augment.photometric import change_photometrically
 from ucn.data.checking import spread
-from ucn.data.loading import PairAugmentation, PairLoader, load_in_order
+from ucn.data.loading import PairAugmentation, PairLoader
 from ucn.data.pairs import PairData
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 from ucn.data.synthetic.part_pairs import PartAugmentation, PartBank, make_part_pairs
@@ -59,17 +59,8 @@ class _DataSetSource(Source):
 
     def validation_batches(self) -> Iterator[PairBatch]:
         """Held-out pairs, spread over the set, without random augmentation."""
-        batches = load_in_order(
-            self._held_out,
-            spread(len(self._held_out), self._validation_pairs),
-            self._augmentation.for_validation(),
-            batch=self._batch,
-            points=self._source.points,
-            seed=self._seed,
-            workers=self._source.workers,
-            pin=self._pin,
-            skipped=self.skipped_pairs,
-        )
+        loader = self._make_loader(self._held_out, self._augmentation.for_validation())
+        batches = loader.in_order(spread(len(self._held_out), self._validation_pairs))
         is_empty = True
         for batch in batches:
             is_empty = False
@@ -80,14 +71,10 @@ class _DataSetSource(Source):
                 f"no held-out pair of {self.label} can be read, the first: {first}; check the set"
             )
 
-
-class DataSource(_DataSetSource):
-    """Pairs of a data set, read by worker processes; photometric augmentation runs on the device."""
-
-    def _open(self, training: PairData) -> None:
-        self._loader = PairLoader(
-            training,
-            self._augmentation,
+    def _make_loader(self, data: PairData, augmentation: PairAugmentation) -> PairLoader:
+        return PairLoader(
+            data,
+            augmentation,
             batch=self._batch,
             points=self._source.points,
             seed=self._seed,
@@ -95,6 +82,13 @@ class DataSource(_DataSetSource):
             pin=self._pin,
             skipped=self.skipped_pairs,
         )
+
+
+class DataSource(_DataSetSource):
+    """Pairs of a data set, read by worker processes; photometric augmentation runs on the device."""
+
+    def _open(self, training: PairData) -> None:
+        self._loader = self._make_loader(training, self._augmentation)
         self._next, self._batches = 0, self._loader.batches()
 
     def sample_batch(self, number: int, generator: torch.Generator) -> PairBatch:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ucn.data.io import image_hw, read_image
-from ucn.data.pairs import DataFile, PairData, Problem, check_index
+from ucn.data.pairs import DataFile, PairData, check_index
 from ucn.data.points import read_flo
 from ucn.data.sets.layout import find_image
 from ucn.errors import DataError
@@ -150,10 +150,6 @@ class FilePairs(PairData):
             self.add_problem(missing[0], f"no such file, though {owner} has others; unpack it again")
         elif image0 is not None and image1 is not None:
             self.pairs.append(DensePair(name, image0, image1, ground_truth))
-
-    def add_problem(self, path: Path, message: str) -> None:
-        """Records that an entry was excluded."""
-        self.problems.append(Problem(path, message, is_excluded=True))
 
     def require_pairs(self, split: str, expected: str) -> None:
         """Raises `DataError` where the split has neither pairs nor problems that explain it."""

@@ -58,7 +58,6 @@ def open_folder(folder: Path, split: str, *, truth: str = "auto") -> KittiFlow:
         truth: which ground truth: noc (targets inside image 1), occ (all; targets outside are dropped here,
             so that the two are almost equal), or auto: noc where that folder exists, else occ.
     """
-    check_choice(split, INFO.splits, "split")
     check_choice(truth, ("auto", "noc", "occ"), "option truth of kitti-flow")
     if (folder / "testing").is_dir() and not (folder / "training").is_dir():
         raise DataError(

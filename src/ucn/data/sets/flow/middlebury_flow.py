@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import read_header_hw
-from ucn.data.pairs import check_choice
 from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW, read_flow_for
 from ucn.data.sets.layout import find_root
 from ucn.errors import DataError
@@ -39,7 +38,6 @@ def open_folder(folder: Path, split: str) -> MiddleburyFlow:
         folder: holds ``other-gt-flow`` and ``other-data``.
         split: all.
     """
-    check_choice(split, INFO.splits, "split")
     return MiddleburyFlow(find_root(folder, INFO.markers, INFO.inside), split)
 
 

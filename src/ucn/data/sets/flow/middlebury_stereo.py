@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import read_header_hw, read_image
-from ucn.data.pairs import check_choice
 from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW, check_size
 from ucn.data.sets.layout import find_image, find_root
 from ucn.errors import DataError
@@ -91,7 +90,6 @@ def open_folder(
         keep_occluded: keep pixels that are occluded in the right view. They are found with the right view's
             disparity or, where it is missing, with the left one alone.
     """
-    check_choice(split, INFO.splits, "split")
     if not 0 <= disparity_scale < math.inf:
         raise DataError(f"option disparity_scale must be 0 (automatic) or positive, got {disparity_scale}")
     root = find_root(folder, INFO.markers, INFO.inside)

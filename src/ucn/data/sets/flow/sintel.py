@@ -47,7 +47,6 @@ def open_folder(
         render_pass: clean, or final, which has motion blur, defocus and mist.
         keep_occluded: keep pixels that are occluded in the next frame; their flow is known, too.
     """
-    check_choice(split, INFO.splits, "split")
     check_choice(render_pass, ("clean", "final"), "option render_pass of sintel")
     if (folder / "test").is_dir() and not (folder / "training").is_dir():
         raise DataError(

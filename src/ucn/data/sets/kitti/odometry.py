@@ -23,7 +23,7 @@ from torch import Tensor
 from ucn.data.catalogue import DataInfo
 from ucn.data.checking import to_problem
 from ucn.data.io import image_hw, read_header_hw, read_image
-from ucn.data.pairs import DataFile, Problem, check_choice
+from ucn.data.pairs import DataFile, check_choice
 from ucn.data.sets.kitti.stereo_depth import match_stereo
 from ucn.data.sets.layout import find_root, list_numbered
 from ucn.data.sets.posed.posed_pairs import (
@@ -97,7 +97,6 @@ def open_folder(
         all_frames: also use pairs whose first frame has no right image: their relative pose is known, but no
             correspondences.
     """
-    check_choice(split, INFO.splits, "split")
     check_gaps(min_gap, max_gap, INFO.name)
     check_choice(camera, ("auto", *_CAMERAS), f"option camera of {INFO.name}")
     root = find_root(folder, INFO.markers, INFO.inside)
@@ -169,7 +168,7 @@ class KittiOdometry(SequenceData[_Sequence]):
         for path in (calibration, poses, *(folder / name for name in names)):
             if not (path.is_file() if path.suffix else path.is_dir()):
                 message = f"missing, so that sequence {folder.name} is excluded; unpack it beside the others"
-                self.problems.append(Problem(path, message, is_excluded=True))
+                self.add_problem(path, message)
                 return
         left, right = (self._list_frames(folder / name) for name in names)
         try:
@@ -194,7 +193,7 @@ class KittiOdometry(SequenceData[_Sequence]):
                 f"it has {count} poses, though there are frames up to {last:06d}, which needs {last + 1}; "
                 "frames without a pose are excluded; get the whole file"
             )
-            self.problems.append(Problem(path, message, is_excluded=True))
+            self.add_problem(path, message)
         interpolated = set() if self._choice.keep_interpolated else find_interpolated(poses) & left.keys()
         if interpolated:
             self.notes.append(

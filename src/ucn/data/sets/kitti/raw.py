@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import image_hw, read_header_hw, read_image, read_mask
-from ucn.data.pairs import DataFile, Problem, check_choice
+from ucn.data.pairs import DataFile, check_choice
 from ucn.data.sets.kitti.drives import Drive, DriveMotion
 from ucn.data.sets.kitti.rig import (
     CAMERA_FILE,
@@ -129,7 +129,6 @@ def open_folder(
             moves; relative to the data folder or absolute; replaces the labels.
         camera: the camera whose images are used, 0 to 3; 2 is the left colour camera.
     """
-    check_choice(split, INFO.splits, "split")
     check_gaps(min_gap, max_gap, INFO.name)
     check_choice(poses, ("auto", "oxts", "icp"), f"option poses of {INFO.name}")
     check_choice(moving, ("auto", "labels", "scans", "keep"), f"option moving of {INFO.name}")
@@ -179,7 +178,7 @@ class KittiRaw(SequenceData[Drive]):
         for path in (*files, images, folder / "velodyne_points" / "data"):
             if not (path.is_file() if path.suffix else path.is_dir()):
                 message = f"missing, so that drive {folder.name} is excluded; unpack it beside the others"
-                self.problems.append(Problem(path, message, is_excluded=True))
+                self.add_problem(path, message)
                 return
         frames = list_numbered(images, _FRAME.format("png|jpe?g"))
         masks = None if settings.masks is None else settings.masks / folder.name
@@ -197,7 +196,7 @@ class KittiRaw(SequenceData[Drive]):
         )
         if settings.moving == "labels" and masks is None and not use_labels:
             message = f"missing, so that {folder.name} is excluded; unpack it there, or use moving=scans"
-            self.problems.append(Problem(labels, message, is_excluded=True))
+            self.add_problem(labels, message)
             return
         self._add(drive)
 
@@ -216,7 +215,7 @@ class KittiRaw(SequenceData[Drive]):
                     "excluded; unpack it again"
                 )
                 path = place / f"{missing[0]:010d}.{suffix}"
-                self.problems.append(Problem(path, message, is_excluded=True))
+                self.add_problem(path, message)
             frames = {number: path for number, path in frames.items() if number in present}
         return frames
 
@@ -228,7 +227,7 @@ class KittiRaw(SequenceData[Drive]):
                 f"no scan, as for {len(missing)} of {len(drive.images)} frames of {drive.name}; they are not "
                 "used as the first of a pair; unpack it again (of drive 0009 four were never published)"
             )
-            self.problems.append(Problem(drive.scan(missing[0]), message, is_excluded=True))
+            self.add_problem(drive.scan(missing[0]), message)
         seconds = set(drive.images)
         if not drive.has_oxts:
             seconds &= drive.scans

@@ -12,7 +12,7 @@ import torch
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import image_hw, read_header_hw, read_image
-from ucn.data.pairs import DataFile, PairData, Problem, check_choice, check_index
+from ucn.data.pairs import DataFile, PairData, check_index
 from ucn.data.sets.layout import find_root, resolve_inside
 from ucn.data.sets.own.files import (
     SPLITS,
@@ -53,7 +53,6 @@ def open_folder(folder: Path, split: str) -> OwnData:
         folder: holds ``pairs.csv`` or ``pairs.jsonl``; paths in these are relative to it.
         split: all, or train, val or test by the column `split` of the list.
     """
-    check_choice(split, INFO.splits, "split")
     return OwnData(find_root(folder, INFO.markers, INFO.inside), split)
 
 
@@ -202,7 +201,7 @@ class OwnData(PairData):
                 else:
                     points = finder.find(entry.points or _points_name(entry), "points")
             except DataError as error:
-                self.problems.append(Problem(self._list, str(error), entry.line, is_excluded=True))
+                self.add_problem(self._list, str(error), entry.line)
             else:
                 pairs.append(_Pair(entry, image0, image1, points))
         return pairs

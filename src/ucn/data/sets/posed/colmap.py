@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import EXIF_ORIENTATION, READ_FORMATS, image_hw, read_image
-from ucn.data.pairs import DataFile, PairData, ProblemList, check_choice, check_index
+from ucn.data.pairs import DataFile, PairData, ProblemList, check_index
 from ucn.data.sets.layout import find_root, resolve_inside
 from ucn.data.sets.posed.colmap_model import ModelImage, read_model
 from ucn.errors import DataError
@@ -57,7 +57,6 @@ def open_folder(
         image_folder: the folder of the images, relative to `folder`; by default ``images`` beside or above
             the reconstruction. Smaller copies of the images may be used.
     """
-    check_choice(split, INFO.splits, "split")
     if min_shared < 1 or not max_error >= 0:
         got = f"{min_shared} and {max_error}"
         raise DataError(f"options of colmap: min_shared must be 1 or more, max_error 0 or more, got {got}")
@@ -101,6 +100,7 @@ class ColmapData(PairData):
                 f"split 'all' is empty: no two of {len(self._images)} images in {root} have {min_shared} 3D "
                 "points in common; lower the option min_shared"
             )
+        self._point_ids, self._positions = self._model.point_ids, self._model.point_positions
         del self._model
 
     def __len__(self) -> int:
@@ -115,6 +115,29 @@ class ColmapData(PairData):
         """The two image files."""
         first, second = self._pair(index)
         return self._paths[first], self._paths[second]
+
+    def pair_files(self, index: int) -> tuple[Path, ...]:
+        """The images, and the files of the reconstruction that has their points."""
+        suffix = "bin" if (self.root / "images.bin").is_file() else "txt"
+        return *self.image_paths(index), self.root / f"images.{suffix}", self.root / f"points3D.{suffix}"
+
+    def triangulation_angles(self, index: int) -> Tensor:
+        """Angles at the common 3D points of a pair between the rays to the two camera centres.
+
+        Returns:
+            (K,) degrees in [0, 180], float64; NaN where a point coincides with a camera or is not finite.
+        """
+        first, second = (self._images[image] for image in self._pair(index))
+        shared = np.intersect1d(first.point_ids, second.point_ids, assume_unique=True)
+        points = torch.from_numpy(self._positions[np.searchsorted(self._point_ids, shared)])
+        rays = []
+        for image in (first, second):
+            centre = torch.from_numpy(-_rotation(image.quaternion).T @ image.translation)
+            rays.append(centre - points)
+        # Unlike the arc cosine, exact at small angles, too.
+        sines, cosines = torch.linalg.cross(*rays).norm(dim=1), (rays[0] * rays[1]).sum(dim=1)
+        is_defined = (rays[0].norm(dim=1) > 0) & (rays[1].norm(dim=1) > 0)
+        return torch.atan2(sines, cosines).rad2deg().where(is_defined, torch.nan)
 
     def relative_pose(self, index: int) -> tuple[Tensor, Tensor]:
         """The relative pose from camera 0 to camera 1: X1 = R X0 + t, in the reconstruction's unit of length.

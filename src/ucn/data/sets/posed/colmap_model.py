@@ -66,6 +66,7 @@ class Model:
     Attributes:
         images: sorted by name.
         point_ids: (P,) int64, sorted ids of the 3D points.
+        point_positions: (P, 3) float64, in the unit of length of the reconstruction.
         point_errors: (P,) float64, mean reprojection error of each in pixels; -1 where COLMAP has not
             computed it.
         list_path: the file of images.
@@ -74,6 +75,7 @@ class Model:
 
     images: list[ModelImage]
     point_ids: NDArray[np.int64]
+    point_positions: NDArray[np.float64]
     point_errors: NDArray[np.float64]
     list_path: Path
     problems: list[Problem]
@@ -101,14 +103,15 @@ def read_model(folder: Path) -> Model:
     if suffix == "bin":
         images = _ImageList(paths[1], _read_cameras_bin(paths[0]), problems)
         _read_images_bin(paths[1], images)
-        ids, errors = _read_points_bin(paths[2])
+        ids, values = _read_points_bin(paths[2])
     else:
         images = _ImageList(paths[1], _read_cameras_txt(paths[0]), problems)
         _read_images_txt(paths[1], images)
-        ids, errors = _read_points_txt(paths[2], problems)
+        ids, values = _read_points_txt(paths[2], problems)
     ids, first = np.unique(ids, return_index=True)
     by_name = sorted(images.images.values(), key=attrgetter("name"))
-    return Model(by_name, ids, errors[first], paths[1], problems.finish())
+    values = values[first]
+    return Model(by_name, ids, values[:, :3], values[:, 3], paths[1], problems.finish())
 
 
 class _ImageList:
@@ -285,19 +288,19 @@ def _read_images_bin(path: Path, images: _ImageList) -> None:
 
 
 def _read_points_bin(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Reads ids and errors of the 3D points.
+    """Reads ids (P,) of the 3D points, and x, y, z and error (P, 4).
 
     uint64 count; each: uint64 id, 3 doubles, 3 bytes of colour, double error, uint64 length of the track,
     each: uint32 image, uint32 keypoint.
     """
     with _open_binary(path) as cursor:
         count = cursor.read_count(51, "3D points")  # bounded by the size of the file
-        ids, errors = np.empty(count, np.int64), np.empty(count, np.float64)
+        ids, values = np.empty(count, np.int64), np.empty((count, 4), np.float64)
         for row in range(count):
-            values = cursor.unpack("<q3d3BdQ", "a 3D point")
-            cursor.skip(8 * values[-1], f"the track of 3D point {values[0]}")
-            ids[row], errors[row] = values[0], values[-2]
-    return ids, errors
+            point_id, *position, _, _, _, error, length = cursor.unpack("<q3d3BdQ", "a 3D point")
+            cursor.skip(8 * length, f"the track of 3D point {point_id}")
+            ids[row], values[row] = point_id, (*position, error)
+    return ids, values
 
 
 def _read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -378,14 +381,14 @@ def _parse_keypoints(line: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
 def _read_points_txt(path: Path, problems: ProblemList) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Reads ids and errors. One line each: POINT3D_ID, X, Y, Z, R, G, B, ERROR, TRACK[]."""
-    ids, errors = array("q"), array("d")  # a tenth of the memory of a list
+    """As `_read_points_bin`. One line each: POINT3D_ID, X, Y, Z, R, G, B, ERROR, TRACK[]."""
+    ids, values = array("q"), array("d")  # a tenth of the memory of a list
     for number, line in _read_text_lines(path):
         if not _is_content(line):
             continue
         cells = line.split(maxsplit=8)
         try:
-            point_id, error = int(cells[0]), float(cells[7])
+            point_id, *others = int(cells[0]), *(float(cells[column]) for column in (1, 2, 3, 7))
             if abs(point_id) >= 2**63:
                 raise ValueError
         except (ValueError, IndexError):
@@ -393,5 +396,5 @@ def _read_points_txt(path: Path, problems: ProblemList) -> tuple[NDArray[np.int6
             problems.add(path, f"expected {expected}, got {line[:60]!r}; {_REMEDY}", number)
             continue
         ids.append(point_id)
-        errors.append(error)
-    return np.array(ids, np.int64), np.array(errors, np.float64)
+        values.extend(others)
+    return np.array(ids, np.int64), np.array(values, np.float64).reshape(-1, 4)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import MAX_FILE_BYTES, MAX_PIXELS, image_hw, read_header_hw, read_image
-from ucn.data.pairs import DataFile, Problem, check_choice
+from ucn.data.pairs import DataFile, Problem
 from ucn.data.sets.flow.dense_pairs import check_size
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.posed.posed_pairs import (
@@ -97,7 +97,6 @@ def open_folder(
         colour_focal: focal length of the colour camera, pixels; its principal point is the depth camera's.
         colour_offset: metres to add to x in the depth camera's coordinates to get the colour camera's.
     """
-    check_choice(split, INFO.splits, "split")
     check_gaps(min_gap, max_gap, INFO.name)
     if not colour_focal > 0:
         raise DataError(f"option colour_focal of {INFO.name} must be above 0, got {colour_focal}")

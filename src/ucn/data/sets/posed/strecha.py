@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ucn.data.catalogue import DataInfo
 from ucn.data.checking import to_problem
 from ucn.data.io import IMAGE_SUFFIXES, image_hw, read_header_hw, read_image
-from ucn.data.pairs import DataFile, Problem, check_choice, check_index
+from ucn.data.pairs import DataFile, Problem, check_index
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.posed.posed_pairs import (
     Array,
@@ -74,7 +74,6 @@ def open_folder(folder: Path, split: str, *, max_angle: float = 60.0, max_featur
         max_angle: largest angle between the viewing directions of a pair, in degrees.
         max_features: the most SIFT features of an image, the strongest.
     """
-    check_choice(split, INFO.splits, "split")
     if not (max_angle > 0 and max_features > 0):
         raise DataError(
             f"{INFO.name} needs max_angle and max_features above 0, got {max_angle:g} and {max_features}"

@@ -145,7 +145,6 @@ def open_folder(
         crop: crop to the bird's bounding box, enlarged to contain all its visible parts.
     """
     root = find_root(folder, INFO.markers, INFO.inside)
-    check_choice(split, INFO.splits, "split")
     check_choice(pairing, PAIRINGS, "pairing")
     data = CubData(root, split, pairing, list_file, crop)
     return data.require_pairs(split, "two images of a class in images.txt and train_test_split.txt")

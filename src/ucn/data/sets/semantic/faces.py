@@ -104,7 +104,6 @@ def open_folder(folder: Path, split: str, *, length: str = "eyes") -> FaceData:
         length: PCK's length: "eyes" the distance of the outer eye corners, "image" the longer side.
     """
     root = find_root(folder, INFO.markers)
-    check_choice(split, INFO.splits, "split")
     check_choice(length, LENGTHS, "length")
     return FaceData(root, split, length).require_pairs(split, "two images with .pts files")
 

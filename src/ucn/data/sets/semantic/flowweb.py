@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.pairs import check_choice
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.image_lists import find_examples
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData, training_count
@@ -118,7 +117,6 @@ def open_folder(folder: Path, split: str) -> FlowWebData:
         split: all; train, the first 80 % of each set by name; or test, the rest.
     """
     root = find_root(folder, INFO.markers, INFO.inside)
-    check_choice(split, INFO.splits, "split")
     found, problems = find_examples(root, INFO.markers[0])
     examples: list[Example] = []
     for _, group in itertools.groupby(found, lambda example: example.category):

@@ -257,8 +257,7 @@ class KeypointData(PairData):
 
     def _place(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> Keypoints:
         placed, note = clamp_to_image(keypoints, size_hw, self.outside_share)
-        if note:
-            self.add_note(note)
+        self.add_note(note)
         return placed
 
     def files(self) -> Sequence[DataFile]:

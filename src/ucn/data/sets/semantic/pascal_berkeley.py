@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.pairs import Problem, check_choice, limit_problems
+from ucn.data.pairs import Problem, limit_problems
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.image_lists import OUTSIDE_SPLIT, read_image_list
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData
@@ -152,7 +152,6 @@ def open_folder(
             pairs to use, two per line; its path, absolute or in the folder.
     """
     root = find_root(folder, INFO.markers, INFO.inside)
-    check_choice(split, INFO.splits, "split")
     found, problems = _find_objects(root)
     notes: list[str] = []
     if not uncleaned:

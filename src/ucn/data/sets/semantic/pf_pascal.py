@@ -95,7 +95,6 @@ def open_folder(folder: Path, split: str, *, length: str = "image") -> PfPascalD
         length: PCK's length: the longer side of image 1 ("image") or of the object's box in it ("box").
     """
     root = find_root(folder, INFO.markers, INFO.inside)
-    check_choice(split, INFO.splits, "split")
     check_choice(length, LENGTHS, "length")
     examples, problems = find_examples(root, "Annotations/*/*.mat", "JPEGImages/{stem}")
     pairs, notes = None, list[str]()

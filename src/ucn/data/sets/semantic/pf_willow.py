@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.pairs import check_choice
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.image_lists import find_examples, find_table, read_listed_pairs
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData
@@ -73,7 +72,6 @@ def open_folder(folder: Path, split: str) -> WillowData:
         split: all pairs within each sub-class, or the pairs of the common test table.
     """
     root = find_root(folder, INFO.markers, INFO.inside)
-    check_choice(split, INFO.splits, "split")
     examples, problems = find_examples(root, "*(*)/*.mat")
     pairs = None
     if split == "pairs":

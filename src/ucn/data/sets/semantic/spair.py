@@ -191,8 +191,7 @@ class SpairData(PairData):
 
     def _place(self, keypoints: Keypoints, size_hw: tuple[int, int]) -> Keypoints:
         placed, note = clamp_to_image(keypoints, size_hw)
-        if note:
-            self.add_note(note)
+        self.add_note(note)
         return placed
 
     def files(self) -> Sequence[DataFile]:
@@ -222,7 +221,6 @@ def open_folder(folder: Path, split: str, *, layout: str = "large", length: str 
         length: PCK's length: the longer side of the object's box in image 1 ("box") or of image 1 ("image").
     """
     root = find_root(folder, INFO.markers, INFO.inside)
-    check_choice(split, INFO.splits, "split")
     check_choice(layout, LAYOUTS, "layout")
     check_choice(length, LENGTHS, "length")
     data = SpairData(root, split, layout, length)

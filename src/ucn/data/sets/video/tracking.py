@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import IMAGE_SUFFIXES, to_pixels
-from ucn.data.pairs import DataFile, PairData, Problem, check_choice, check_index
+from ucn.data.pairs import DataFile, PairData, Problem, check_index
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.video.frames import VIDEO_SUFFIXES, FrameFolder, Frames, Pixels, Video, to_grey
 from ucn.errors import DataError, UcnError
@@ -68,7 +68,6 @@ def open_folder(
         max_points: the most corners of image 0 to track.
         max_frames: the most frames of a video to use.
     """
-    check_choice(split, INFO.splits, "split")
     legal = {"gap": gap, "step": step, "max_points": max_points, "max_frames": max_frames}
     for name, value in legal.items():
         if value < 1:

@@ -1,0 +1,22 @@
+from pathlib import Path
+
+import pytest
+
+from support.gpu_compile import compile_for_gpu
+from support.interpreter import run_interpreted
+
+
+@pytest.mark.slow
+def test_fused_consensus_in_the_interpreter() -> None:
+    run_interpreted(Path(__file__).with_name("fused_consensus_cases.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+def test_kernel_compiles_for_a_gpu(capability: int, tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="it has wheels for Linux alone")
+    from ucn.matching.triton import consensus as programs
+
+    types = dict.fromkeys(("similarity", "best", "weights"), "*fp32") | {"steps": "*i32"}
+    known = {"HYPOTHESES": 12, "SHIFTS": 7, "BLOCK": 256}
+    compile_for_gpu(programs._sum_block, types, known, tmp_path, 4, capability=capability)
