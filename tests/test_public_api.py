@@ -49,6 +49,9 @@ SIGNATURES = {
     " progress: 'Report | None' = None)"
     " -> 'Matches'",
     "Matcher.encode": "(self, images: 'Tensor') -> 'FeatureMap'",
+    "Matcher.align_views": "(self, features0: 'Features', features1: 'Features',"
+    " use0: 'Tensor | None' = None, use1: 'Tensor | None' = None, progress: 'Report | None' = None)"
+    " -> 'AlignedViews'",
     "Matcher.pair_context": "(self, features0: 'Features', features1: 'Features') -> 'PairContext'",
     "Matcher.similarities": "(self, features0: 'Features', features1: 'Features', point: 'ArrayLike')"
     " -> 'SimilarityMap'",
@@ -71,8 +74,17 @@ SIGNATURES = {
 }
 
 FIELDS = {
-    "Matches": ["points0", "points1", "scores", "is_mutual", "pair_score", "image0_hw", "image1_hw"],
-    "Features": ["map", "image_hw", "keypoints", "grey"],
+    "Matches": [
+        "points0",
+        "points1",
+        "scores",
+        "is_mutual",
+        "pair_score",
+        "image0_hw",
+        "image1_hw",
+        "view_change",
+    ],
+    "Features": ["map", "image_hw", "keypoints", "grey", "image", "view"],
     "FeatureMap": ["features", "stride", "offset", "image_hw"],
     "Flow": ["flow_0to1", "confidence"],
     "PairSample": [
@@ -108,6 +120,8 @@ FIELDS = {
         "ratio",
         "second_best_radius",
         "min_score",
+        "consensus",
+        "use_views",
         "use_refinement",
         "use_alignment",
         "memory_bytes",

@@ -11,6 +11,7 @@ from ucn.bench import match
 from ucn.bench.match import _match_batch, encode_in_chunks, score_pair
 from ucn.bench.samples import PLAIN_PAPER, load_network, read_example_images
 from ucn.data.example import example_pair
+from ucn.features.lightglue import LIGHTGLUE
 
 SIZE_HW = (96, 128)
 
@@ -60,15 +61,26 @@ def test_scores_by_hand() -> None:
     points1 = points0 - torch.stack([shift, torch.zeros(8)], dim=-1)
     assert score_pair(points0, points1, size_hw) == (1.0, 1.0)
     assert score_pair(points0, points1 + torch.tensor([7.0, 0.0]), size_hw) == (0.0, 1.0)
+    assert score_pair(points0, points1 + torch.tensor([4.0, 0.0]), size_hw, (3, 5)) == (0.0, 1.0)
     assert all(math.isnan(share) for share in score_pair(points0[:0], points1[:0], size_hw))
 
 
 @pytest.mark.slow
 def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_timings(match, monkeypatch)
+    monkeypatch.setattr(match, "explain_unavailable", lambda name: f"{name} is not here")
+    monkeypatch.setattr("ucn.features.lightglue.explain_unavailable", lambda name: f"{name} is not here")
     part = match.measure(make_settings())
     check_part(part)
-    (table,) = part.tables
+    table, methods = part.tables
+    assert [row[0] for row in methods.rows[:3]] == [
+        "geometric",
+        "geometric-lite",
+        "SIFT, 2,000 keypoints, ratio test (OpenCV)",
+    ]
+    assert all(row[1:3] == (2.0, 8.0) for row in methods.rows)
+    assert len(methods.rows) == 3
+    assert [note.split()[2] for note in methods.notes[1:]] == list(LIGHTGLUE)  # Not measured: NAME …
     assert [row[0] for row in table.rows] == [
         "plain",
         "fast path",
@@ -89,7 +101,7 @@ def test_cuda_table_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(match, "CudaEncoder", lambda network, **_: network)  # nothing is compiled
     part = match.measure(make_fake_cuda())
     check_part(part)
-    (table,) = part.tables
+    table = part.tables[0]
     assert [row[:2] for row in table.rows] == [
         ("plain", 1),
         ("fast path", 1),

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ucn.data.example import example_pair
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -19,7 +21,7 @@ def _run(script: str, *options: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_refined_matches_have_sub_cell_accuracy() -> None:
-    medians = _run("subcell_shifts.py")["median_error_px"]
+    medians = _run("subcell_shifts.py", str(example_pair().image0_path))["median_error_px"]
     assert medians["refined"] < 0.7
     assert medians["refined"] < 0.5 * medians["unrefined"]
 

@@ -74,7 +74,7 @@ def test_time_to_match_is_on_straight_lines(report: ModuleType) -> None:
     assert report.find_time(curve, 0.7) is None
 
 
-def test_each_method_counts_at_its_best_rate(report: ModuleType, tmp_path: Path) -> None:
+def test_each_method_counts_at_its_best_learning_rate(report: ModuleType, tmp_path: Path) -> None:
     hard = "correspondence contrastive, hard negatives, N = "
     runs = [
         make_run("Siamese, patches", 1, 1e-4, 0.1, 0.1, 0.2),

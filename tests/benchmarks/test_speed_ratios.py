@@ -17,7 +17,7 @@ from torch import Tensor
 from ucn.config import ModelConfig
 from ucn.knn import nearest
 from ucn.nn import build_model
-from ucn.nn.encoder import CpuEncoder
+from ucn.nn.cpu.encoder import CpuEncoder
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import torch
 
 from support.benchmark_scripts import load_script, run_script
 from support.bird_cases import write_birds
-from ucn.config import ModelConfig
+from ucn.config import MatchConfig, ModelConfig
 from ucn.data.sets.semantic.cub import open_folder
 from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.matching.matcher import Matcher
@@ -76,7 +76,7 @@ def test_the_measure_is_that_of_matching(script: ModuleType, tmp_path: Path) -> 
     assert len(set_name.images) == 5  # pair 4 begins with the image that pair 0 begins with
     found = script.score(loaded.model, set_name)
 
-    matcher, errors = Matcher(loaded, device="cpu"), []
+    matcher, errors = Matcher(loaded, config=MatchConfig(consensus=False), device="cpu"), []
     for _, index in chosen:
         sample = data.read(index)
         points = matcher.match(sample.image0, sample.image1, points=sample.points0).points1

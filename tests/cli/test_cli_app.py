@@ -190,3 +190,12 @@ def test_demo_folder_name_too_long(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "file name too long" in result.stderr
     assert "unexpected" not in result.stderr
+
+
+def test_a_command_imports_no_other() -> None:
+    code = (
+        "import sys; from ucn.cli import main; sys.argv = ['ucn', 'match', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n"
+        "    print({'ucn.cli.match', 'ucn.cli.extract', 'ucn.cli.train', 'torch'} & set(sys.modules))"
+    )
+    assert run_python(code).stdout.splitlines()[-1] == "{'ucn.cli.match'}"

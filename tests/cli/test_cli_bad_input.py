@@ -149,21 +149,16 @@ OUTPUTS = [
 @pytest.mark.usefixtures("shift_matchers")
 class TestBadOutputs:
     @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
-    def test_folder_missing(
-        self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str
-    ) -> None:
-        parts = ["does not exist; create it first"]
-        assert_refused(verb, *pair, option, out / "no" / name, parts=parts, out=out)
-
-    @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
-    def test_folder_is_a_file(
-        self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str
-    ) -> None:
-        (out / "file").touch()
-        assert_refused(verb, *pair, option, out / "file" / name, parts=["file is not a folder"], out=out)
-
-    @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
-    def test_folder_not_writable(
+    @pytest.mark.parametrize(
+        ("place", "parts"),
+        [
+            ("no", ["does not exist; create it first"]),
+            ("file", ["file is not a folder"]),
+            ("locked", ["locked is not writable"]),
+            ("full", ["exists already", "--overwrite"]),
+        ],
+    )
+    def test_places_that_cannot_be_written(
         self,
         pair: tuple[str, str],
         out: Path,
@@ -171,16 +166,16 @@ class TestBadOutputs:
         verb: str,
         option: str,
         name: str,
+        place: str,
+        parts: list[str],
     ) -> None:
-        monkeypatch.setattr(os, "access", lambda *_: False)  # as root every folder is writable
-        assert_refused(verb, *pair, option, out / name, parts=[f"folder {out} is not writable"], out=out)
-
-    @pytest.mark.parametrize(("verb", "option", "name"), OUTPUTS)
-    def test_existing_file_is_kept(
-        self, pair: tuple[str, str], out: Path, verb: str, option: str, name: str
-    ) -> None:
-        (out / name).write_bytes(b"mine")
-        assert_refused(verb, *pair, option, out / name, parts=["exists already", "--overwrite"], out=out)
+        (out / "file").touch()
+        (out / "locked").mkdir()
+        (out / "full").mkdir()
+        (out / "full" / name).write_bytes(b"mine")
+        if place == "locked":
+            monkeypatch.setattr(os, "access", lambda *_: False)  # as root every folder is writable
+        assert_refused(verb, *pair, option, out / place / name, parts=parts, out=out)
 
     def test_one_existing_output_stops_the_other(self, pair: tuple[str, str], out: Path) -> None:
         (out / "o.png").write_bytes(b"mine")
@@ -228,7 +223,7 @@ class TestBadValues:
     @pytest.mark.parametrize(
         ("options", "parts"),
         [
-            (["--max-side", "8"], "--max-side must be at least 32, 0 or null, got 8"),
+            (["--max-side", "8"], "--max-side must be at least 32 pixels, or 0 for full size, got 8"),
             (["--ratio", "0"], "--ratio must be in (0, 1], got 0"),
             (["--min-score", "2"], "--min-score must be in [0, 1], got 2"),
             (["--max-keypoints", "0"], "--max-keypoints must be at least 1"),

@@ -13,7 +13,7 @@ from support.scene_cases import HW, make_scene
 from ucn.cli.app import app
 from ucn.evaluate.reconstruction.metrics import centre_errors
 from ucn.evaluate.reconstruction.predictions import list_scenes
-from ucn.formats.hloc import open_features
+from ucn.formats.hloc import open_features, read_pair_matches_meta
 
 
 def run(*arguments: str | Path | int) -> Result:
@@ -44,7 +44,7 @@ class TestExtract:
         options = ("--method", "sift", "--detector", "blobs", "--json", "--shard", 2, "--max-side", 0)
         result = run("extract", images, "-o", out / "f.h5", *options)
         report = json.loads(result.stdout)
-        assert (report["images"], report["resumed"], report["engine"]) == (3, 0, "local")
+        assert (report["images"], report["resumed"], report["executor"]) == (3, 0, "local")
         assert report["method"]["name"] == "sift"
         assert report["settings"] == {
             "max_side": None,
@@ -79,7 +79,7 @@ class TestExtract:
             (("--method", "sift-flow"), "matches whole images"),
             (("--method", "xfeat"), "put it in $UCN_DATA/peers/xfeat_vga.onnx (UCN_DATA is not set)"),
             (("--weights", "nonsense"), "nonsense"),
-            (("--workers", "2"), "--workers is for --engine ray"),
+            (("--workers", "2"), "--workers is for --executor ray"),
             (("--method", "sift", "--detector", "own"), "no keypoints of its own"),
         ],
     )
@@ -98,7 +98,7 @@ class TestExtract:
         assert len(result.stderr.splitlines()) == 1
         assert not (out / "f.h5").exists()
 
-    @pytest.mark.parametrize("options", [("--detector", "fast"), ("--batch", "0"), ("--engine", "spark")])
+    @pytest.mark.parametrize("options", [("--detector", "fast"), ("--batch", "0"), ("--executor", "spark")])
     def test_wrong_usage(self, images: Path, options: tuple[str, ...]) -> None:
         assert run("extract", images, *options).exit_code == 2
 
@@ -116,6 +116,12 @@ class TestPairs:
         assert len((out / "p.txt").read_text().splitlines()) == 3
         with h5py.File(out / "m.h5") as file:
             assert set(file["000.png/below-002.png"]) == {"matches0", "matching_scores0"}
+        assert read_pair_matches_meta(out / "m.h5")["consensus"] is True
+
+    def test_without_consensus(self, features: Path, out: Path) -> None:
+        arguments = ("pairs", features, "-o", out / "p.txt", "--matches", out / "m.h5", "--no-consensus")
+        assert run(*arguments).exit_code == 0
+        assert read_pair_matches_meta(out / "m.h5")["consensus"] is False
 
     @pytest.mark.parametrize(("pairing", "count"), [("sequential", 2), ("retrieval", None)])
     def test_json(self, features: Path, out: Path, pairing: str, count: int | None) -> None:
@@ -182,6 +188,22 @@ class TestReconstruct:
         assert report["median_move_px"] is None
         assert report["registered_images"] == [f"{number:03}.png" for number in range(5)]
         assert HW == (180, 240)
+
+    @pytest.mark.slow
+    def test_principal_point(self, tmp_path: Path, out: Path) -> None:
+        pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+        scene = make_scene(tmp_path / "scene")
+        size = ("-o", out, "--method", "sift", "--max-keypoints", 400)
+        found = []
+        for options in ((), ("--refine-principal-point", "--overwrite")):
+            assert run("reconstruct", scene.folder, *size, *options).exit_code == 0
+            (camera,) = pycolmap.Reconstruction(str(out / "sparse" / "0")).cameras.values()
+            found.append((camera.principal_point_x, camera.principal_point_y))
+        assert found[0] == (120, 90)
+        assert 0 < float(np.linalg.norm(np.subtract(found[1], found[0]))) < 30
+        both = run("reconstruct", scene.folder, *size, *options, "--intrinsics", "200,200,120,90")
+        assert both.exit_code == 1
+        assert "give either them or --refine-principal-point" in both.stderr
 
     @pytest.mark.slow
     def test_all_views_of_the_fountain(self, data_folder: Path, out: Path) -> None:

@@ -87,6 +87,17 @@ class TestMatch:
         assert (config.ratio, config.min_score) == (0.8, 0.2)
         assert (config.use_mutual, config.use_refinement) == (False, False)
 
+    @pytest.mark.parametrize("command", ["match", "flow", "pose", "align"])
+    def test_consensus_reaches_the_matcher(
+        self, command: str, pair: tuple[str, str], out: Path, shift_matchers: list[Any]
+    ) -> None:
+        needed = {"flow": ("-o", out / "f.npz"), "pose": ("--intrinsics", "50,50,40,32")}.get(command, ())
+        for options, expected in (((), True), (("--no-consensus",), False), (("--consensus",), True)):
+            arguments = (command, *pair, *needed, *options, "--overwrite")
+            runner.invoke(app, [str(argument) for argument in arguments])
+            assert shift_matchers[-1].config.consensus is expected
+        assert len(shift_matchers) == 3
+
     def test_masks_reach_the_matcher(
         self, pair: tuple[str, str], out: Path, shift_matchers: list[Any]
     ) -> None:

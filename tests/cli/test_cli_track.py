@@ -42,6 +42,23 @@ def _matcher_of_shifts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_command, "load_matcher", lambda *_: NextMatcher())
 
 
+def test_consensus_reaches_the_matcher(
+    frames: Path, points: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs: list[MatchConfig | None] = []
+
+    def load(weights: str, config: MatchConfig | None, device: str | None) -> NextMatcher:
+        configs.append(config)
+        return NextMatcher()
+
+    monkeypatch.setattr(_command, "load_matcher", load)
+    for number, options in enumerate(((), ("--no-consensus",))):
+        folder = tmp_path / f"tracks{number}"
+        result = run(frames, "-o", folder, "--points", points, "--no-video", *options)
+        assert result.exit_code == 0, result.output
+    assert configs == [MatchConfig(use_views=False), MatchConfig(use_views=False, consensus=False)]
+
+
 @pytest.fixture
 def frames(tmp_path: Path) -> Path:
     folder = tmp_path / "frames"

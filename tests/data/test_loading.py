@@ -29,7 +29,6 @@ from ucn.data.loading import (
     augment_pair,
     collate,
     derive_seed,
-    load_in_order,
     make_generator,
 )
 from ucn.data.pairs import PairData
@@ -298,13 +297,12 @@ def test_a_set_of_which_nothing_can_be_read_is_refused() -> None:
 
 def test_a_pass_in_order_leaves_out_pairs_that_cannot_be_read() -> None:
     skipped: dict[str, str] = {}
-    batches = load_in_order(
-        BrokenData(5), [2, 0, 1, 2, 2, 2], FITTING, batch=2, points=8, seed=0, skipped=skipped
-    )
+    loader = PairLoader(BrokenData(5), FITTING, batch=2, points=8, seed=0, skipped=skipped)
+    batches = loader.in_order([2, 0, 1, 2, 2, 2])
     assert [batch.names for batch in batches] == [("pair-0",), ("pair-1",)]
     assert list(skipped) == ["pair-2"]
     with pytest.raises(ImageReadError, match="the file is empty"):
-        list(load_in_order(BrokenData(5), [0, 2], FITTING, batch=1, points=8, seed=0))
+        list(make_loader(BrokenData(5), FITTING).in_order([0, 2]))
 
 
 @pytest.mark.slow
@@ -315,6 +313,7 @@ def test_a_worker_that_dies_is_reported() -> None:
         take(make_loader(DyingData(3), workers=1), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.parametrize("is_dead", [True, False])
 def test_the_end_of_a_worker_is_noticed_where_pairs_are_read(is_dead: bool) -> None:
@@ -497,19 +496,14 @@ def test_loading_does_not_touch_the_global_generator() -> None:
 
 def test_a_pass_in_order() -> None:
     data = NumberedData(9, points=(30, 0))
-
-    def load(workers: int = 0) -> list[PairBatch]:
-        passed = load_in_order(
-            data, [0, 3, 4, 6, 8], FITTING, batch=2, points=8, seed=1, workers=workers, pin=False
-        )
-        return list(passed)
-
-    found = load()
+    found, again, with_workers = (
+        list(make_loader(data, FITTING, workers=workers).in_order([0, 3, 4, 6, 8])) for workers in (0, 0, 2)
+    )
     assert [batch.names for batch in found] == [("pair-0", "pair-3"), ("pair-4", "pair-6"), ("pair-8",)]
     assert found[0].is_valid.sum(1).tolist() == [8, 0]  # a pair without points is not replaced
-    assert_equal(found, load())
-    assert_equal(found, load(workers=2))
-    assert list(load_in_order(data, [], FITTING, batch=2, points=8, seed=1)) == []
+    assert_equal(found, again)
+    assert_equal(found, with_workers)
+    assert list(make_loader(data, FITTING).in_order([])) == []
 
 
 def test_validation_knows_no_random_changes() -> None:

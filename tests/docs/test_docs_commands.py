@@ -32,7 +32,7 @@ NOT_RUN = {
     r"ucn export .*": "tests/formats/test_onnx.py runs it",
     r"python examples/.*": "tests/docs/test_readme.py, tests/examples and tests/formats run them",
     r"python (benchmarks|tests)/.*": "minutes; tests of the scripts run them on small data",
-    r"ucn extract .*--engine ray.*": "tests/folders/test_ray_executor.py runs a cluster of two workers",
+    r"ucn extract .*--executor ray.*": "tests/folders/test_ray_executor.py runs a cluster of two workers",
     r"ucn evaluate .*": "minutes, and data sets; tests/evaluate and tests/cli/test_cli_evaluate.py run it",
     r"ucn train (?!own).*": "hours, and data sets; tests/cli/test_cli_train.py trains",
     r"ucn train .*(--resume|steps=3000)": "tests/cli/test_cli_train.py resumes runs",

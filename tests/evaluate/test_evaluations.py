@@ -1,5 +1,6 @@
 """One table of everything that can be measured, and one way to run it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 
 from support.evaluation_cases import write_sequence
 from support.trunk_cases import make_arrays
-from ucn.errors import ConfigError
+from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.evaluations import EVALUATIONS, Request, find_evaluation
 from ucn.evaluate.points.benchmarks import BENCHMARKS
+from ucn.features import lightglue
 from ucn.features.method import MethodFiles
 
 # What the project set out to measure by points; other kinds are beside them.
@@ -52,6 +54,21 @@ def test_a_request_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert seen[-1] == (2, 2)
     assert [plot.suffix for plot in report.plots] == list(find_evaluation(name).plots)
     assert tuple(report.images) == find_evaluation(name).images
+
+
+def test_methods_of_lightglue_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lightglue, "explain_unavailable", lambda _name: "not here")
+    skipped: dict[str, str] = {}
+    request = Request(
+        tmp_path, RunSettings(tmp_path), methods=["disk-lightglue"], on_skip=skipped.__setitem__
+    )
+    with pytest.raises(DataError, match="not here"):
+        find_evaluation("hpatches-matches").run(request)
+    assert skipped == {"disk-lightglue": "not here"}
+    with pytest.raises(ConfigError, match="did you mean 'disk-lightglue'"):
+        find_evaluation("hpatches-matches").run(replace(request, methods=["disk-lightglu"]))
+    with pytest.raises(ConfigError, match="no method 'disk-lightglue'"):
+        find_evaluation("hpatches").run(request)
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from support.trunk_cases import (
     varint,
     write_caffemodel,
 )
-from ucn.nn import load_imagenet_trunk
 from ucn.nn.googlenet import GoogLeNetTrunk
+from ucn.nn.trunk_files import load_imagenet_trunk
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "convert_caffemodel.py"
 

@@ -95,7 +95,7 @@ def make_alignments(residuals: list[list[float]], linear: object = None) -> _Ali
     return _Alignments(2 * rows, 2 * rows + 1, shapes, np.array(residuals), np.ones(count, np.bool_))
 
 
-def test_two_keypoints_share_the_way() -> None:
+def test_two_keypoints_share_the_displacement() -> None:
     """Two springs of 0.05 and a match of weight about 1: each goes half of it, in opposite directions."""
     moves = _solve(make_alignments([[0.2, 0.0]]), 2)
     np.testing.assert_allclose(moves[1], -moves[0], atol=1e-6)

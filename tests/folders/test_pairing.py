@@ -1,9 +1,12 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ucn.errors import ConfigError, DataError, OutputError
+from ucn.features.lightglue import LightGlueMethod
 from ucn.folders.pair_matching import match_image_features, match_image_pairs
 from ucn.folders.pairing import (
     pair_by_retrieval,
@@ -106,6 +109,25 @@ class TestMatches:
     def test_other_lengths(self) -> None:
         with pytest.raises(DataError, match="must have one dimension, got 3 and 2"):
             match_image_features(make_features([[1.0, 0, 0]]), make_features([[1.0, 0]]))
+
+    def test_a_method_with_a_matcher_of_its_own(self, tmp_path: Path) -> None:
+        class Backwards:
+            device = torch.device("cpu")
+
+            def __call__(self, images: dict[str, dict[str, torch.Tensor]]) -> dict[str, list[torch.Tensor]]:
+                self.sizes = [images[name]["image_size"].tolist() for name in ("image0", "image1")]
+                return {"matches": [torch.tensor([[1, 0], [0, 2]])], "scores": [torch.tensor([0.9, 0.5])]}
+
+        own: Any = Backwards()
+        method = LightGlueMethod(name="own", title="", key={}, extractor=own, matcher=own)
+        first, second = make_features([[1.0, 0], [0, 1]]), make_features([[0, 1.0]] * 3)
+        write_features(tmp_path / "f.h5", {"a.jpg": first, "b.jpg": second})
+        pairs = [("a.jpg", "b.jpg")]
+        assert match_image_pairs(tmp_path / "f.h5", pairs, tmp_path / "m.h5", matcher=method) == 2
+        found = next(read_pair_matches(tmp_path / "m.h5", pairs))
+        assert found.rows.tolist() == [[0, 2], [1, 0]]
+        assert found.scores.tolist() == pytest.approx([0.5, 0.9], abs=1e-3)
+        assert own.sizes == [[list(each.image_hw[::-1])] for each in (first, second)]
 
     def test_file(self, tmp_path: Path) -> None:
         items = {"a.jpg": make_features([[1.0, 0], [0, 1]]), "s/b.jpg": make_features([[0, 1.0]])}

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -16,6 +17,7 @@ from support.batch_cases import make_texture, write_images
 from ucn.config import ModelConfig
 from ucn.errors import ConfigError, ImageReadError, OutputError
 from ucn.features.classical import DenseSift
+from ucn.features.lightglue import SizedKeypoints
 from ucn.folders.shards import Shard
 from ucn.folders.worker import (
     BatchExtractor,
@@ -90,6 +92,20 @@ def test_descriptors_are_those_at_the_keypoints() -> None:
     np.testing.assert_allclose(found.global_descriptor, mean / mean.norm(), atol=1e-6)
 
 
+def test_coarse_maps_are_placed_in_pixels_of_the_file() -> None:
+    images = [make_resized((48, 64), 2), make_resized((48, 64), 2, 2)]
+    once, twice = (item.coarse for item in extract(BatchExtractor(Counting(), ExtractSettings()), images))
+    assert once is not None and twice is not None
+    # Four cells of 4 px, at 1.5, 5.5, 9.5 and 13.5, make a coarse one at 7.5.
+    assert (once.first, once.step) == ((7.5, 7.5), (16.0, 16.0))
+    assert (twice.first, twice.step) == ((15.5, 15.5), (32.0, 32.0))
+    assert once.descriptors.shape == (3, 3, 4)
+    cells = Counting().encode(images[0].pixels[None]).features[0].numpy()
+    mean = cells[:, 8:12, 4:8].mean(axis=(1, 2))
+    np.testing.assert_allclose(once.descriptors[:, 2, 1], mean / np.linalg.norm(mean), atol=1e-6)
+    np.testing.assert_array_equal(once.descriptors, twice.descriptors)
+
+
 def test_a_batch_gives_what_single_images_give() -> None:
     counting = Counting()
     images = [make_resized((32, 40), seed) for seed in range(3)]
@@ -100,6 +116,8 @@ def test_a_batch_gives_what_single_images_give() -> None:
         expected = extract(alone, [image])[0]
         np.testing.assert_array_equal(found.keypoints, expected.keypoints)
         np.testing.assert_allclose(found.descriptors, expected.descriptors, atol=1e-6)
+        assert found.coarse is not None and expected.coarse is not None
+        np.testing.assert_allclose(found.coarse.descriptors, expected.coarse.descriptors, atol=1e-6)
 
 
 def test_images_of_a_batch_have_as_many_keypoints_as_they_have() -> None:
@@ -142,6 +160,28 @@ def test_own_keypoints() -> None:
     assert found.scores[0] > found.scores[1] > 0
     with pytest.raises(ConfigError, match="no keypoints of its own"):
         BatchExtractor(DenseSift(), ExtractSettings(detector="own"))
+
+
+class Sparse:
+    """Has keypoints with descriptors, and no feature map, as the detectors of LightGlue."""
+
+    has_own_keypoints = True
+
+    def extract(self, image: Tensor) -> SizedKeypoints:
+        points = torch.tensor([[3.0, 4.0], [10.5, 20.0], [7.0, 7.0]])
+        descriptors = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
+        return SizedKeypoints(points, descriptors, torch.tensor([9.0, 5.0, 1.0]), (48, 64))
+
+
+def test_keypoints_without_a_feature_map() -> None:
+    extractor: Any = Sparse()
+    settings = ExtractSettings(detector="own", max_keypoints=2)
+    found = extract(BatchExtractor(extractor, settings), [make_resized((48, 64), 0, scale=2)])[0]
+    np.testing.assert_array_equal(found.keypoints, [[6.5, 8.5], [21.5, 40.5]])  # pixels of the file
+    np.testing.assert_array_equal(found.descriptors, np.array([[1, 0], [0.6, 0.8]], np.float32))
+    assert (found.image_hw, len(found.scores)) == ((96, 128), 2)
+    assert found.global_descriptor is not None and found.coarse is None
+    assert found.global_descriptor.tolist() == pytest.approx([0.8944, 0.4472], abs=1e-4)
 
 
 def test_no_images() -> None:

@@ -1,5 +1,6 @@
 """hloc's files: layout, round trips, damaged and hostile ones."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -8,6 +9,7 @@ import pytest
 
 from ucn.errors import DataError, OutputError
 from ucn.formats.hloc import (
+    CoarseMap,
     ImageFeatures,
     PairMatches,
     check_pair_names,
@@ -31,6 +33,11 @@ def make_features(count: int = 3, seed: int = 0, with_global: bool = True) -> Im
         (40, 30),
         np.eye(8, dtype=np.float32)[0] if with_global else None,
     )
+
+
+def make_coarse() -> CoarseMap:
+    cells = np.eye(8, dtype=np.float32)[[0, 3, 1, 1, 7, 2]].T.reshape(8, 2, 3)
+    return CoarseMap(cells, first=(7.5, 8.25), step=(16.0, 16.5))
 
 
 def test_layout_is_that_of_hloc(tmp_path: Path) -> None:
@@ -72,6 +79,25 @@ def test_round_trip(tmp_path: Path, count: int) -> None:
     assert (back.image_hw, len(back)) == ((40, 30), count)
 
 
+def test_coarse_map(tmp_path: Path) -> None:
+    write_features(
+        tmp_path / "f.h5", {"a": replace(make_features(), coarse=make_coarse()), "b": make_features()}
+    )
+    merge_features(tmp_path / "m.h5", [tmp_path / "f.h5"])
+    with h5py.File(tmp_path / "m.h5") as file:
+        data = file["a/coarse"]
+        assert (data.shape, data.dtype) == ((8, 2, 3), np.float16)
+        assert data.attrs["offset"].tolist() == [7.5, 8.25]
+        assert data.attrs["stride"].tolist() == [16, 16.5]
+    with open_features(tmp_path / "m.h5") as file:
+        back = file.read("a").coarse
+        assert file.read("b").coarse is None
+    assert back is not None
+    assert (back.first, back.step) == ((7.5, 8.25), (16.0, 16.5))
+    assert back.descriptors.dtype == np.float32
+    np.testing.assert_array_equal(back.descriptors, make_coarse().descriptors)
+
+
 def test_merge_gives_the_bytes_of_one_file(tmp_path: Path) -> None:
     items = {f"{name}.jpg": make_features(seed=row) for row, name in enumerate("abcd")}
     write_features(tmp_path / "0.h5", dict(list(items.items())[:3]))
@@ -86,7 +112,7 @@ def test_merge_gives_the_bytes_of_one_file(tmp_path: Path) -> None:
         merge_features(tmp_path / "m.h5", [])
 
 
-def test_matches_round_trip_and_are_found_the_other_way_round(tmp_path: Path) -> None:
+def test_matches_round_trip_and_are_found_in_reverse_order(tmp_path: Path) -> None:
     rows = np.array([[0, 2], [3, 1]], np.int64)
     found = PairMatches(rows, np.array([0.5, 0.75], np.float32))
     nothing = PairMatches(rows[:0], found.scores[:0])
@@ -145,6 +171,39 @@ class TestDamaged:
             file["a.jpg"].create_dataset("keypoints", (10**9, 2), "f4", chunks=(1024, 2))  # takes no room
         with pytest.raises(DataError, match="limits are"), open_features(tmp_path / "f.h5") as file:
             file.read("a.jpg")
+
+    @pytest.mark.parametrize(
+        ("values", "place", "message"),
+        [
+            (np.zeros((8, 2, 3)), {}, "needs the attributes"),
+            (np.zeros((8, 2, 3)), {"offset": [1.0, 1], "stride": "wide"}, "needs the attributes"),
+            (np.zeros((8, 2, 3)), {"offset": [1.0, 1], "stride": [16.0, 0]}, "positive stride"),
+            (np.zeros((8, 2, 3)), {"offset": [1.0, np.nan], "stride": [16.0, 16]}, "positive stride"),
+            (np.zeros((8, 2, 3)), {"offset": 1.0, "stride": [16.0, 16]}, "positive stride"),
+            (np.zeros((7, 2, 3)), {"offset": [1.0, 1], "stride": [16.0, 16]}, r"\(8, h, w\)"),
+            (np.zeros((8, 0, 3)), {"offset": [1.0, 1], "stride": [16.0, 16]}, r"\(8, h, w\)"),
+            (np.zeros((8, 6)), {"offset": [1.0, 1], "stride": [16.0, 16]}, "3 dimensions"),
+            (np.full((8, 2, 3), np.inf), {"offset": [1.0, 1], "stride": [16.0, 16]}, "not finite"),
+        ],
+    )
+    def test_coarse_map_is_refused(
+        self, tmp_path: Path, values: object, place: dict[str, object], message: str
+    ) -> None:
+        write_features(tmp_path / "f.h5", {"a": make_features()})
+        with h5py.File(tmp_path / "f.h5", "a") as file:
+            file["a"].create_dataset("coarse", data=values).attrs.update(place)
+        with pytest.raises(DataError, match=message), open_features(tmp_path / "f.h5") as file:
+            file.read("a")
+
+    def test_size_of_a_coarse_map_is_checked_before_reading(self, tmp_path: Path) -> None:
+        write_features(tmp_path / "f.h5", {"a": make_features()})
+        with h5py.File(tmp_path / "f.h5", "a") as file:
+            file["a"].create_dataset("coarse", (8, 10**5, 10**5), "f2", chunks=(8, 64, 64))  # takes no room
+        with (
+            pytest.raises(DataError, match="the limit is 268,435,456 values"),
+            open_features(tmp_path / "f.h5") as file,
+        ):
+            file.read("a")
 
     @pytest.mark.parametrize("link", [h5py.ExternalLink("/etc/passwd", "/x"), h5py.SoftLink("/a.jpg")])
     def test_links_are_not_followed(self, tmp_path: Path, link: object) -> None:

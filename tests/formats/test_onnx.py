@@ -64,8 +64,8 @@ def read_metadata(path: Path) -> dict[str, str]:
     return dict(session.get_modelmeta().custom_metadata_map)
 
 
+@pytest.mark.slow
 class TestFiles:
-    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["network", "pair"])
     def test_agreement_was_measured_on_three_sizes(
         self, files: dict[str, onnx_export.Export], kind: str
@@ -122,7 +122,6 @@ class TestFiles:
         assert json.loads(facts["calibration"]) == loaded.calibration.to_dict()
         assert facts.get("k") == ("300" if kind == "pair" else None)
 
-    @pytest.mark.slow
     def test_same_weights_give_the_same_file(
         self, files: dict[str, onnx_export.Export], tmp_path: Path
     ) -> None:

@@ -64,7 +64,7 @@ def test_corners_go_where_they_should(B: int) -> None:
     torch.testing.assert_close(warp_points(corners0, H), corners1, atol=1e-3, rtol=0)
 
 
-def test_corners_recover_the_homography_and_the_way_back_its_inverse() -> None:
+def test_corners_recover_the_homography_and_its_inverse() -> None:
     H = random_homographies(3)
     corners0 = torch.tensor([[0.0, 0], [100, 10], [90, 80], [-5, 95]], dtype=torch.float64)
     corners1 = warp_points(corners0.expand(3, 4, 2), H)
@@ -107,7 +107,7 @@ def test_gradcheck() -> None:
 
 
 @pytest.mark.parametrize("N", [4, 200])
-def test_homography_from_points_recovers_the_truth(N: int) -> None:
+def test_homography_from_points_recovers_the_ground_truth(N: int) -> None:
     H, points0 = random_homographies(1)[0], random_points(1, N)[0]
     points1 = warp_points(points0[None], H[None])[0]
     found = homography_from_points(points0, points1)

@@ -263,7 +263,7 @@ def test_points_off_the_image_are_not_hidden() -> None:
 
 
 def test_what_is_seen_through() -> None:
-    # The view measures a wall at 10 round (5, 5), a pole at 3 beside (25, 5), and nothing round (35, 35).
+    # The view measures a wall at 10 around (5, 5), a pole at 3 beside (25, 5), and nothing around (35, 35).
     measured = points_of((5, 5), (25, 2), (25, 8), (28, 5), (5, 20))
     nearest = nearest_depths(measured, depths_of(10, 10, 10, 3, 10), (40, 40))
     points = points_of((5, 5), (5, 5), (25, 5), (35, 35), (5, 16))

@@ -12,31 +12,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from support.knn_cases import brute_force
 from ucn.knn import ExclusionRadius, mutual_nearest, nearest
-
-
-def brute_force(
-    queries: Tensor, database: Tensor, k: int, excluded: NDArray[np.bool_] | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The k nearest by loops over queries; of rows within 1e-12 of the best one left, the first wins."""
-    q, b = queries.double().numpy(), database.double().numpy()
-    distances = np.full((len(q), k), np.inf)
-    indices = np.full((len(q), k), -1, dtype=np.int64)
-    for i, query in enumerate(q):
-        left = np.sqrt(((query - b) ** 2).sum(axis=1))
-        if excluded is not None:
-            left[excluded[i]] = np.inf
-        for j in range(min(k, len(b))):
-            if left.min() == np.inf:
-                break
-            indices[i, j] = np.flatnonzero(left <= left.min() * (1 + 1e-12))[0]
-            distances[i, j] = left[indices[i, j]]
-            left[indices[i, j]] = np.inf
-    return distances, indices
 
 
 def check_against_brute_force(queries: Tensor, database: Tensor, k: int, **options: Any) -> None:

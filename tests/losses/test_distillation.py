@@ -187,7 +187,7 @@ class TestDescriptors:
         expected = 1 - (cosine + cosine + cosine + sine) / 4
         assert descriptor_loss((own, own), (own, other)).item() == pytest.approx(expected, abs=1e-6)
 
-    def test_against_another_way_to_turn(self) -> None:
+    def test_against_another_rotation(self) -> None:
         pair, other = (
             make_pair(B=2, D=5, dtype=torch.float64),
             make_pair(B=2, D=5, dtype=torch.float64, seed=3),

@@ -3,7 +3,9 @@
 import copy
 import logging
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +16,11 @@ from support.network_cases import make_lively
 from ucn.config import ModelConfig
 from ucn.nn import encoder as door
 from ucn.nn.cpu.bands import cut_bands
+from ucn.nn.cpu.encoder import CpuEncoder
 from ucn.nn.cpu.lite import BandedLite
-from ucn.nn.cuda.graphs import CapturedGraph, CapturePolicy, GraphCache
-from ucn.nn.encoder import LAZY_CAPTURE, CpuEncoder, CudaEncoder, choose_encoder, choose_exact_engine
+from ucn.nn.cuda.encoder import CudaEncoder
+from ucn.nn.cuda.graphs import LAZY_CAPTURE, CapturedGraph, CapturePolicy, GraphCache
+from ucn.nn.encoder import ReferenceEncoder, choose_encoder, choose_exact_engine
 from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.lite import LiteTrunk
 from ucn.nn.model import CorrespondenceNetwork
@@ -35,6 +39,8 @@ CONFIGS = {
 class FakeModel:
     """A network that claims to be on some device."""
 
+    stride, offset, reach = 4, 1.5, 100
+
     def __init__(self, device: str) -> None:
         self._parameter = type("Parameter", (), {"device": torch.device(device)})()
 
@@ -45,15 +51,18 @@ class FakeModel:
 def _choose(
     engine: str, device: str, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, dict[str, Any]] | None:
-    """The class and the options of the chosen encoder; None for the network itself."""
+    """The class and the options of the chosen encoder; None for the reference."""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
-    for name in ("CpuEncoder", "CudaEncoder", "FoldedEncoder"):
-        monkeypatch.setattr(door, name, lambda model, name=name, **options: (name, options))
+    for module in ("cpu.encoder.CpuEncoder", "cuda.encoder.CudaEncoder", "encoder.FoldedEncoder"):
+        name = module.rpartition(".")[2]
+        monkeypatch.setattr(f"ucn.nn.{module}", lambda model, name=name, **options: (name, options))
     monkeypatch.setattr(door, "_find_change", lambda model: None)
     monkeypatch.setattr(door, "_find_difference", lambda encoder, model: None)
     model: Any = FakeModel(device)
     found: Any = choose_encoder(model, engine)  # type: ignore[arg-type]
+    if device.startswith("cuda") and isinstance(found, ReferenceEncoder):
+        return None
     return None if found is model else found
 
 
@@ -289,7 +298,7 @@ def test_the_fast_engine_is_taken_only_where_it_agrees(
         return faults.get(fault, found)
 
     encoder: Any = FakeEncoder(run)
-    monkeypatch.setattr(door, "CpuEncoder", lambda model: encoder)
+    monkeypatch.setattr("ucn.nn.cpu.encoder.CpuEncoder", lambda model: encoder)
     assert choose_encoder(model, "auto") is (encoder if fault == "none" else model)
     if fault == "none":
         assert not caplog.records
@@ -307,6 +316,60 @@ def test_the_callers_autocast_and_default_type_do_not_matter(caplog: pytest.LogC
     finally:
         torch.set_default_dtype(torch.float32)
     assert not caplog.records
+
+
+class OnCuda(CorrespondenceNetwork):
+    """A network on the CPU that says it is on a CUDA device."""
+
+    def parameters(self, recurse: bool = True) -> Iterator[Any]:
+        return iter([SimpleNamespace(device=torch.device("cuda"))])
+
+
+@pytest.mark.parametrize("engine", ["plain", "fast"])
+@torch.no_grad()
+def test_the_reference_on_cuda_has_no_fused_layers(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In place of a GPU, each layer takes a fused kernel wherever they are on; here it raises."""
+
+    def fuse(*_arguments: object) -> Tensor:
+        raise AssertionError("a fused layer")
+
+    def fail(*_arguments: object) -> Any:
+        raise RuntimeError("no kernel image is available")
+
+    for layer in ("googlenet", "transformer"):
+        monkeypatch.setattr(f"ucn.nn.{layer}._can_fuse", lambda *_: kernels._is_on)
+    monkeypatch.setattr("ucn.nn.transformer._fuse", fuse)
+    layers = SimpleNamespace(fused_response_norm=fuse, fused_max_pool=fuse)
+    monkeypatch.setitem(sys.modules, "ucn.nn.triton.trunk_layers", layers)
+    monkeypatch.setattr(door, "_make_fast_encoder", fail)
+    model = make_lively(CONFIG)
+    images = torch.rand(1, 3, 48, 64, generator=torch.Generator().manual_seed(0))
+    with kernels.without_fused():
+        expected = model.encode(images)
+    model.__class__ = OnCuda
+    with pytest.raises(AssertionError, match="a fused layer"):
+        model.encode(images)
+    encoder = choose_encoder(model, engine)
+    assert isinstance(encoder, ReferenceEncoder)
+    assert len(caplog.records) == (engine == "fast")
+    found = encoder.encode(images)
+    torch.testing.assert_close(found.features, expected.features, rtol=0, atol=0)
+    assert (found.stride, found.offset) == (encoder.stride, encoder.offset)
+    in_two = encoder.describe(encoder.prepare(images))
+    torch.testing.assert_close(in_two, expected.features, rtol=0, atol=0)
+    assert kernels._is_on
+
+
+def test_plain_torch_in_overlapping_threads() -> None:
+    first, second = kernels.without_fused(), kernels.without_fused()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not kernels._is_on
+    second.__exit__(None, None, None)
+    assert kernels._is_on
 
 
 # Graphs, on a CPU, where fake ones take their place.

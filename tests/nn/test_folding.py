@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from support.network_cases import make_lively
 from ucn.config import ModelConfig
 from ucn.nn import build_model
-from ucn.nn.encoder import CpuEncoder
+from ucn.nn.cpu.encoder import CpuEncoder
 from ucn.nn.folding import SpaceToDepthConvolution, fold
 
 CONFIGS = [

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from ucn.config import ModelConfig
-from ucn.nn import build_model, load_imagenet_trunk
+from ucn.nn import build_model
 from ucn.nn.googlenet import GoogLeNetTrunk, preprocess
+from ucn.nn.trunk_files import load_imagenet_trunk
 
 TRUNK_FILE = "googlenet/bvlc_googlenet_conv1_to_inception_4a.npz"
 

@@ -13,12 +13,13 @@ from ucn.config import ModelConfig
 from ucn.data.example import example_pair
 from ucn.errors import ConfigError, WeightsError
 from ucn.matching.matcher import Matcher
-from ucn.nn import CorrespondenceNetwork, build_model, load_imagenet_trunk
-from ucn.nn.encoder import CpuEncoder
+from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.nn.cpu.encoder import CpuEncoder
 from ucn.nn.folding import fold
 from ucn.nn.lite import LiteTrunk, ResidualUnit
 from ucn.nn.summary import list_layers
 from ucn.nn.tiling import encode_in_tiles
+from ucn.nn.trunk_files import load_imagenet_trunk
 from ucn.weights import load_weights, save_weights
 
 CONFIG = ModelConfig(trunk="lite", dim=64, head_norm="none", transformer="none", use_standard_light=True)

@@ -24,9 +24,9 @@ from support.trunk_cases import (
 )
 from ucn.config import ModelConfig
 from ucn.errors import WeightsError
-from ucn.nn import build_model, load_imagenet_trunk, trunk_files
+from ucn.nn import build_model, trunk_files
 from ucn.nn.googlenet import GoogLeNetTrunk
-from ucn.nn.trunk_files import CAFFE_NAMES
+from ucn.nn.trunk_files import CAFFE_NAMES, load_imagenet_trunk
 
 Write = Callable[[Path, Arrays], Path]
 

@@ -100,7 +100,7 @@ def test_what_the_caller_computes_in_does_not_matter(count: int) -> None:
     assert found == [torch.float32] * 3
 
 
-def test_without_room_for_threads_the_caller_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_resources_for_threads_the_caller_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     submit = ThreadPoolExecutor.submit
     started: list[Any] = []
 

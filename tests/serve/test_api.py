@@ -199,7 +199,7 @@ def test_upload_without_a_session(client: TestClient) -> None:
     assert "open a new one" in answer.json()["detail"]
 
 
-def test_uploads_under_way_are_few(service: MatchService) -> None:
+def test_concurrent_uploads_are_few(service: MatchService) -> None:
     app = create_app(service, Limits(max_receiving=1))
     client = TestClient(app, base_url="http://localhost")
     path = f"/api/sessions/{_open(client)}/images"

@@ -235,7 +235,7 @@ def test_of_two_files_one_that_is_refused_changes_nothing(browser: Browser, url:
     context.close()
 
 
-def test_a_file_that_misses_the_images_does_not_replace_the_page(browser: Browser, url: str) -> None:
+def test_a_file_without_the_images_does_not_replace_the_page(browser: Browser, url: str) -> None:
     with visit(browser, url) as page:
         for kind in ("dragover", "drop"):
             is_stopped = page.evaluate(

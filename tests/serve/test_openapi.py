@@ -1,4 +1,4 @@
-"""The interface holds what its OpenAPI document promises, for made-up requests as well as sensible ones."""
+"""The interface holds what its OpenAPI document promises, for generated requests as well as sensible ones."""
 
 from collections.abc import Callable
 from typing import Any

@@ -132,14 +132,15 @@ def test_other_addresses_come_with_a_warning(monkeypatch: pytest.MonkeyPatch) ->
 def test_own_weights_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import torch
 
-    from ucn.config import ModelConfig
+    from ucn.config import MatchConfig, ModelConfig
     from ucn.nn import build_model
     from ucn.serve.limits import Limits
     from ucn.weights import save_weights
 
     path = tmp_path / "mine.safetensors"
     save_weights(path, build_model(ModelConfig(), torch.Generator().manual_seed(0)))
-    service, default = serve._build_service(Limits(), str(path), "cpu")
+    service, default = serve._build_service(Limits(), str(path), MatchConfig(consensus=False), "cpu")
+    assert not service.load(default).config.consensus
     assert default == "mine"
     assert service.list_weights()[-1].name == "mine"
     service.close()

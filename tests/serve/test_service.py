@@ -100,7 +100,7 @@ def test_each_image_is_encoded_once(own: MatchService, monkeypatch: pytest.Monke
     assert counts == {"extract": 3, "pair_context": 3}
 
 
-def test_features_beyond_the_budget_make_room(own: MatchService) -> None:
+def test_features_beyond_the_budget_are_evicted(own: MatchService) -> None:
     empty = torch.zeros(0, 2)
     features = Features(
         FeatureMap(torch.zeros(1, 96, 96, 96), 4, 2.0, (384, 384)), (384, 384), empty

@@ -70,7 +70,7 @@ def test_too_many_sessions() -> None:
     uploads.open_session()
 
 
-def test_oldest_image_of_a_session_makes_room() -> None:
+def test_oldest_image_of_a_session_is_evicted() -> None:
     forgotten = list[str]()
     uploads = Uploads(Limits(max_images=2), forgotten.append)
     session, other = uploads.open_session(), uploads.open_session()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from support.train_cases import assert_equal, make_config
-from ucn.config import TrainConfig
+from ucn.config import Calibration, TrainConfig
 from ucn.errors import ConfigError, OutputError, WeightsError
 from ucn.files import write_bytes_atomically
 from ucn.nn import build_model
@@ -83,6 +83,7 @@ def test_a_run_comes_back_as_it_was(changes: dict[str, object], tmp_path: Path) 
     config = make_config(**changes)
     state = make_state(config)
     state.validations = [at(1, 0.5), at(2, 0.25)]
+    state.start_calibration = Calibration(match_bias=-1.25)
     state.losses, state.gradient_norms = [torch.tensor(1.5)], [torch.tensor(0.25)]
     save_run(tmp_path, replace(state, step=1, validations=[at(1, 0.5)]), config, SOURCES)
     save_run(tmp_path, state, config, SOURCES)
@@ -93,6 +94,7 @@ def test_a_run_comes_back_as_it_was(changes: dict[str, object], tmp_path: Path) 
     restore(fresh, found)
     assert_equal(fresh.model, state.model)
     assert_equal(fresh.average, state.average)
+    assert fresh.start_calibration == Calibration(match_bias=-1.25)
     assert (fresh.step, fresh.losses, fresh.gradient_norms) == (2, [torch.tensor(1.5)], [torch.tensor(0.25)])
     for mine, theirs in zip(fresh.model.parameters(), state.model.parameters(), strict=True):
         new, old = fresh.optimiser.state[mine], state.optimiser.state[theirs]

@@ -1,4 +1,4 @@
-"""The loop round the step, in a few small steps on the CPU."""
+"""The loop around the step, in a few small steps on the CPU."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,12 +11,11 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from support.numbered_data import NumberedData
-from support.photo_cases import write_photos
 from support.train_cases import CPU, MODEL, ignore, make_config, train_on
 from ucn.config import Calibration, LossConfig, SyntheticConfig, TrainConfig
 from ucn.errors import DataError, NonFiniteLossError, WeightsError
 from ucn.nn import CorrespondenceNetwork, build_model
-from ucn.train import loop, validation
+from ucn.train import calibration, loop, validation
 from ucn.train.log import Progress
 from ucn.train.loop import Trained, train
 from ucn.train.sources import batches as sources
@@ -26,17 +25,7 @@ from ucn.train.validation import Validation
 from ucn.types import PairBatch
 from ucn.weights import save_weights
 
-
-@pytest.fixture(autouse=True)
-def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_VALIDATION_PAIRS", 4)
-    monkeypatch.setattr(loop, "_CALIBRATION_PAIRS", 2)
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    write_photos(tmp_path / "photos", [(90, 120), (100, 80)])
-    return tmp_path / "photos"
+pytestmark = pytest.mark.usefixtures("few_pairs")
 
 
 def run(config: TrainConfig, photos: Path) -> tuple[dict[str, Tensor], list[Progress]]:
@@ -69,6 +58,7 @@ def largest_difference(first: Mapping[str, Tensor], second: Mapping[str, Tensor]
     return max((first[name] - second[name]).abs().max().item() for name in first)
 
 
+@pytest.mark.slow
 def test_the_average_trusts_early_weights_little(photos: Path) -> None:
     # The decay of step 1 is 1 / 11 at most, so the average is a tenth of a step away from the weights.
     start = dict(build_model(MODEL, torch.Generator().manual_seed(0)).named_parameters())
@@ -120,7 +110,7 @@ def test_a_report_averages_the_losses_since_the_last(photos: Path, monkeypatch: 
     assert [(report.step, report.loss) for report in reports] == [(3, 3.0), (5, 4.5)]
 
 
-def test_steps_follow_the_rates(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_follow_the_learning_rates(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = FakeStep([1.0] * 4)
     monkeypatch.setattr(loop, "training_step", step)
     monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration())
@@ -150,7 +140,7 @@ def test_a_run_does_not_touch_the_global_generator(photos: Path) -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_the_trunk_has_its_own_rate(photos: Path) -> None:
+def test_the_trunk_has_its_own_learning_rate(photos: Path) -> None:
     config = make_config(trunk_learning_rate=0.0, average_decay=0.0)
     weights, _ = run(config, photos)
     start = build_model(MODEL, torch.Generator().manual_seed(config.seed))
@@ -191,7 +181,8 @@ def numbered(monkeypatch: pytest.MonkeyPatch) -> NumberedData:
     return data
 
 
-def test_training_on_a_data_set_alone(numbered: NumberedData) -> None:
+def test_training_on_a_data_set_alone(numbered: NumberedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "MIN_POINTS", 20)
     config = make_config(sources=[SET | {"photometric": 0.5, "mirror": 0.5, "rotation": 20, "scale": 1.2}])
     kept: list[Trained] = []
     trained = train_on(None, config, ignore, kept.append)
@@ -250,6 +241,7 @@ def test_a_loss_of_a_source_changes_what_is_learnt(photos: Path) -> None:
     assert largest_difference(other, as_of_the_run) == 0
 
 
+@pytest.mark.slow
 def test_frozen_norms_keep_their_statistics(photos: Path, tmp_path: Path) -> None:
     model = build_model(replace(MODEL, head_norm="batch", context_layers=1))
     generator = torch.Generator().manual_seed(1)
@@ -285,6 +277,7 @@ def test_smaller_copies_count_for_more_in_the_kept_network(photos: Path) -> None
     assert all(torch.equal(value, 2 * expected[name]) for name, value in changed.items())
 
 
+@pytest.mark.slow
 def test_coarser_cells_of_the_small_trunk_count_for_more(photos: Path) -> None:
     model = replace(MODEL, trunk="lite")
     plain = dict(train_on(photos, make_config(model=model)).model.named_parameters())
@@ -324,6 +317,20 @@ def test_calibration_sees_whole_homographies_of_one_photograph(
     assert seen == [SyntheticConfig.from_dict(config.synthetic.to_dict() | expected)]
 
 
+def test_few_held_out_points_keep_the_scores_of_the_start(
+    numbered: NumberedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, path = (
+        Calibration(match_bias=-1.0, pair_bias=-3.0, pair_support=70.0),
+        tmp_path / "mine.safetensors",
+    )
+    save_weights(path, build_model(MODEL), calibration=start)
+    kept: list[Trained] = []
+    train_on(None, make_config(init=str(path), sources=[SET]), ignore, kept.append)
+    assert [trained.calibration for trained in kept] == [start] * len(kept) and kept
+    assert "calibration kept from the start: 20 held-out points, at least 200 needed" in caplog.text
+
+
 @pytest.mark.slow
 def test_a_mixture_is_the_same_each_time(numbered: NumberedData, photos: Path) -> None:
     config = make_config(steps=3, sources=[SET | {"photometric": 1.0}])
@@ -346,7 +353,7 @@ def test_pictures_are_asked_for_after_each_validation(photos: Path) -> None:
     assert looked == [(2, "CorrespondenceNetwork"), (3, "CorrespondenceNetwork")]
 
 
-def test_the_report_has_rates_speed_and_gradient(photos: Path) -> None:
+def test_the_report_has_learning_rates_speed_and_gradient(photos: Path) -> None:
     reports: list[Progress] = []
     train_on(photos, make_config(steps=2, trunk_learning_rate=0.25, head_learning_rate=0.5), reports.append)
     (progress,) = reports

@@ -33,7 +33,7 @@ def moves(before: CorrespondenceNetwork, after: CorrespondenceNetwork) -> dict[s
     return {name: (parameter - old[name]).detach() for name, parameter in after.named_parameters()}
 
 
-def test_rates_rise_and_fall_along_a_cosine() -> None:
+def test_learning_rates_rise_and_fall_along_a_cosine() -> None:
     config = make_config(steps=10, warmup_steps=4)
     factors = [learning_rate_factor(config, done) for done in range(12)]
     # From step 4 on, 6 steps of half a cosine: 1, 0.933, 0.75, 0.5, 0.25, 0.067, 0.
@@ -41,14 +41,14 @@ def test_rates_rise_and_fall_along_a_cosine() -> None:
     assert factors == pytest.approx(expected, abs=1e-6)
 
 
-def test_rates_without_warmup_and_with_nothing_else() -> None:
+def test_learning_rates_without_warmup_and_with_nothing_else() -> None:
     assert learning_rate_factor(make_config(steps=4, warmup_steps=0), 0) == 1
     assert learning_rate_factor(make_config(steps=4, warmup_steps=0), 2) == pytest.approx(0.5)
     config = make_config(steps=4, warmup_steps=4)
     assert [learning_rate_factor(config, done) for done in range(5)] == [0.25, 0.5, 0.75, 1, 1]
 
 
-def test_rates_fall_at_milestones() -> None:
+def test_learning_rates_fall_at_milestones() -> None:
     config = make_config(
         steps=8,
         warmup_steps=2,
@@ -63,12 +63,12 @@ def test_rates_fall_at_milestones() -> None:
     assert [learning_rate_factor(longer, done) for done in range(8)] == factors
 
 
-def test_constant_rates_stay_after_their_rise() -> None:
+def test_constant_learning_rates_stay_after_warmup() -> None:
     config = make_config(steps=4, warmup_steps=2, schedule="constant")
     assert [learning_rate_factor(config, done) for done in range(4)] == [0.5, 1, 1, 1]
 
 
-def test_trunk_and_head_have_their_own_rates() -> None:
+def test_trunk_and_head_have_their_own_learning_rates() -> None:
     model = build_model(MODEL)
     config = make_config(steps=4, warmup_steps=4, trunk_learning_rate=0.25, head_learning_rate=0.5)
     optimiser = build_optimiser(model, config)
@@ -84,7 +84,7 @@ def test_trunk_and_head_have_their_own_rates() -> None:
     assert sorted(grouped) == sorted(map(id, model.parameters()))
 
 
-def test_localisers_in_the_trunk_learn_at_the_rate_of_the_head() -> None:
+def test_localisers_in_the_trunk_have_the_learning_rate_of_the_head() -> None:
     model = build_model(ModelConfig(dim=None, head_norm="none", transformer="in_branch"))
     optimiser = build_optimiser(model, make_config(trunk_learning_rate=0.25, head_learning_rate=0.5))
     trunk, head = optimiser.param_groups

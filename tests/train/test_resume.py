@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from support.bird_cases import write_birds
-from support.photo_cases import write_photos
 from support.train_cases import CPU, assert_equal, ignore, make_config
 from ucn.config import TrainConfig
 from ucn.data.loading import WorkerExitedError
@@ -20,24 +19,13 @@ from ucn.train.checkpoint import load_run
 from ucn.train.log import Progress
 from ucn.train.loop import Trained, train
 from ucn.train.signals import StoppedError
-from ucn.train.sources import batches as sources
 from ucn.train.sources import photographs
 from ucn.train.sources.batches import Mixture, Source, open_sources
 from ucn.train.step import StepResult, training_step
 from ucn.train.validation import Validation
 from ucn.types import PairBatch
 
-
-@pytest.fixture(autouse=True)
-def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_VALIDATION_PAIRS", 4)
-    monkeypatch.setattr(loop, "_CALIBRATION_PAIRS", 2)
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    write_photos(tmp_path / "photos", [(90, 120), (100, 80)])
-    return tmp_path / "photos"
+pytestmark = pytest.mark.usefixtures("few_pairs")
 
 
 def continue_run(

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from support.trunk_cases import Arrays, make_arrays, make_graph, write_npz, write_onnx
-from ucn.config import ModelConfig, TrainConfig
+from ucn.config import Calibration, ModelConfig, TrainConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.nn import build_model
 from ucn.train.recipe import read_recipe
-from ucn.train.start import start_model
+from ucn.train.start import start_calibration, start_model
 from ucn.weights import list_weights, load_weights, save_weights
 
 SMALL = ModelConfig(dim=16, transformer="none", head_norm="batch")
@@ -78,6 +78,16 @@ def test_own_weights_by_file(tmp_path: Path) -> None:
     path = tmp_path / "mine ö.safetensors"
     save_weights(path, build_model(SMALL, torch.Generator().manual_seed(7)))
     assert_equal(start_model(make_config(str(path))), load_weights(path).model)
+
+
+def test_the_calibration_of_the_start(tmp_path: Path) -> None:
+    path, fitted = tmp_path / "mine.safetensors", Calibration(match_bias=-1.5)
+    save_weights(path, build_model(SMALL), calibration=fitted)
+    config = make_config(str(path))
+    assert start_calibration(config) == fitted
+    assert start_calibration(make_config("geometric")) == load_weights("geometric").calibration
+    assert start_calibration(replace(config, init_part="trunk")) == Calibration()
+    assert start_calibration(make_config("random")) == Calibration()
 
 
 def test_the_trunk_alone_of_weights(tmp_path: Path) -> None:

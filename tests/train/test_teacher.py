@@ -7,38 +7,25 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from support.photo_cases import write_photos
 from support.train_cases import CPU, assert_equal, ignore, make_config, train_on
 from ucn.cli.app import app
 from ucn.config import LossConfig, ModelConfig, TeacherConfig, TrainConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.losses import descriptor_loss, distillation_loss
 from ucn.nn import CorrespondenceNetwork, build_model
-from ucn.train import loop
 from ucn.train.checkpoint import load_run, record_config
 from ucn.train.loop import Trained, train
 from ucn.train.recipe import read_recipe
 from ucn.train.signals import StoppedError
-from ucn.train.sources import batches as sources
 from ucn.train.sources.batches import open_sources
 from ucn.train.step import Teacher, compare_with_teacher, compute_loss, encode_pair, training_step
 from ucn.train.teacher import load_teacher, record_teacher_hash
 from ucn.types import PairBatch
 from ucn.weights import load_weights, save_weights
 
+pytestmark = pytest.mark.usefixtures("few_pairs")
+
 STUDENT = {"trunk": "lite", "dim": 8, "head_norm": "none", "transformer": "none"}
-
-
-@pytest.fixture(autouse=True)
-def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_VALIDATION_PAIRS", 4)
-    monkeypatch.setattr(loop, "_CALIBRATION_PAIRS", 2)
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    write_photos(tmp_path / "photos", [(90, 120), (100, 80)])
-    return tmp_path / "photos"
 
 
 @pytest.fixture
@@ -108,7 +95,7 @@ def test_descriptors_cost_where_asked_for(teacher_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_how_much_the_truth_counts(teacher_path: Path, weight: float) -> None:
+def test_weight_of_the_ground_truth(teacher_path: Path, weight: float) -> None:
     taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2, "ground_truth_weight": weight}
     config, batch = make_run(teacher_path, teacher=taught), make_batch()
     results = []

@@ -7,25 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.photo_cases import write_photos
 from support.train_cases import CPU, MODEL, make_config
 from ucn.nn import build_model
 from ucn.train import validation
-from ucn.train.sources import batches as sources
 from ucn.train.sources.batches import Source, open_sources
 from ucn.train.validation import match_batch_points, match_errors, validate
 from ucn.types import PairBatch
 
-
-@pytest.fixture(autouse=True)
-def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_VALIDATION_PAIRS", 4)
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    write_photos(tmp_path / "photos", [(90, 120), (100, 80)])
-    return tmp_path / "photos"
+pytestmark = pytest.mark.usefixtures("few_pairs")
 
 
 class FakeSource(Source):

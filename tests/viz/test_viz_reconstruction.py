@@ -13,7 +13,7 @@ def test_axes_are_right_ahead_and_up() -> None:
     np.testing.assert_allclose(view_from_above(np.stack([LEVEL @ turn.T]), np.eye(3)[:1]), turn.T, atol=1e-12)
 
 
-def test_cameras_that_look_down_or_every_way() -> None:
+def test_cameras_that_look_down_or_in_every_direction() -> None:
     down = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1]])
     for rotations in (
         np.stack([down, -down]),

@@ -13,7 +13,6 @@ from support.photo_cases import make_photo, write_photos
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs, views
 from ucn.data.synthetic import generator as pairs
-from ucn.errors import ConfigError
 from ucn.geometry.sampling import sample_image
 from ucn.types import PairBatch
 
@@ -310,22 +309,3 @@ def test_the_pair_of_each_plane(bank: ImageBank) -> None:
     planes = pairs._sample_planes(bank, 4, config, 1.0, seeded())
     assert planes.pairs.tolist() == [0, 1, 2, 2, 2, 3, 3, 3]
     assert pairs._sample_planes(bank, 3, PLAIN, 1.0, seeded()).pairs.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("illumination", [-0.1, 2.1]),
-        ("recolour", [-0.1, 1.1]),
-        ("mirror", [-0.1, 1.1]),
-        ("blend_share", [-0.1, 1.1]),
-        ("crop_degrees", [-1.0, 181.0]),
-        ("crop_stretch", [0.9, 2.1]),
-    ],
-)
-def test_settings_out_of_range_are_named(name: str, values: list[float]) -> None:
-    for value in values:
-        with pytest.raises(ConfigError, match=rf"^{name} must be in \[.*\], got {value}$"):
-            SyntheticConfig(**{name: value})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^border must be one of mirror, other, got 'black'$"):
-        SyntheticConfig.from_dict({"border": "black"})

@@ -36,7 +36,7 @@ def test_homographies_by_hand() -> None:
 @pytest.mark.parametrize("index", range(len(WARPS)))
 def test_points_show_the_same_pixels(index: int) -> None:
     data = WarpedImages(MINI_IMAGES[:1])
-    sample, warp = data.read(index), data.warp(index)
+    sample, warp = data.read(index), data.change(index)
     assert len(sample) > 0.5 * math.prod(sample.image0.shape[-2:])
     inner = (sample.points1 > 2).all(dim=1) & (sample.points0 > 2).all(dim=1)
     rows = inner.nonzero()[::500, 0]

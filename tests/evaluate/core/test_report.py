@@ -20,14 +20,17 @@ from ucn.evaluate.core.report import (
     find_versions,
     format_number,
     format_percent,
+    from_plain,
     list_outputs,
     name_device,
     to_dict,
+    to_plain,
     write_csv,
     write_latex,
     write_markdown,
     write_report,
 )
+from ucn.evaluate.points.benchmarks import BENCHMARKS
 
 REPORT = Report(
     name="pears",
@@ -77,13 +80,21 @@ def test_csv_and_json_hold_all_figures() -> None:
     assert values["figures"][1]["per_point"] is None
     assert values["curves"] == [{"shares": [0.5, None]}]
     assert (values["seed"], values["skipped"]) == (4, {"xfeat": "not here"})
-    assert values["methods"][0]["key"] == {"made up": "good"}
+    assert values["methods"][0]["key"] == {"synthetic": "good"}
     assert write_csv(replace(REPORT, rows=())) == "benchmark\n"
 
 
 def test_numbers_are_never_nan() -> None:
     assert (format_percent(0.5), format_percent(math.nan)) == ("50.0", "–")
     assert (format_number(1.25, 2), format_number(math.inf), format_number(math.nan)) == ("1.25", "–", "–")
+
+
+def test_values_of_json_in_the_type_of_an_example() -> None:
+    assert from_plain(to_plain((1.5, math.nan, 2)), ()) == (1.5, pytest.approx(math.nan, nan_ok=True), 2)
+    assert from_plain(3, 0.5) == 3.0
+    for value, like in [("3", 0.5), (1, True), ([1], "a"), (1.0, 1)]:
+        with pytest.raises(TypeError):
+            from_plain(value, like)
 
 
 def test_files(tmp_path: Path) -> None:
@@ -116,3 +127,31 @@ def test_what_a_run_was_made_with() -> None:
     assert to_dict(made)["versions"]["ucn"] == ucn.__version__
     assert name_device("cpu").endswith("CPU cores")
     assert name_device("mps") == "mps"
+
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+PUBLISHED = [path for path in sorted(RESULTS.glob("*.json")) if path.with_suffix(".tex").exists()]
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_published_pages_say_what_their_json_says(path: Path) -> None:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    page = path.with_suffix(".md").read_text(encoding="utf-8")
+    report = replace(REPORT, protocol=tuple(values["protocol"]), notes=tuple(values["notes"]))
+    written = write_markdown(report)
+    section = written[written.index("Protocol:") : written.index("Methods:")]
+    assert section in page
+    comments = path.with_suffix(".tex").read_text(encoding="utf-8")
+    assert all(f"% {line}\n" in comments for line in (*values["protocol"], *values["notes"]))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PUBLISHED if path.stem in BENCHMARKS], ids=lambda path: path.stem
+)
+def test_published_pages_have_the_words_of_the_benchmark(path: Path) -> None:
+    benchmark = BENCHMARKS[path.stem]
+    protocol = "\n".join(json.loads(path.read_text(encoding="utf-8"))["protocol"])
+    for words in (benchmark.title, benchmark.ground_truth, benchmark.preparation.describe()):
+        assert words in protocol
+    assert benchmark.unit == "px" or f"L is {benchmark.length}" in protocol
+    assert "![PCK against the threshold](" in path.with_suffix(".md").read_text(encoding="utf-8")

@@ -20,8 +20,6 @@ from ucn.evaluate.core import update
 from ucn.evaluate.core.report import Report, to_dict, write_csv, write_markdown, write_report
 from ucn.evaluate.core.update import Page, read_page, update_report
 from ucn.evaluate.evaluations import EVALUATIONS
-from ucn.features.method import MethodInfo
-from ucn.paper.registry import METHODS, is_nearest
 
 CHANGING = ("command", "notes", "skipped", "earlier_runs")
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -226,13 +224,6 @@ def test_skipped_methods(points: Bench, tmp_path: Path) -> None:
     assert updated.skipped == {"other": "no package", "xfeat": "not here"}
     # One that cannot be evaluated now, but could be then, keeps its rows.
     assert "last" not in update_report(replace(updated, skipped={"last": "its file is gone"}), page).skipped
-
-
-def test_methods_that_match_otherwise_are_known_by_their_keys() -> None:
-    for name in ("sift", "siamese", *METHODS.systems, "sift+dsp"):
-        (method,) = METHODS.load_dense([name]).methods
-        assert is_nearest(MethodInfo(name, "", method.key)) == method.is_nearest == (name == "sift")
-    assert not is_nearest(MethodInfo("nn-transfer", "", {"transfer": {}}))
 
 
 def test_camera_motion_cannot_be_updated() -> None:

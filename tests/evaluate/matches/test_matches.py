@@ -3,10 +3,13 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from support.evaluation_cases import SHIFT_XY, BlankExtractor, ColourExtractor, make_method, write_sequence
 from ucn.data.bundled import Motorcycle
@@ -17,7 +20,12 @@ from ucn.evaluate.matches.predictions import MatchedPair, find_keypoints, predic
 from ucn.evaluate.matches.report import run_matches
 from ucn.evaluate.matches.scoring import match_errors, ransac_homography, score_matches
 from ucn.evaluate.points.benchmarks import find_benchmark
-from ucn.features.method import LoadedMethods
+from ucn.features.lightglue import LightGlueMethod, SizedKeypoints
+from ucn.features.method import LoadedMethods, Method
+from ucn.matching.cells import CONSENSUS_GAP, CONSENSUS_RADIUS, CONSENSUS_WEIGHT
+from ucn.matching.consensus import Consensus
+from ucn.matching.guided import match_guided
+from ucn.paper.registry import METHODS
 from ucn.types import Features, FloatArray, ImageLike
 
 # The canvas of HPatches shows the synthetic sequence ten times enlarged.
@@ -57,6 +65,35 @@ def test_matches_are_mutual_and_kept(folder: Path, tmp_path: Path) -> None:
     assert again.calls == 0
 
 
+class EveryPixel:
+    """Keypoints on a row of the image, padding included, and a matcher that pairs equal rows."""
+
+    device = torch.device("cpu")
+
+    def extract(self, image: Tensor) -> SizedKeypoints:
+        x = torch.arange(0.0, image.shape[-1], 0.25)
+        points = torch.stack([x, torch.full_like(x, 240)], dim=1)
+        return SizedKeypoints(points, points, -x, (image.shape[-2], image.shape[-1]))
+
+    def __call__(self, images: dict[str, dict[str, Tensor]]) -> dict[str, list[Tensor]]:
+        rows = torch.arange(images["image0"]["keypoints"].shape[1])
+        return {"matches": [torch.stack([rows, rows], dim=1)], "scores": [-rows.float()]}
+
+
+def test_methods_with_a_matcher_of_their_own(folder: Path, tmp_path: Path) -> None:
+    own: Any = EveryPixel()
+    method = LightGlueMethod(name="own", title="", key={"own": 1}, extractor=own, matcher=own)
+    pairs = find_benchmark("hpatches").open(folder)
+    (pair,) = predict_matches([method], [0], pairs, tmp_path / "cache")["own"]
+    assert len(pair.keypoints0) == len(pair.keypoints1) == 1000  # the strongest, none in the padding
+    left = max(0.0, pair.content0[0] - 0.5)
+    assert pair.keypoints0[0].tolist() == [math.ceil(4 * left) / 4, 240]
+    assert pair.rows.tolist() == [[row, row] for row in range(1000)]
+    report = run_matches(folder, LoadedMethods[Method]([method]), RunSettings(tmp_path / "cache", limit=1))
+    assert [info.name for info in report.methods] == ["own"]
+    assert "LightGlue matches the 1,000 strongest keypoints" in report.protocol[3]
+
+
 def test_keypoints_are_corners_unless_a_method_has_its_own() -> None:
     image = torch.zeros(3, 60, 60)
     image[:, 20:40, 20:40] = 1
@@ -68,17 +105,18 @@ def test_keypoints_are_corners_unless_a_method_has_its_own() -> None:
 
 
 def make_pair(
-    misses: list[float], group: str = "viewpoint", shift: tuple[float, float] = (7.0, 0.0)
+    errors: list[float], group: str = "viewpoint", shift: tuple[float, float] = (7.0, 0.0)
 ) -> MatchedPair:
-    """Matches on a circle that miss by so many pixels, between images of 100 × 80 moved by a shift."""
-    angles = np.linspace(0, 6, len(misses))
+    """Matches on a circle with errors in pixels, between images of 100 × 80 moved by a shift."""
+    angles = np.linspace(0, 6, len(errors))
     points0 = np.stack([45 + 30 * np.cos(angles), 40 + 30 * np.sin(angles)], axis=-1).astype(np.float32)
-    points1 = (points0 + shift + np.stack([misses, np.zeros(len(misses))], axis=-1)).astype(np.float32)
+    points1 = (points0 + shift + np.stack([errors, np.zeros(len(errors))], axis=-1)).astype(np.float32)
     truth = np.array([[1, 0, shift[0]], [0, 1, shift[1]], [0, 0, 1]], np.float64)
     pair = BenchmarkPair(Motorcycle(), 0, group, group, group)
-    rows = np.stack([np.arange(len(misses))] * 2, axis=-1)
+    rows = np.stack([np.arange(len(errors))] * 2, axis=-1)
     whole = (0, 0, 100, 80)
-    return MatchedPair(pair, truth, whole, whole, points0, points1, rows)
+    scored = np.zeros((0, 5), np.float32)
+    return MatchedPair(pair, truth, whole, whole, points0, points1, rows, scored)
 
 
 def test_figures_by_hand() -> None:
@@ -93,7 +131,66 @@ def test_figures_by_hand() -> None:
     assert one.curve[9] == one.mma[2] and len(one.curve) == 10
     assert two.covered == 0 < one.covered < 0.6
     assert one.repeatable == pytest.approx(7 * 2 / 16, abs=0.13)
-    assert math.isnan(two.repeatable)
+    assert math.isnan(two.repeatable) and math.isnan(one.calibration_error)
+
+
+def test_calibration_of_scores_by_hand() -> None:
+    pair = make_pair([0.0] * 8)
+    points0 = pair.points0[:4]
+    # Moved by 7 px: three of four are within 3 px of it.
+    points1 = points0 + np.array([[7, 0], [9.9, 0], [7, 2.9], [10.1, 0]], np.float32)
+    scores = np.array([0.95, 0.95, 0.45, 0.45], np.float32)
+    scored = np.concatenate([points0, points1, scores[:, None]], axis=1)
+    (figure,) = score_matches("m", [replace(pair, scored=scored)])
+    # Two bins of two: 0.95 of 1, and 0.45 of a half.
+    assert figure.calibration_error == pytest.approx(0.05)
+    both = score_matches("m", [replace(pair, scored=scored), make_pair([0.0])])
+    assert both[0].calibration_error == pytest.approx(0.05)
+
+
+def choose_slowly(similarities: Tensor, support: Tensor, points: Tensor) -> list[int]:
+    """Reference of the choice among candidates, one query at a time."""
+    chosen = []
+    for own, backing in zip(similarities.tolist(), support.tolist(), strict=True):
+        best = max(range(len(own)), key=own.__getitem__)
+        far = [j for j in range(len(own)) if (points[j] - points[best]).norm() > CONSENSUS_RADIUS]
+        lead = own[best] - max((own[j] for j in far), default=-1.0)
+        weight = CONSENSUS_WEIGHT * math.exp(-lead / CONSENSUS_GAP)
+        winner = max(range(len(own)), key=lambda j: own[j] + weight * backing[j])
+        chosen.append(winner if winner in far else best)
+    return chosen
+
+
+def test_guided_matches_equal_the_reference() -> None:
+    generator = torch.Generator().manual_seed(3)
+    descriptors = [F.normalize(torch.rand(n, 4, generator=generator), dim=1) for n in (70, 50)]
+    points = [torch.rand(n, 2, generator=generator) * 60 for n in (70, 50)]
+    support = torch.rand(4, 5, 3, 6, generator=generator)
+    consensus = Consensus(support, 4, 4, 1.5)
+    similarities = descriptors[0] @ descriptors[1].t()
+    pairs = torch.tensor(
+        [[float(consensus.read_pairs(p[None], q[None])) for q in points[1]] for p in points[0]]
+    )
+    forward = choose_slowly(similarities, pairs, points[1])
+    backward = choose_slowly(similarities.t(), pairs.t(), points[0])
+    expected = [j if backward[j] == i else -1 for i, j in enumerate(forward)]
+    found = match_guided(descriptors[0], descriptors[1], points[0], points[1], consensus)
+    assert found.tolist() == expected
+    plain = similarities.argmax(dim=1).tolist()
+    assert forward != plain  # consensus decides somewhere
+    none = torch.zeros(0, 4), torch.zeros(0, 2)
+    assert match_guided(none[0], descriptors[1], none[1], points[1], consensus).tolist() == []
+    assert match_guided(descriptors[0], none[0], points[0], none[1], consensus).tolist() == [-1] * 70
+
+
+def test_networks_have_scores_and_consensus(folder: Path, tmp_path: Path) -> None:
+    loaded = METHODS.load_dense(["geometric-lite", "geometric-lite+nearest", "sift"])
+    report = run_matches(folder, LoadedMethods(loaded.methods), RunSettings(tmp_path / "cache", limit=1))
+    errors = [row["calibration_error"] for row in report.rows]
+    assert [math.isnan(error) for error in errors] == [False, False, True]
+    assert [row[-1] for row in report.tables[0].rows][-1] == "–"
+    (line,) = [line for line in report.protocol if line.startswith("neighbourhood consensus")]
+    assert line.startswith("neighbourhood consensus: geometric-lite; where a second candidate")
 
 
 def test_homographies_leave_wrong_matches_out() -> None:

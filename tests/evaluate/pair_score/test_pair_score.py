@@ -1,10 +1,13 @@
 """Matching and non-matching pairs, their cached scores, and the results computed from them."""
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 from support.evaluation_cases import (
@@ -18,12 +21,14 @@ from ucn.config import MatchConfig, ModelConfig
 from ucn.errors import DataError
 from ucn.evaluate.core import predictions as core_predictions
 from ucn.evaluate.core.predictions import RunSettings
+from ucn.evaluate.pair_score.drawn import VARIANTS, Drawn, Photograph
 from ucn.evaluate.pair_score.predictions import (
     BIRDS,
     ONE_SIZE,
     OWN_SIZES,
     LabelledPair,
     choose_pairs,
+    digest_labelled,
     list_pairs,
     predict_scores,
 )
@@ -46,25 +51,108 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_half_of_the_pairs_match(folder: Path) -> None:
-    pairs = list_pairs(folder)
-    assert len(pairs) == 30
+    every = list_pairs(folder)
+    pairs = [pair for pair in every if pair.group == GROUP]
+    assert pairs == every[:30]
     for pair in pairs:
-        assert pair.group == GROUP
+        assert isinstance(pair.image0, Path) and isinstance(pair.image1, Path)
         assert (pair.image0.parent == pair.image1.parent) == pair.is_match
         assert pair.image0.stem == "1"
     assert sum(pair.is_match for pair in pairs) == 15
     limited = [pairs[row] for row in choose_pairs(pairs, 6)]
     assert [pair.is_match for pair in limited] == [True, False] * 6
-    assert len({pair.image0.parent for pair in limited}) == 3
+    assert len({str(Path(str(pair.image0)).parent) for pair in limited}) == 3
     assert choose_pairs(pairs, None) == list(range(30))
+    assert choose_pairs(every, None) == list(range(len(every)))
+
+
+def test_drawn_images_match_nothing(folder: Path) -> None:
+    drawn = list_pairs(folder)[30:]
+    counts = Counter(pair.group for pair in drawn)
+    assert counts == {
+        f"{a} and {b}": 110
+        for a, b in (
+            *(("noise", "noise"), ("noise", "blank"), ("noise", "pattern"), ("noise", "photograph")),
+            *(("blank", "blank"), ("blank", "pattern"), ("blank", "photograph")),
+            *(("pattern", "pattern"), ("pattern", "photograph")),
+        )
+    }
+    assert not any(pair.is_match for pair in drawn)
+    assert len(choose_pairs(drawn, 4)) == 9 * 4
+    assert drawn == list_pairs(folder)[30:]
+    for pair in drawn:
+        images = (pair.image0, pair.image1)
+        kinds = sorted(_find_kind(image) for image in images)
+        assert kinds == sorted(pair.group.split(" and "))
+        if pair.group == "pattern and pattern":
+            assert len({image.variant for image in images if isinstance(image, Drawn)}) == 2
+    assert digest_labelled(drawn) == digest_labelled(list(drawn))
+    first, last = drawn[0], drawn[-1]
+    assert isinstance(first.image0, Drawn)
+    others = [replace(first, image0=replace(first.image0, seed=1)), replace(first, group="x")]
+    assert len({digest_labelled([pair]) for pair in (first, last, *others)}) == 4
+
+
+def _find_kind(image: Path | Drawn | Photograph) -> str:
+    if isinstance(image, Drawn):
+        assert all(160 <= side <= 320 for side in image.size_hw)
+        return next(kind for kind, variants in VARIANTS.items() if image.variant in variants)
+    assert isinstance(image, Photograph) and image.path.is_file() and 160 <= image.side <= 320
+    return "photograph"
+
+
+@pytest.mark.parametrize("variant", [variant for variants in VARIANTS.values() for variant in variants])
+def test_drawings(variant: str) -> None:
+    image = Drawn(variant, 3, (160, 200)).render()
+    assert image.shape == (3, 160, 200) and image.dtype == torch.float32
+    assert image.min() >= 0 and image.max() <= 1
+    assert torch.equal(image, Drawn(variant, 3, (160, 200)).render())
+    flat = image.flatten(1)
+    is_grey = torch.equal(image[0], image[1]) and torch.equal(image[0], image[2])
+    match variant:
+        case "black" | "white":
+            assert flat.unique().tolist() == [float(variant == "white")]
+        case "grey":
+            assert is_grey and len(flat.unique()) == 1
+        case "gradient":  # from edge to edge in small steps
+            assert image.diff(dim=1).abs().max() < 0.02 and image.diff(dim=2).abs().max() < 0.02
+            assert image.std() > 0.02
+        case "gaussian grey" | "gaussian colour":
+            assert float(image.mean()) == pytest.approx(0.5, abs=0.01)
+            assert float(image.std()) == pytest.approx(0.2, abs=0.01)
+            assert is_grey == variant.endswith("grey")
+        case "uniform grey" | "uniform colour":
+            assert float(image.std()) == pytest.approx(12**-0.5, abs=0.01)
+            assert is_grey == variant.endswith("grey")
+        case _:  # two colours, both frequent
+            colours, counts = flat.unique(dim=1, return_counts=True)
+            assert colours.shape == (3, 2)
+            assert counts.min() > 0.1 * counts.sum()
+    if variant not in ("black", "white"):
+        assert not torch.equal(image, Drawn(variant, 4, (160, 200)).render())
+
+
+def test_patterns_by_hand() -> None:
+    # A quarter of a right angle and so on would hide errors; the seed's own turn and period are used.
+    generator = torch.Generator().manual_seed(9)
+    period, turn = torch.rand(2, generator=generator).tolist()
+    step, angle = 8 + 32 * period, turn * np.pi / 2
+    image = Drawn("checkerboard", 9, (170, 160)).render()[0]
+    dark = float(image.min())
+    for x, y in ((0, 0), (31, 7), (77, 140), (159, 169)):
+        u = (np.cos(angle) * x + np.sin(angle) * y) / step
+        v = (np.cos(angle) * y - np.sin(angle) * x) / step
+        is_dark = (int(np.floor(u)) + int(np.floor(v))) % 2 == 0
+        assert (float(image[y, x]) == dark) == is_dark
 
 
 def test_real_pairs(data_folder: Path) -> None:
-    pairs = list_pairs(data_folder)
+    pairs = [pair for pair in list_pairs(data_folder) if isinstance(pair.image0, Path)]
     assert len(choose_pairs(pairs, 7)) == 4 * 14
     groups = dict.fromkeys(pair.group for pair in pairs)
     assert list(groups) == [GROUP, "CUB: same or other kind of bird", ONE_SIZE, OWN_SIZES]
     for pair in pairs:
+        assert isinstance(pair.image0, Path) and isinstance(pair.image1, Path)
         if pair.group in (ONE_SIZE, OWN_SIZES):
             assert ("hpatches" in pair.image1.parts) != pair.is_match
         else:
@@ -127,9 +215,27 @@ def test_figures_by_hand() -> None:
     assert figure.brier == pytest.approx((0.01 + 0.36 + 0.36 + 0.01) / 4)
     assert (figure.accepted, figure.wrongly_accepted) == (0.5, 0.5)
     assert figure.calibration_error == pytest.approx((0.1 + 0.6 + 0.6 + 0.1) / 4)
+    assert (figure.rejected, figure.largest) == (0.5, 0.6)
     assert (sum(bins.counts), bins.mean_scores[9], bins.shares[9]) == (4, 0.9, 1.0)
     two = [*make_pairs([True, False]), LabelledPair("h", True, Path("a"), Path("b"))]
     assert [f.group for f in score_separation("m", two, [0.5, 0.5, 0.5])[0]] == ["g", "h"]
+
+
+def test_groups_without_matching_pairs() -> None:
+    scenes = [LabelledPair(GROUP, label, Path("a"), Path("b")) for label in (True, False)]
+    drawn = [LabelledPair(group, False, Path("a"), Path("b")) for group in ("x", "x", "y")]
+    figures, diagrams = score_separation("m", [*scenes, *drawn], [0.95, 0.05, 0.1, 0.2, 0.35])
+    assert [(f.group, f.matching, f.others) for f in figures] == [
+        (GROUP, 1, 1),
+        ("x", 0, 2),
+        ("y", 0, 1),
+        ("HPatches and drawn images", 1, 4),
+    ]
+    assert (figures[1].rejected, figures[1].largest) == (0.5, 0.2)
+    assert np.isnan(figures[1].auroc) and np.isnan(figures[1].accepted)
+    assert (figures[3].rejected, figures[3].largest) == (0.5, 0.35)
+    assert figures[3].calibration_error == pytest.approx((0.05 + 0.05 + 0.1 + 0.2 + 0.35) / 5)
+    assert diagrams[3].counts == (1, 1, 1, 1, 0, 0, 0, 0, 0, 1)
 
 
 @pytest.fixture
@@ -146,13 +252,17 @@ def test_scores_are_kept(
     folder: Path, tmp_path: Path, untrained: DenseMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = list_pairs(folder)
-    chosen = choose_pairs(pairs, 2)
+    chosen = choose_pairs(pairs, 2)[:5]
     matcher = untrained.extractor
     assert isinstance(matcher, Matcher)
     first = predict_scores(pairs, chosen, {untrained: matcher}, tmp_path / "cache")["untrained"]
-    assert len(first) == 4
+    assert len(first) == 5  # the last is of drawn images
     assert all(0 <= score <= 1 for score in first)
-    direct = [matcher.match(pair.image0, pair.image1).pair_score for pair in map(pairs.__getitem__, chosen)]
+    images = [
+        [image if isinstance(image, Path) else image.render() for image in (pair.image0, pair.image1)]
+        for pair in map(pairs.__getitem__, chosen)
+    ]
+    direct = [matcher.match(*both).pair_score for both in images]
     assert first == pytest.approx(direct, abs=1e-6)
 
     with monkeypatch.context() as patch:
@@ -173,15 +283,26 @@ def test_run(folder: Path, tmp_path: Path, untrained: DenseMethod) -> None:
     report = run_pair_score(folder, loaded, settings)
     assert report.skipped == {"xfeat": "not here", "colour": "it has no pair score"}
     assert [method.name for method in report.methods] == ["untrained"]
-    (table,) = report.tables
-    assert table.title == f"{GROUP}, 2 and 2 pairs"
+    titles = [table.title for table in report.tables]
+    assert titles == [
+        f"{GROUP}, 2 and 2 pairs",
+        "HPatches and drawn images, 2 and 20 pairs",
+        "drawn images: pairs below 0.2, % / largest pair score",
+        f"{GROUP}: pairs that match, % (pairs), by pair score",
+        "HPatches and drawn images: pairs that match, % (pairs), by pair score",
+    ]
+    drawn, reliability = report.tables[2], report.tables[4]
+    assert drawn.header[:3] == ("method", "noise and noise (2)", "noise and blank (2)")
+    assert len(drawn.header) == len(drawn.rows[0]) == 10
+    assert reliability.header[1:3] == ("0-0.1", "0.1-0.2") and len(reliability.rows[0]) == 11
+    assert report.protocol[0].startswith("data: 22 pairs, 2 of them matching; at most 2 matching ones")
     assert np.isfinite(report.rows[0]["auroc"])
     assert "CUB" not in report.title
     assert not any(line.startswith(("CUB", "sizes")) for line in report.protocol)
     (note,) = report.notes
     assert note.startswith("CUB was not found")
     assert str(folder) in note
-    assert sum(report.values["reliability"][0]["counts"]) == 4
+    assert [sum(bins["counts"]) for bins in report.values["reliability"]] == [4, *[2] * 9, 22]
     assert report.plots[0].png.startswith(b"\x89PNG")
     with pytest.raises(DataError, match="no method can be evaluated: colour: it has no pair score"):
         run_pair_score(folder, LoadedMethods([make_method()]), settings)

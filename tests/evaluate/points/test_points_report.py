@@ -151,9 +151,9 @@ def test_protocol_says_what_was_done() -> None:
         "fit into 640 × 480",
         "sampled by seed 4",
         "sha256 0123456789abcdef)",
-        "no mutual check",
+        "no forward-backward check",
         "at most T pixels",
-        "95% of 1,000 resamplings",
+        "95% of 1,000 bootstrap samples",
     ):
         assert words in text
     assert "processes" not in text
@@ -270,3 +270,13 @@ def test_nothing_to_measure(folder: Path, tmp_path: Path) -> None:
     blind = replace(find_benchmark("hpatches"), open=lambda f: find_benchmark("hpatches").open(f)[5:])
     with pytest.raises(DataError, match="no correspondences in the 5 pairs"):
         run_benchmark(blind, folder, LoadedMethods([make_method()]), settings)
+
+
+def test_protocol_names_methods_with_consensus() -> None:
+    plain, guided = make_method("sift"), replace(make_method("mine"), key={"ucn": "ab", "consensus": "cd"})
+    lines = [line for line in describe_protocol(make_run(methods=(plain, guided))) if "consensus" in line]
+    assert lines == [
+        "neighbourhood consensus: mine; where a second candidate, more than 16 px from the best, is about as "
+        "similar, the matches around the point decide"
+    ]
+    assert not any("consensus" in line for line in describe_protocol(make_run(methods=(plain,))))

@@ -154,7 +154,7 @@ def test_what_a_prediction_depends_on_is_in_its_key(
     elif what == "points":
         benchmark = replace(SMALL, points=41)
     elif what == "method":
-        method = replace(method, key={"made up": "otherwise"})
+        method = replace(method, key={"synthetic": "otherwise"})
     else:
         with (tmp_path / "data" / "i_one" / "H_1_2").open("a") as file:
             file.write("\n")
@@ -185,9 +185,9 @@ def test_predictions_of_other_weights_are_refused(pairs: list[BenchmarkPair], tm
     run(pairs, tmp_path)
     (folder,) = (tmp_path / "hpatches").glob("colour-refined-*")
     key = json.loads((folder / "key.json").read_text())
-    assert key["method"] == {"made up": "colour"}
+    assert key["method"] == {"synthetic": "colour"}
     (folder / "key.json").write_text(json.dumps({**key, "method": {"ucn": "ab" * 32}}))
-    with pytest.raises(DataError, match=r'another key, .*"abab.* expected .*"made up"'):
+    with pytest.raises(DataError, match=r'another key, .*"abab.* expected .*"synthetic"'):
         run(pairs, tmp_path)
 
 
@@ -262,10 +262,10 @@ def test_pairs_are_aligned_once(tmp_path: Path) -> None:
 
 def test_a_kept_alignment_counts_its_time() -> None:
     aligner = predictions._LastAlignment(NearestNeighbours())
-    map0, map1 = (ColourExtractor().extract(torch.rand(3, 40, 48)).map for _ in range(2))
-    first = aligner.align(map0, map1)
+    features0, features1 = (ColourExtractor().extract(torch.rand(3, 40, 48)) for _ in range(2))
+    first = aligner(features0, features1)
     assert aligner.saved_seconds == 0
-    assert aligner.align(map0, map1) is first
+    assert aligner(features0, features1) is first
     assert aligner.saved_seconds > 0
-    assert aligner.align(map1, map0) is not first
+    assert aligner(features1, features0) is not first
     assert aligner.saved_seconds == 0

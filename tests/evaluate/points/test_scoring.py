@@ -25,11 +25,11 @@ HPATCHES, CUB, SELF = (find_benchmark(name) for name in ("hpatches", "cub", "sel
 
 
 def make_pair(
-    group: str, category: str, misses: list[float], length: float = math.nan, value: float = 0.0
+    group: str, category: str, errors: list[float], length: float = math.nan, value: float = 0.0
 ) -> PairPrediction:
-    """A pair whose points were missed by so many pixels to the right; NaN: not found."""
-    truth = np.stack([np.arange(len(misses)), np.full(len(misses), 7)], axis=-1).astype(np.float32)
-    found = truth + np.stack([misses, np.zeros(len(misses))], axis=-1).astype(np.float32)
+    """A pair whose points have errors of so many pixels to the right; NaN: not found."""
+    truth = np.stack([np.arange(len(errors)), np.full(len(errors), 7)], axis=-1).astype(np.float32)
+    found = truth + np.stack([errors, np.zeros(len(errors))], axis=-1).astype(np.float32)
     pair = BenchmarkPair(Motorcycle(), 0, group + category, group, category, "scale" if value else "", value)
     seconds: FloatArray = np.array([1.0, 2.0, 0.5], np.float32)
     return PairPrediction(pair, truth, truth, length, (found, found + 100), (seconds, seconds * 0))

@@ -23,7 +23,6 @@ from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.evaluate.points.predictions import FinderMethod, predict_points
 from ucn.evaluate.points.transfer import PartTransfer, add_training_images, whole_box
 from ucn.features.method import LoadedMethods
-from ucn.paper.registry import METHODS
 from ucn.paper.transfer import UnboundTransfer
 
 RED, GREEN = (220, 30, 30), (30, 220, 30)
@@ -70,7 +69,7 @@ def bind(folder: Path, cache: Path, extractor: ColourExtractor | None = None) ->
     method = replace(make_method("nn-transfer", extractor or ColourExtractor()), matcher=UnboundTransfer())
     loaded = add_training_images(LoadedMethods([method]), "cub", open_entries(folder), cache)
     assert not loaded.skipped
-    assert loaded.methods[0].key["made up"] == "nn-transfer"
+    assert loaded.methods[0].key["synthetic"] == "nn-transfer"
     assert len(loaded.methods[0].key["training"]) == 64
     (bound,) = loaded.methods
     assert isinstance(bound, FinderMethod)
@@ -153,8 +152,3 @@ def test_benchmarks_without_training_images_or_names(folder: Path, tmp_path: Pat
 
 def test_the_box_of_a_whole_image() -> None:
     assert whole_box((30, 40)) == (0, 0, 39, 29)
-
-
-def test_the_method_needs_the_trunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UCN_DATA", raising=False)
-    assert "`MethodFiles.trunk`" in METHODS.load_dense(["nn-transfer"]).skipped["nn-transfer"]

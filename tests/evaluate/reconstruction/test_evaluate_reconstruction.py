@@ -25,6 +25,7 @@ from ucn.evaluate.reconstruction.predictions import (
 )
 from ucn.evaluate.reconstruction.report import load_reconstruction_methods
 from ucn.evaluate.reconstruction.scoring import score_model
+from ucn.features import lightglue
 from ucn.features.method import MethodFiles, MethodInfo
 from ucn.folders.worker import OWN_DETECTOR
 from ucn.paper.registry import METHODS
@@ -182,7 +183,8 @@ class TestMethods:
             load_reconstruction_methods(["geometrc"], MethodFiles())
         listed = str(refused.value).partition("(there are ")[2].partition(";")[0].split(", ")
         assert {"geometric", "sift", "vgg", COLMAP_SIFT} <= set(listed)
-        assert listed == [name for name in (*METHODS.list_names(), COLMAP_SIFT) if name not in REFUSED]
+        dense = [name for name in METHODS.list_names() if name not in REFUSED]
+        assert listed == [*dense, *lightglue.LIGHTGLUE, COLMAP_SIFT]
         for name in (*REFUSED, "daisy+dsp"):
             with pytest.raises(ConfigError, match=f"'{re.escape(name)}' matches whole images.*{COLMAP_SIFT}"):
                 load_reconstruction_methods([name], MethodFiles())
@@ -204,6 +206,14 @@ class TestMethods:
         assert list(skipped) == ["trunk"]
         with pytest.raises(DataError, match="no method can be evaluated"):
             load_reconstruction_methods(["trunk"], MethodFiles())
+
+    def test_methods_of_lightglue(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(ConfigError, match="did you mean 'disk-lightglue'"):
+            load_reconstruction_methods(["disk-lightglu"], MethodFiles())
+        monkeypatch.setattr(lightglue, "explain_unavailable", lambda _name: "not here")
+        found, skipped = load_reconstruction_methods(["sift", "disk-lightglue"], MethodFiles())
+        assert [method.name for method in found] == ["sift"]
+        assert "not here" in skipped["disk-lightglue"]
 
     def test_given_files_reach_their_methods(self, tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match="`vgg` must be a file with torchvision's vgg16"):
@@ -235,7 +245,7 @@ def test_command(tmp_path: Path) -> None:
     report = json.loads((out / "reconstruction.json").read_text())
     assert report["scenes"] == ["room"]
     page = (out / "reconstruction.md").read_text()
-    assert "Room, cameras given" in page
+    assert "Room, given intrinsics" in page
     assert "| colmap-sift | 5 of 5 |" in page
     for suffix in (".png", ".svg", ".csv", ".tex"):
         assert (out / f"reconstruction{suffix}").stat().st_size > 100

@@ -1,6 +1,5 @@
 """The search in bins of rows, by itself and through the door, against loops in float64."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,14 +30,6 @@ def uses_halves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     use: bool = request.param
     monkeypatch.setattr(binned_search, "has_bfloat16_products", lambda: use)
     return use
-
-
-@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def _draw(N: int, M: int, D: int = 16, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -257,7 +248,7 @@ def test_lengths_that_overflow_settle_nothing_wrongly() -> None:
     ("available", "expected"), [(1, 1), (2, 2), (16, 16), (32, 32), (48, 35), (64, 35), (100, None)]
 )
 @pytest.mark.parametrize("N", [2000, 20_000])
-def test_as_many_threads_work_as_the_memory_has_room_for(
+def test_as_many_threads_work_as_the_memory_allows(
     N: int, available: int, expected: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: available)

@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
         (89, (64, 128), 0),
     ],
 )
-def test_stages_follow_from_the_room(
+def test_stages_follow_from_the_shared_memory(
     capability: int, lengths: tuple[int, ...], stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triton_tiles, "shared_memory_bytes", lambda _: SHARED_MEMORY[capability])

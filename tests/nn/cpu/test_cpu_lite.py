@@ -9,8 +9,8 @@ from torch import Tensor
 from support.network_cases import make_lively
 from ucn.config import ModelConfig
 from ucn.nn.cpu import lite as banded_lite
+from ucn.nn.cpu.encoder import CpuEncoder
 from ucn.nn.cpu.lite import BandedLite, can_band_lite
-from ucn.nn.encoder import CpuEncoder
 from ucn.nn.folding import fold
 from ucn.nn.tiling import encode_in_tiles
 

@@ -1,7 +1,5 @@
 """The network in bands of rows against the network itself: odd sizes, all parts, any number of threads."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,9 +9,9 @@ from support.network_cases import make_lively
 from ucn.config import ModelConfig
 from ucn.nn import ConvolutionalSpatialTransformer
 from ucn.nn.cpu.bands import allocate_map, cut_bands, for_each_band
+from ucn.nn.cpu.encoder import CpuEncoder
 from ucn.nn.cpu.network import can_band
 from ucn.nn.cpu.transformer import BandedTransformer
-from ucn.nn.encoder import CpuEncoder
 from ucn.nn.folding import fold
 from ucn.nn.tiling import encode_in_tiles
 from ucn.weights import list_weights, load_weights
@@ -27,14 +25,6 @@ CONFIGS = [
     ModelConfig(dim=24, levels=3, context_layers=2, context_dilation=2, head_norm="batch"),
     ModelConfig(dim=24, levels=4, context_layers=1, use_standard_light=True),
 ]
-
-
-@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def _images(count: int, height: int, width: int) -> Tensor:

@@ -11,8 +11,9 @@ from support.network_cases import make_lively
 from ucn.bench.samples import read_example_images
 from ucn.config import MatchConfig, ModelConfig
 from ucn.matching.matcher import Matcher
+from ucn.nn.cuda.encoder import CudaEncoder
 from ucn.nn.cuda.graphs import LAZY_CAPTURE, CapturedGraph
-from ucn.nn.encoder import CudaEncoder, choose_encoder
+from ucn.nn.encoder import choose_encoder
 from ucn.runtime.kernels import has_bfloat16_units
 
 DEVICE = torch.device("cuda")
@@ -63,12 +64,12 @@ def test_descriptors_are_near_those_of_float32(matchers: dict[str, Matcher], pai
 def test_matches_are_the_same(matchers: dict[str, Matcher], pair: Tensor) -> None:
     found, expected = (matchers[engine].match(*pair) for engine in ("auto", "plain"))
     places = {tuple(start): end for start, end in zip(found.points0.tolist(), found.points1, strict=True)}
-    misses = [
+    errors = [
         float(np.hypot(*(end - places[tuple(start)]))) if tuple(start) in places else np.inf
         for start, end in zip(expected.points0.tolist(), expected.points1, strict=True)
     ]
     assert len(expected) > 1000
-    assert np.mean(np.array(misses) <= 1.0) >= 0.99
+    assert np.mean(np.array(errors) <= 1.0) >= 0.99
 
 
 @pytest.mark.parametrize(

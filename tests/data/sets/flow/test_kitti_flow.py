@@ -6,7 +6,7 @@ import torch
 
 from support.dense_cases import correspondences, file_named, problem_texts, write_flat_image, write_png
 from support.photometric_rule import assert_photometric_rule
-from support.remedy_rule import assert_remedy
+from support.remedy_rule import refused
 from ucn.data.catalogue import open_data
 from ucn.data.sets.flow.kitti_flow import KittiFlow, open_folder
 from ucn.errors import DataError, ImageReadError
@@ -151,9 +151,8 @@ def assert_bad_flow(root: Path, content: bytes, match: str) -> None:
     data = open_with_flow(root, content)
     check = file_named(data, "flow_noc/000000_10.png").check
     for action in (check, lambda: data.read(0)):
-        with pytest.raises(DataError, match=match) as caught:
+        with refused(match) as caught:
             action()
-        assert_remedy(str(caught.value))
         assert "flow_noc/000000_10.png" in str(caught.value)
 
 

@@ -207,11 +207,6 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
         open_folder(tmp_path, "all")
 
 
-def test_folder_with_spaces_and_other_letters(tmp_path: Path) -> None:
-    add_pictures(tmp_path / "стерео пары" / "venus", 8)
-    assert correspondences(open_data("middlebury-stereo", tmp_path / "стерео пары").read(0)) == SEEN
-
-
 def test_bundled_pair_in_the_layout_of_2014(tmp_path: Path) -> None:
     example, scene = example_pair(), tmp_path / "Motorcycle"
     known = np.isfinite(example.disparity)

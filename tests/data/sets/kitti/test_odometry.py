@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from support.photometric_rule import assert_photometric_rule
-from support.remedy_rule import assert_remedy
+from support.remedy_rule import assert_remedy, refused
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, skip_bad
 from ucn.data.sets.kitti.odometry import KittiOdometry, find_interpolated, open_folder, read_poses
@@ -226,9 +226,8 @@ def test_every_file_is_listed_and_checked(tmp_path: Path) -> None:
         (folder / "image_1" / "000000.png", "no image", "cannot read image"),
     ):
         path.write_text(text)
-        with pytest.raises(UcnError, match=message) as caught:
+        with refused(message, UcnError):
             files[path].check()
-        assert_remedy(str(caught.value))
         with pytest.raises(UcnError, match=message):
             open_folder(tmp_path, "train").read(0)
         write_sequence(tmp_path)
@@ -252,9 +251,8 @@ def test_wrong_poses(tmp_path: Path, text: str, message: str) -> None:
     write_sequence(tmp_path)
     path = tmp_path / "poses" / "05.txt"
     path.write_text(text)
-    with pytest.raises(DataError, match=message) as caught:
+    with refused(message):
         read_poses(path)
-    assert_remedy(str(caught.value))
     data = open_folder(tmp_path, "train")
     assert len(data) == 0
     (problem,) = data.problems

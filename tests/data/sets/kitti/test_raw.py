@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from support.photometric_rule import assert_photometric_rule
-from support.remedy_rule import assert_remedy
+from support.remedy_rule import assert_remedy, refused
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, skip_bad
 from ucn.data.sets.kitti.raw import EXCLUDED_DRIVES, KittiRaw, open_folder
@@ -195,8 +195,6 @@ def test_splits(tmp_path: Path) -> None:
     assert drives_of(open_folder(tmp_path, "paper-train")) == ["0001", "0015", "0079", "0084"]
     assert drives_of(open_folder(tmp_path, "paper-test")) == ["0079", "0084", "0091"]
     assert len(drives_of(open_folder(tmp_path, "all"))) == 6
-    with pytest.raises(DataError, match="split must be one of train, test"):
-        open_folder(tmp_path, "validation")
 
 
 def test_drives_that_the_paper_excludes(tmp_path: Path) -> None:
@@ -371,15 +369,11 @@ def test_wrong_calibration(tmp_path: Path, name: str, text: str, message: str) -
 def test_packets_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "packet.txt"
     path.write_text("")
-    with pytest.raises(DataError, match="expected one line of 30 numbers, got 0 lines") as caught:
+    with refused("expected one line of 30 numbers, got 0 lines"):
         read_packet(path)
-    assert_remedy(str(caught.value))
     path.write_text(" ".join(["95", *["0"] * 29]))
-    with pytest.raises(
-        DataError, match=r"packet.txt:1: expected latitude and longitude in degrees, got 95 and 0"
-    ) as caught:
+    with refused(r"packet.txt:1: expected latitude and longitude in degrees, got 95 and 0"):
         read_packet(path)
-    assert_remedy(str(caught.value))
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

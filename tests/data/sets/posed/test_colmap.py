@@ -3,7 +3,6 @@
 import pickle
 import re
 import struct
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,102 +11,13 @@ import PIL.ImageOps
 import pytest
 import torch
 
+from support.colmap_cases import FakeModel
 from support.remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, skip_bad
 from ucn.data.sets.posed.colmap import ColmapData, apply_orientation, find_covisible, open_folder
 from ucn.data.sets.posed.colmap_model import read_model
 from ucn.errors import DataError
-
-Keypoint = tuple[float, float, int]
-
-
-@dataclass
-class FakeModel:
-    """A model of three images, 40 × 30 pixels: 1 and 2 have three 3D points in common, 2 and 3 have one."""
-
-    cameras: dict[int, tuple[int, list[float]]] = field(
-        default_factory=lambda: {3: (1, [50.0, 50.0, 20.0, 15.0]), 9: (4, [50.0] * 8)}
-    )
-    size: tuple[int, int] = (40, 30)
-    images: dict[int, tuple[list[float], int, str, list[Keypoint]]] = field(
-        default_factory=lambda: {
-            7: (
-                [1, 0, 0, 0, 0, 0, 0],
-                3,
-                "b.png",
-                [(0.5, 0.5, 100), (10, 20, -1), (40, 30, 5), (8.25, 2, 70)],
-            ),
-            2: (
-                [np.sqrt(0.5), 0, 0, np.sqrt(0.5), 1, 2, 3],
-                3,
-                "a ü.png",
-                [(3, 4, 70), (5.5, 6.5, 100), (7, 8, 5), (9, 9, 6)],
-            ),
-            4: ([1, 0, 0, 0, 0, 0, 5], 9, "sub/c.png", [(1, 1, 6), (2, 2, -1)]),
-        }
-    )
-    points: dict[int, float] = field(default_factory=lambda: {5: 0.5, 100: 1.5, 70: 3.0, 6: -1.0})
-
-    def write_photographs(self, folder: Path, size: tuple[int, int] | None = None) -> None:
-        for number, (_, _, name, _) in self.images.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            width, height = size or self.size
-            pixels = np.random.default_rng(number).integers(0, 255, (height, width, 3), dtype=np.uint8)
-            PIL.Image.fromarray(pixels).save(folder / name)
-
-    def tracks(self, point: int) -> list[tuple[int, int]]:
-        return [
-            (image, row)
-            for image, (*_, keypoints) in self.images.items()
-            for row, keypoint in enumerate(keypoints)
-            if keypoint[2] == point
-        ]
-
-    def write_text(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        names = {1: "PINHOLE", 4: "OPENCV"}
-        cameras = "".join(
-            f"{number} {names[model]} {self.size[0]} {self.size[1]} {' '.join(map(str, parameters))}\n"
-            for number, (model, parameters) in self.cameras.items()
-        )
-        head = (
-            "# Camera list with one line of data per camera:\n#   CAMERA_ID, MODEL, WIDTH, HEIGHT, PARAMS[]\n"
-        )
-        (folder / "cameras.txt").write_text(head + cameras, encoding="utf-8")
-        images = "# Image list with two lines of data per image:\n"
-        for number, (pose, camera, name, keypoints) in self.images.items():
-            images += f"{number} {' '.join(map(repr, map(float, pose)))} {camera} {name}\n"
-            images += " ".join(f"{x} {y} {point}" for x, y, point in keypoints) + "\n"
-        (folder / "images.txt").write_text(images, encoding="utf-8")
-        points = "# 3D point list with one line of data per point:\n"
-        for number, error in self.points.items():
-            track = " ".join(f"{image} {row}" for image, row in self.tracks(number))
-            points += f"{number} 1.5 2.5 -3.5 10 20 30 {error} {track}\n"
-        (folder / "points3D.txt").write_text(points, encoding="utf-8")
-
-    def write_binary(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        cameras = struct.pack("<Q", len(self.cameras))
-        for number, (model, parameters) in self.cameras.items():
-            cameras += struct.pack("<IiQQ", number, model, *self.size)
-            cameras += struct.pack(f"<{len(parameters)}d", *parameters)
-        (folder / "cameras.bin").write_bytes(cameras)
-        images = struct.pack("<Q", len(self.images))
-        for number, (pose, camera, name, keypoints) in self.images.items():
-            images += struct.pack("<I7dI", number, *pose, camera) + name.encode() + b"\0"
-            images += struct.pack("<Q", len(keypoints))
-            images += b"".join(struct.pack("<ddq", *keypoint) for keypoint in keypoints)
-        (folder / "images.bin").write_bytes(images)
-        points = struct.pack("<Q", len(self.points))
-        for number, error in self.points.items():
-            track = self.tracks(number)
-            points += struct.pack("<Q3d3Bd", number, 1.5, 2.5, -3.5, 10, 20, 30, error)
-            points += struct.pack("<Q", len(track)) + b"".join(struct.pack("<II", *place) for place in track)
-        (folder / "points3D.bin").write_bytes(points)
-
-    def write(self, folder: Path, form: str) -> None:
-        self.write_text(folder) if form == "txt" else self.write_binary(folder)
 
 
 @pytest.fixture
@@ -136,6 +46,35 @@ def folder(tmp_path: Path, model: FakeModel, form: str) -> Path:
 
 
 class TestReading:
+    def test_positions_of_points(self, tmp_path: Path, model: FakeModel, form: str) -> None:
+        model.positions = {5: (1.0, 2.0, 3.0), 70: (-4.5, 0.0, 1e-3)}
+        model.write(tmp_path, form)
+        found = read_model(tmp_path)
+        assert found.point_ids.tolist() == [5, 6, 70, 100]
+        other = [1.5, 2.5, -3.5]
+        assert found.point_positions.tolist() == [[1, 2, 3], other, [-4.5, 0, 1e-3], other]
+        assert found.point_errors.tolist() == [0.5, -1, 3, 1.5]
+
+    def test_triangulation_angles(self, tmp_path: Path, model: FakeModel, form: str) -> None:
+        # b.png is at the origin. The quarter turn of "a ü.png" about z takes its centre (-2, 1, -3) to
+        # -t = (-1, -2, -3).
+        model.positions = {5: (0.0, 0.0, -3.0), 100: (-2.0, 1.0, 0.0), 70: (0.0, 0.0, 0.0)}
+        model.write(tmp_path / "sparse" / "0", form)
+        model.write_photographs(tmp_path / "images")
+        data = open_model(tmp_path, min_shared=3)
+        assert data.pair_name(0) == "a ü.png--b.png"
+        found = data.triangulation_angles(0)  # of points 5, 70 and 100
+        assert found[[0, 2]].tolist() == pytest.approx([90, 90])
+        assert found[1].isnan()  # at a camera
+        swapped = pickle.loads(pickle.dumps(data)).triangulation_angles(0)
+        assert torch.equal(swapped[[0, 2]], found[[0, 2]])
+
+    def test_files_of_a_pair_include_the_model(self, folder: Path, form: str) -> None:
+        data = open_model(folder)
+        names = [path.name for path in data.pair_files(0)]
+        assert names == ["a ü.png", "b.png", f"images.{form}", f"points3D.{form}"]
+        assert all(path.is_file() for path in data.pair_files(0))
+
     def test_pairs_and_points(self, folder: Path) -> None:
         data = open_data("colmap", folder, None, {"min_shared": 1, "max_error": 0})
         assert data.problems == []
@@ -298,8 +237,6 @@ class TestWrongModels:
             open_model(folder, min_shared=0)
         with pytest.raises(DataError, match="max_error 0 or more"):
             open_model(folder, max_error=float("nan"))
-        with pytest.raises(DataError, match="split must be one of all, got 'train'"):
-            open_folder(folder, "train")
 
     def test_a_file_is_missing(self, folder: Path, form: str) -> None:
         (folder / "sparse" / "0" / f"cameras.{form}").unlink()

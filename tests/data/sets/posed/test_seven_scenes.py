@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from support.photometric_rule import assert_photometric_rule
-from support.remedy_rule import assert_remedy
+from support.remedy_rule import refused
 from ucn.data.catalogue import open_data
 from ucn.data.sets.posed.seven_scenes import SevenScenes, open_folder, read_depth, read_pose
 from ucn.errors import DataError, UcnError
@@ -205,9 +205,8 @@ def test_every_file_is_listed_and_checked(tmp_path: Path) -> None:
         ),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(UcnError, match=message) as caught:
+        with refused(message, UcnError):
             files[name].check()
-        assert_remedy(str(caught.value))
         with pytest.raises(UcnError, match=message):
             data.read(0)
         write_pair(tmp_path)
@@ -240,9 +239,8 @@ def test_wrong_poses(tmp_path: Path) -> None:
         ("-1.#IND 0 0 0\n0 1 0 0\n0 0 1 0\n0 0 0 1\n", "pose.txt:1: expected a number, got '-1.#IND'"),
     ):
         path.write_text(text)
-        with pytest.raises(DataError, match=message) as caught:
+        with refused(message):
             read_pose(path)
-        assert_remedy(str(caught.value))
 
 
 @pytest.mark.parametrize("name", ["000016-000032", "000504-000520", "000524-000536"])

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from support.photometric_rule import assert_photometric_rule
-from support.remedy_rule import assert_remedy
+from support.remedy_rule import refused
 from ucn.data.catalogue import open_data
 from ucn.data.sets.posed.posed_pairs import Array
 from ucn.data.sets.posed.strecha import Strecha, open_folder, read_camera
@@ -117,9 +117,8 @@ def test_wrong_cameras(tmp_path: Path, old: str, new: str, message: str) -> None
         old, new = old.replace(" \n", "\n"), new.replace(" \n", "\n")
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(DataError, match=message) as caught:
+    with refused(message):
         read_camera(path)
-    assert_remedy(str(caught.value))
     data = open_folder(tmp_path, "all")
     assert len(data) == 3
     (problem,) = data.problems
@@ -142,8 +141,6 @@ def test_scenes_and_angles(tmp_path: Path) -> None:
     assert len(open_folder(root, "all", max_angle=70.0)) == 3 + 6
     with pytest.raises(DataError, match="strecha needs max_angle and max_features above 0, got 0 and 4000"):
         open_folder(root, "all", max_angle=0.0)
-    with pytest.raises(DataError, match="split must be one of all, got 'train'"):
-        open_folder(root, "train")
     with pytest.raises(DataError, match="does not have the expected layout: no gt_dense_cameras"):
         open_folder(root / "a" / "images", "all")
     with pytest.raises(IndexError, match="there is no pair 9"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from support.remedy_rule import assert_remedy
+from support.remedy_rule import assert_remedy, refused
 from support.semantic_files import write_mat
 from ucn.data.sets.semantic import matlab
 from ucn.data.sets.semantic.matlab import read_mat
@@ -66,9 +66,8 @@ def test_what_is_not_there_or_not_numbers(tmp_path: Path) -> None:
         read_mat(path, ["kps"])
     kinds = {"text": "text", "cells": "cells", "turned": "complex numbers", "record": "a structure"}
     for name, kind in kinds.items():
-        with pytest.raises(DataError, match=f"expected numbers in '{name}', got {kind}") as caught:
+        with refused(f"expected numbers in '{name}', got {kind}"):
             read_mat(path, [name])
-        assert_remedy(str(caught.value))
     with pytest.raises(DataError, match="no such file"):
         read_mat(tmp_path / "b.mat", ["a"])
 
@@ -87,9 +86,8 @@ def test_version_73_is_named(tmp_path: Path) -> None:
 def test_other_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.mat"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="is not a MATLAB file of version 5") as caught:
+    with refused("is not a MATLAB file of version 5"):
         read_mat(path, ["a"])
-    assert_remedy(str(caught.value))
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

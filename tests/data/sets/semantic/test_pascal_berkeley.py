@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.remedy_rule import assert_remedy
+from support.remedy_rule import refused
 from support.semantic_files import write_flat_image, write_text
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data
@@ -135,9 +135,8 @@ def test_names_of_all_classes_have_mirrors() -> None:
 def test_wrong_annotations(tmp_path: Path, content: str, message: str) -> None:
     write_text(_write(tmp_path) / "annotations/cat/2008_000000_1.xml", content)
     data = open_folder(tmp_path, "all")
-    with pytest.raises(DataError, match=message) as caught:
+    with refused(message):
         data.read(0)
-    assert_remedy(str(caught.value))
     assert [problem.path.name for problem in check_data(data).problems] == ["2008_000000_1.xml"]
 
 

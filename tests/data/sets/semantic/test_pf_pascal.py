@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.remedy_rule import assert_remedy
+from support.remedy_rule import refused
 from support.semantic_files import write_flat_image, write_mat, write_text
 from ucn.data.checking import check_data
 from ucn.data.sets.semantic.pf_pascal import open_folder
@@ -101,9 +101,8 @@ def test_wrong_annotations(tmp_path: Path, values: dict[str, Any], message: str)
     _write(tmp_path)
     _replace(tmp_path, **values)
     data = open_folder(tmp_path, "all")
-    with pytest.raises(DataError, match=message) as caught:
+    with refused(message):
         data.read(0)
-    assert_remedy(str(caught.value))
     assert not check_data(data).is_good
 
 

@@ -339,10 +339,6 @@ class TestWrong:
         with pytest.raises(DataError, match=message):
             open_folder(folder, "all", **options)
 
-    def test_a_split_that_is_none(self, folder: Path) -> None:
-        with pytest.raises(DataError, match="split must be one of all, got 'train'"):
-            open_folder(folder, "train")
-
     @pytest.mark.parametrize(
         ("content", "message"),
         [

@@ -10,7 +10,7 @@ import torch
 from support.driving_cases import DRIVE, HW, STEP, Wall
 from support.evaluation_cases import make_method
 from ucn.evaluate.core.benchmark_pairs import ORIGINAL_SIZE, BenchmarkPair
-from ucn.evaluate.driving.keypoints import MAX_DISTANCE, KeypointFinder, KeypointPairs, move_to_keypoints
+from ucn.evaluate.driving.sift_queries import MAX_DISTANCE, KeypointFinder, KeypointPairs, move_to_keypoints
 from ucn.evaluate.points.predictions import FinderMethod
 from ucn.features.extractor import to_grey
 from ucn.features.sparse import GridDescriptorsAtKeypoints, Keypoints, SiftKeypoints

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from ucn.evaluate.pair_score import metrics as pair_metrics
+from ucn.evaluate.core import score_metrics as pair_metrics
 
 
 def check_roc(module: ModuleType) -> None:
