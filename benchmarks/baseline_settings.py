@@ -16,6 +16,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from ucn.data.checking import spread
 from ucn.data.sets.synthetic import Synthetic
 from ucn.evaluate.points.predictions import find_points, sample_points
 from ucn.features.extractor import Extractor
-from ucn.features.pair_matcher import NearestNeighbours, PairMatcher
+from ucn.features.pair_matcher import NearestNeighbours, PairMatcher, align_features
 from ucn.features.surf import DenseSurf
 from ucn.paper.dsp import SpatialPyramid
 from ucn.paper.registry import METHODS
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def try_sift_flow(folder: Path) -> dict[str, Any]:
-    extractor = METHODS.systems["sift-flow"].published_extractor
+    extractor = METHODS.systems["sift-flow"]().published_extractor
     tried: Tried = [(f"α = {weight:g}", extractor, SiftFlow(weight)) for weight in (2.0, 1.0, 0.7, 0.5)]
     tried.append(("nearest neighbours", extractor, NearestNeighbours()))
     return try_settings(tried, read_scenes(folder), 10.0)
@@ -73,7 +74,7 @@ def try_flow_of_others(folder: Path) -> dict[str, Any]:
 
 
 def try_dsp(folder: Path) -> dict[str, Any]:
-    extractor = METHODS.systems["dsp"].published_extractor
+    extractor = METHODS.systems["dsp"]().published_extractor
     tried: Tried = [
         (f"α = {weight:g}", extractor, SpatialPyramid(weight)) for weight in (4.0, 8.0, 16.0, 32.0)
     ]
@@ -128,7 +129,8 @@ def try_settings(tried: Tried, samples: Iterator[PairSample], limit: float) -> d
             if id(extractor) not in extracted:
                 extracted[id(extractor)] = [extractor.extract(i) for i in (sample.image0, sample.image1)]
             features0, features1 = extracted[id(extractor)]
-            found = find_points(features0, features1, sample.points0, (0, 0, width, height), True, matcher)
+            align = partial(align_features, matcher)
+            found = find_points(features0, features1, sample.points0, (0, 0, width, height), True, align)
             errors = (found - sample.points1).norm(dim=-1)
             shares[label].append(round(100 * float((errors <= limit).float().mean()), 1))
     return {label: {"mean": round(sum(row) / len(row), 1), "pairs": row} for label, row in shares.items()}

@@ -48,7 +48,8 @@ from ucn.data.synthetic import ImageBank, list_images, make_pairs
 from ucn.geometry.sampling import sample_descriptors, sample_image
 from ucn.losses import correspondence_contrastive_loss
 from ucn.matching.cells import match_forward
-from ucn.nn import CorrespondenceNetwork, build_model, load_imagenet_trunk
+from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.nn.trunk_files import load_imagenet_trunk
 from ucn.train.step import compute_loss, encode_pair
 from ucn.types import PairBatch
 

@@ -33,7 +33,7 @@ from torch.optim import AdamW
 
 from ucn.config import SyntheticConfig
 from ucn.data.synthetic import ImageBank, make_pairs
-from ucn.nn import load_imagenet_trunk
+from ucn.nn.trunk_files import load_imagenet_trunk
 from ucn.paper.siamese import SiameseConfig, SiameseNetwork, build_siamese, cut_patches, save_siamese
 from ucn.train.recipe import find_recipe, read_recipe
 from ucn.types import PairBatch
