@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ucn.cli._options import PairOptions, build_config
 from ucn.cli._outputs import Output, check_files, write_files
 from ucn.cli._progress import Stages
 from ucn.cli._report import (
@@ -46,11 +47,24 @@ class PairCommand:
         written: output files.
     """
 
-    def __init__(self, name: str, *, is_json: bool, overwrite: bool) -> None:
-        self.stages = Stages(is_quiet=is_json)
+    def __init__(self, name: str, options: PairOptions, **settings: Any) -> None:
+        """Starts nothing yet.
+
+        Args:
+            name: of the command.
+            options: shared with the other commands.
+            settings: fields of `MatchConfig` that the command sets itself; None for its default.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        self._config = build_config(
+            options.max_side, consensus=options.consensus, use_views=options.views, **settings
+        )
+        self._options = options
+        self.stages = Stages(is_quiet=options.json)
         self.run: dict[str, Any] = {}
         self.summary: dict[str, Any] = {"command": name}
-        self._is_json, self._overwrite = is_json, overwrite
         self._images: dict[str, str] = {}
         self.written: list[Path] = []
 
@@ -63,7 +77,7 @@ class PairCommand:
 
     def check_outputs(self, *outputs: Output, inputs: Iterable[Path | None]) -> None:
         """As `check_files`."""
-        check_files(outputs, inputs, self._overwrite)
+        check_files(outputs, inputs, self._options.overwrite)
 
     def read_images(self, image0: Path, image1: Path) -> tuple[Tensor, Tensor]:
         """Reads both images, before weights are loaded, so that errors come at once."""
@@ -73,12 +87,10 @@ class PairCommand:
         self._images = {"image0": str(image0), "image1": str(image1)}
         return read_image(image0), read_image(image1)
 
-    def load_matcher(
-        self, weights: str, config: MatchConfig | None = None, device: str | None = None
-    ) -> Matcher:
+    def load_matcher(self) -> Matcher:
         """Loads the weights; the next stage is matching."""
         self.stages("loading weights")
-        matcher = load_matcher(weights, config, device)
+        matcher = load_matcher(self._options.weights, self._config, self._options.device)
         self.run = {**describe_run(matcher), **self._images}
         self.summary |= self.run
         self.stages("matching")
@@ -87,14 +99,14 @@ class PairCommand:
     def write(self, writers: Mapping[Path | None, Callable[[Path], object]]) -> None:
         """Writes all requested outputs, or none after an error."""
         self.stages("writing")
-        self.written = write_files(writers, self._overwrite)
+        self.written = write_files(writers, self._options.overwrite)
 
     def report(
         self, lines: Mapping[str, str], *, rows: Mapping[str, Any] | None = None, to_stderr: bool = False
     ) -> None:
         """Prints the summary and `rows` as JSON, or `lines`, weights, time and written files."""
         seconds = self.stages.report()
-        if self._is_json:
+        if self._options.json:
             files = [str(path) for path in self.written]
             print_json({**self.summary, "seconds": seconds, "outputs": files, **(rows or {})})
             return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ucn.cli import _options as opt
 from ucn.cli._options import count_option, flag, path_argument
 from ucn.cli._report import warn
 
@@ -87,36 +89,49 @@ Consensus = Annotated[
 ]
 
 
-def find_method(weights: str, method: str | None) -> MethodInfo:
-    """The method of --method, or the network of --weights; its weights are not loaded."""
-    from ucn.paper.registry import METHODS
+@dataclass(frozen=True)
+class ExtractOptions:
+    """Options of the commands that extract features: what, where, and how to report it."""
 
-    return METHODS.find_features(method or weights, engine="auto")
+    weights: opt.Weights = "geometric"
+    method: MethodName = None
+    detector: Detector = DetectorName.corners
+    max_keypoints: MaxKeypoints = 4096
+    max_side: opt.MaxSide = None
+    batch: Batch = 4
+    executor: ExecutorOption = ExecutorName.local
+    workers: Workers = None
+    device: opt.Device = None
+    overwrite: opt.Overwrite = False
+    json: opt.Json = False
+    debug: opt.Debug = False
 
+    def find_method(self) -> MethodInfo:
+        """The method of --method, or the network of --weights; its weights are not loaded."""
+        from ucn.paper.registry import METHODS
 
-def build_settings(
-    found: MethodInfo, max_side: int | None, max_keypoints: int, detector: DetectorName, batch: int
-) -> ExtractSettings:
-    """Settings of the extraction; without --max-side, the size that the method was made for."""
-    from ucn.folders.worker import ExtractSettings
+        return METHODS.find_features(self.method or self.weights, engine="auto")
 
-    side = found.max_side if max_side is None else max_side or None
-    return ExtractSettings(side, max_keypoints, detector.value, batch)
+    def build_settings(self, found: MethodInfo) -> ExtractSettings:
+        """Settings of the extraction; without --max-side, the size that the method was made for."""
+        from ucn.folders.worker import ExtractSettings
 
+        side = found.max_side if self.max_side is None else self.max_side or None
+        return ExtractSettings(side, self.max_keypoints, self.detector.value, self.batch)
 
-def build_executor(name: ExecutorName, workers: int | None, device: str | None) -> Executor:
-    """The executor that --executor names."""
-    from ucn.errors import ConfigError
+    def build_executor(self) -> Executor:
+        """The executor that --executor names."""
+        from ucn.errors import ConfigError
 
-    if name is ExecutorName.ray:
-        from ucn.folders.ray_executor import RayExecutor
+        if self.executor is ExecutorName.ray:
+            from ucn.folders.ray_executor import RayExecutor
 
-        return RayExecutor(workers=workers, device=device)
-    if workers is not None:
-        raise ConfigError("--workers is for --executor ray; leave it out")
-    from ucn.folders.extraction import LocalExecutor
+            return RayExecutor(workers=self.workers, device=self.device)
+        if self.workers is not None:
+            raise ConfigError("--workers is for --executor ray; leave it out")
+        from ucn.folders.extraction import LocalExecutor
 
-    return LocalExecutor(device)
+        return LocalExecutor(self.device)
 
 
 def warn_failures(extracted: ExtractionResult, limit: int = 5) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,6 +45,11 @@ def flag(names: str, help_text: str) -> Any:
     return typer.Option(names, help=help_text)
 
 
+def switch(name: str, help_text: str) -> Any:
+    """A pair of options ``--NAME/--no-NAME`` of type `bool | None`, of which the first is the default."""
+    return typer.Option(f"--{name}/--no-{name}", help=help_text, show_default=name)
+
+
 def detail_argument(what: str) -> Any:
     """An optional name of which all details are shown."""
     return typer.Argument(help=f"Show all details of {what}.", show_default=False)
@@ -62,19 +71,11 @@ MaxSide = Annotated[
 ]
 Consensus = Annotated[
     bool | None,
-    typer.Option(
-        "--consensus/--no-consensus",
-        help="Where descriptors alone do not decide, let the matches around a point decide.",
-        show_default="consensus",
-    ),
+    switch("consensus", "Where descriptors alone do not decide, let the matches around a point decide."),
 ]
 Views = Annotated[
     bool | None,
-    typer.Option(
-        "--views/--no-views",
-        help="Where scale or rotation differ much, encode an image again, enlarged or rotated.",
-        show_default="views",
-    ),
+    switch("views", "Where scale or rotation differ much, encode an image again, enlarged or rotated."),
 ]
 Device = Annotated[
     str | None,
@@ -84,6 +85,36 @@ Seed = Annotated[int, count_option("Random seed of RANSAC.", minimum=0)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing outputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", envvar="UCN_DEBUG", help="Show the traceback of an error.")]
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """Options of every command that matches two images."""
+
+    weights: Weights = "geometric"
+    max_side: MaxSide = None
+    consensus: Consensus = None
+    views: Views = None
+    device: Device = None
+    overwrite: Overwrite = False
+    json: Json = False
+    debug: Debug = False
+
+
+def expand_options(run: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the fields of its keyword ``options``, a dataclass, as options after its own."""
+    own = inspect.signature(run, eval_str=True).parameters
+    group = own["options"].annotation
+    shared = inspect.signature(group, eval_str=True).parameters
+
+    @functools.wraps(run)
+    def expanded(**given: Any) -> None:
+        run(options=group(**{name: given.pop(name) for name in shared}), **given)
+
+    parameters = [*(each for each in own.values() if each.name != "options"), *shared.values()]
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {each.name: each.annotation for each in parameters}
+    return expanded
 
 
 class Keypoints(StrEnum):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@opt.expand_options
 def run(
     image0: opt.Image0,
     image1: opt.Image1,
@@ -36,14 +37,8 @@ def run(
         int, typer.Option(metavar="N", min=4, help="Fewest inliers of a homography.")
     ] = 15,
     seed: opt.Seed = 0,
-    weights: opt.Weights = "geometric",
-    max_side: opt.MaxSide = None,
-    consensus: opt.Consensus = None,
-    views: opt.Views = None,
-    device: opt.Device = None,
-    overwrite: opt.Overwrite = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    options: opt.PairOptions,
 ) -> None:
     """Estimate the homography between two images, and warp B onto A.
 
@@ -53,7 +48,7 @@ def run(
     """
     if not 0 < threshold < float("inf"):
         raise typer.BadParameter(f"--threshold must be a number of pixels above 0, got {threshold:g}")
-    with PairCommand("align", is_json=json, overwrite=overwrite) as command:
+    with PairCommand("align", options) as command:
         from ucn.geometry.homography import estimate_homography
 
         command.check_outputs(
@@ -64,9 +59,7 @@ def run(
             inputs=(image0, image1),
         )
         images = command.read_images(image0, image1)
-        matcher = command.load_matcher(
-            weights, opt.build_config(max_side, consensus=consensus, use_views=views), device
-        )
+        matcher = command.load_matcher()
         matches = matcher.match(*images, progress=command.stages)
         command.stages("estimating the homography")
         found = estimate_homography(

@@ -34,12 +34,13 @@ def run(
 
     The ground truth is the measured disparity of this stereo pair. It is not used for matching.
     """
-    with PairCommand("demo", is_json=json, overwrite=overwrite) as command:
+    options = opt.PairOptions(weights, device=device, overwrite=overwrite, json=json)
+    with PairCommand("demo", options) as command:
         check_folder(output, _IMAGES, overwrite)
         from ucn.data.example import example_pair, score_against_disparity
 
         pair = example_pair()
-        matcher = command.load_matcher(weights, device=device)
+        matcher = command.load_matcher()
         matches = matcher.match(pair.image0_path, pair.image1_path, progress=command.stages)
         flow = matcher.flow(pair.image0_path, pair.image1_path, progress=command.stages)
         command.stages("scoring")

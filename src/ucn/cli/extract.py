@@ -15,23 +15,14 @@ if TYPE_CHECKING:
     from ucn.folders.extraction import ExtractionResult
 
 
+@opt.expand_options
 def run(
     folder: _folder.Folder,
     output: Annotated[Path, opt.output_option("Features: .h5.", show_default=True)] = Path("features.h5"),
-    weights: opt.Weights = "geometric",
-    method: _folder.MethodName = None,
-    detector: _folder.Detector = _folder.DetectorName.corners,
-    max_keypoints: _folder.MaxKeypoints = 4096,
-    max_side: opt.MaxSide = None,
-    batch: _folder.Batch = 4,
     shard: Annotated[int, opt.count_option("Images written at once; a kill loses at most these.")] = 16,
     limit: Annotated[int | None, opt.count_option("Extract only the first N images.", "all")] = None,
-    executor: _folder.ExecutorOption = _folder.ExecutorName.local,
-    workers: _folder.Workers = None,
-    device: opt.Device = None,
-    overwrite: opt.Overwrite = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    options: _folder.ExtractOptions,
 ) -> None:
     """Extract keypoints and descriptors of all images of a folder, in the format of hloc.
 
@@ -42,24 +33,24 @@ def run(
 
     if output.suffix.lower() not in (".h5", ".hdf5"):
         raise OutputError(f"cannot write features {output}: its name must end in .h5 or .hdf5")
-    found = _folder.find_method(weights, method)
-    settings = _folder.build_settings(found, max_side, max_keypoints, detector, batch)
+    found = options.find_method()
+    settings = options.build_settings(found)
     begin = time.perf_counter()
-    with CountBar("images", is_quiet=json) as bar:
+    with CountBar("images", is_quiet=options.json) as bar:
         extracted = extract_folder(
             folder,
             output,
             found,
             settings,
-            executor=_folder.build_executor(executor, workers, device),
+            executor=options.build_executor(),
             shard=shard,
             limit=limit,
-            overwrite=overwrite,
+            overwrite=options.overwrite,
             progress=bar,
         )
     seconds = time.perf_counter() - begin
     speed = (extracted.images - extracted.resumed) / seconds
-    if not json:
+    if not options.json:
         _print(extracted, found.title, seconds, speed)
         return
     print_json(
@@ -70,7 +61,7 @@ def run(
             "output": str(output),
             "method": {"name": found.name, "title": found.title, "key": dict(found.key)},
             "settings": vars(settings),
-            "executor": executor.value,
+            "executor": options.executor.value,
             "images": extracted.images,
             "resumed": extracted.resumed,
             "failures": dict(extracted.failures),

@@ -12,33 +12,26 @@ from ucn.cli._command import PairCommand
 from ucn.cli._outputs import Output
 
 
+@opt.expand_options
 def run(
     image0: opt.Image0,
     image1: opt.Image1,
     output: Annotated[Path | None, opt.output_option("Write the flow: .flo (Middlebury) or .npz.")] = None,
     draw: Annotated[Path | None, opt.path_option("Draw the flow: .png, .jpg or .webp.")] = None,
-    weights: opt.Weights = "geometric",
-    max_side: opt.MaxSide = None,
-    consensus: opt.Consensus = None,
-    views: opt.Views = None,
-    device: opt.Device = None,
-    overwrite: opt.Overwrite = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    options: opt.PairOptions,
 ) -> None:
     """Find the position in B of every pixel of A."""
     if output is None and draw is None:
         raise typer.BadParameter("nothing to write: give -o FILE.flo, -o FILE.npz or --draw FILE.png")
-    with PairCommand("flow", is_json=json, overwrite=overwrite) as command:
+    with PairCommand("flow", options) as command:
         from ucn.data.io import write_image
         from ucn.data.points import FLOW_SUFFIXES, write_flow
         from ucn.viz import draw_flow
 
         command.check_outputs(Output(output, "flow", FLOW_SUFFIXES), Output(draw), inputs=(image0, image1))
         images = command.read_images(image0, image1)
-        matcher = command.load_matcher(
-            weights, opt.build_config(max_side, consensus=consensus, use_views=views), device
-        )
+        matcher = command.load_matcher()
         flow = matcher.flow(*images, progress=command.stages)
         height, width = flow.confidence.shape
         mean_confidence = float(flow.confidence.mean())

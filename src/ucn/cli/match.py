@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ucn.types import Matches
 
 
+@opt.expand_options
 def run(
     image0: opt.Image0,
     image1: opt.Image1,
@@ -32,8 +33,6 @@ def run(
     mask: Annotated[Path | None, opt.path_option("Mask of both images: match where it is not black.")] = None,
     mask0: Annotated[Path | None, opt.path_option("Mask for A only.")] = None,
     mask1: Annotated[Path | None, opt.path_option("Mask for B only.")] = None,
-    weights: opt.Weights = "geometric",
-    max_side: opt.MaxSide = None,
     keypoints: Annotated[
         opt.Keypoints | None,
         typer.Option(help="What to match without --points.", show_default=MatchConfig.keypoints),
@@ -59,53 +58,31 @@ def run(
         ),
     ] = None,
     mutual: Annotated[
-        bool | None,
-        typer.Option(
-            "--mutual/--no-mutual",
-            help="Keep only matches that pass the forward-backward check.",
-            show_default="mutual",
-        ),
+        bool | None, opt.switch("mutual", "Keep only matches that pass the forward-backward check.")
     ] = None,
-    consensus: opt.Consensus = None,
-    views: opt.Views = None,
     refine: Annotated[
-        bool | None,
-        typer.Option(
-            "--refine/--no-refine",
-            help="Refine matches to sub-cell positions of the feature map.",
-            show_default="refine",
-        ),
+        bool | None, opt.switch("refine", "Refine matches to sub-cell positions of the feature map.")
     ] = None,
     align: Annotated[
-        bool | None,
-        typer.Option(
-            "--align/--no-align",
-            help="Then refine them photometrically, to a fraction of a pixel.",
-            show_default="align",
-        ),
+        bool | None, opt.switch("align", "Then refine them photometrically, to a fraction of a pixel.")
     ] = None,
-    device: opt.Device = None,
-    overwrite: opt.Overwrite = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    options: opt.PairOptions,
 ) -> None:
     """Find corresponding points of two images."""
     if mask is not None and (mask0 is not None or mask1 is not None):
         raise typer.BadParameter("give --mask for both images, or --mask0 and --mask1, not both kinds")
-    config = opt.build_config(
-        max_side,
-        keypoints=None if keypoints is None else keypoints.value,
-        max_keypoints=max_keypoints,
-        ratio=ratio,
-        min_score=min_score,
-        use_mutual=mutual,
-        consensus=consensus,
-        use_views=views,
-        use_refinement=refine,
-        use_alignment=align,
-    )
+    settings = {
+        "keypoints": None if keypoints is None else keypoints.value,
+        "max_keypoints": max_keypoints,
+        "ratio": ratio,
+        "min_score": min_score,
+        "use_mutual": mutual,
+        "use_refinement": refine,
+        "use_alignment": align,
+    }
     masks = (mask or mask0, mask or mask1)
-    with PairCommand("match", is_json=json, overwrite=overwrite) as command:
+    with PairCommand("match", options, **settings) as command:
         from ucn import viz
         from ucn.data.io import write_image
         from ucn.data.points import MATCH_SUFFIXES, write_matches
@@ -114,9 +91,9 @@ def run(
             Output(output, "matches", MATCH_SUFFIXES), Output(draw), inputs=(image0, image1, points, *masks)
         )
         images = command.read_images(image0, image1)
-        options = _read_options(images, points, masks)
-        matcher = command.load_matcher(weights, config, device)
-        matches = matcher.match(*images, **options, progress=command.stages)
+        inputs = _read_options(images, points, masks)
+        matcher = command.load_matcher()
+        matches = matcher.match(*images, **inputs, progress=command.stages)
         command.summary |= _summarise(matches)
         draw_result = viz.draw_matches if points is None else viz.draw_points
         command.write(
@@ -128,7 +105,7 @@ def run(
     if points is None:
         command.report(_format_lines(matches, command.summary))
         return
-    has_rows = output is None and not json
+    has_rows = output is None and not options.json
     if has_rows:
         from ucn.data.points import format_matches
 

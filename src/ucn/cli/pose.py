@@ -33,6 +33,7 @@ def _intrinsics_option(help_text: str, metavar: str = "FILE|…") -> Any:
     return typer.Option(metavar=metavar, help=help_text, show_default=False)
 
 
+@opt.expand_options
 def run(
     image0: opt.Image0,
     image1: opt.Image1,
@@ -58,14 +59,8 @@ def run(
         ),
     ] = 1.0,
     seed: opt.Seed = 0,
-    weights: opt.Weights = "geometric",
-    max_side: opt.MaxSide = None,
-    consensus: opt.Consensus = None,
-    views: opt.Views = None,
-    device: opt.Device = None,
-    overwrite: opt.Overwrite = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    options: opt.PairOptions,
 ) -> None:
     """Estimate the relative pose of two cameras: X1 = R X0 + t, with t up to scale.
 
@@ -75,7 +70,7 @@ def run(
     given = _choose_intrinsics(intrinsics, intrinsics0, intrinsics1)
     if not threshold > 0:
         raise typer.BadParameter(f"--threshold must be above 0 pixels, got {threshold:g}")
-    with PairCommand("pose", is_json=json, overwrite=overwrite) as command:
+    with PairCommand("pose", options) as command:
         from ucn.data.cameras import POSE_SUFFIXES, write_pose
         from ucn.data.io import write_image
         from ucn.geometry.pose import estimate_pose
@@ -88,9 +83,7 @@ def run(
         )
         K0, K1 = (opt.read_camera(option, text) for option, text in given)
         images = command.read_images(image0, image1)
-        matcher = command.load_matcher(
-            weights, opt.build_config(max_side, consensus=consensus, use_views=views), device
-        )
+        matcher = command.load_matcher()
         matches = matcher.match(*images, progress=command.stages)
         command.stages("estimating the pose")
         pose = estimate_pose(
@@ -117,7 +110,7 @@ def run(
                 }
             )
     command.report(_format_lines(command.summary))
-    if command.summary["warning"] and not json:
+    if command.summary["warning"] and not options.json:
         warn(f"warning: {command.summary['warning']}")
     if pose.failure:
         raise typer.Exit(1)

@@ -18,16 +18,12 @@ if TYPE_CHECKING:
     from ucn.formats.colmap import SparseModel
 
 
+@opt.expand_options
 def run(
     folder: _folder.Folder,
     output: Annotated[
         Path, opt.output_option("Folder for the model; created if missing.", metavar="DIR", show_default=True)
     ] = Path("model"),
-    weights: opt.Weights = "geometric",
-    method: _folder.MethodName = None,
-    detector: _folder.Detector = _folder.DetectorName.corners,
-    max_keypoints: _folder.MaxKeypoints = 4096,
-    max_side: opt.MaxSide = None,
     pairing: _folder.Pairing = _folder.PairingName.exhaustive,
     overlap: _folder.Overlap = 10,
     neighbours: _folder.Neighbours = 20,
@@ -58,13 +54,8 @@ def run(
     adjust: Annotated[bool, opt.flag("--adjust/--no-adjust", "Refine keypoints photometrically.")] = True,
     seed: Annotated[int, opt.count_option("Random seed of COLMAP.", minimum=0)] = 0,
     threads: Annotated[int, opt.count_option("Threads of COLMAP; more than one is not reproducible.")] = 1,
-    batch: _folder.Batch = 4,
-    executor: _folder.ExecutorOption = _folder.ExecutorName.local,
-    workers: _folder.Workers = None,
-    device: opt.Device = None,
-    overwrite: opt.Overwrite = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    options: _folder.ExtractOptions,
 ) -> None:
     """Reconstruct a scene: extract, match, verify and refine features, then map with COLMAP.
 
@@ -79,11 +70,11 @@ def run(
     load_pycolmap()
     if intrinsics is not None and refine_principal_point:
         raise ConfigError("--intrinsics are fixed; give either them or --refine-principal-point")
-    _open_output(output, folder, overwrite)
+    _open_output(output, folder, options.overwrite)
     K = None if intrinsics is None else opt.read_camera("--intrinsics", intrinsics)
-    found = _folder.find_method(weights, method)
+    found = options.find_method()
     settings = ReconstructSettings(
-        extract=_folder.build_settings(found, max_side, max_keypoints, detector, batch),
+        extract=options.build_settings(found),
         pairing=PairingSettings(pairing.value, overlap, neighbours, pairs),
         cameras=CameraSettings(camera_model, K, shared),
         mapping=MappingSettings(seed, threads, options={"ba_refine_principal_point": refine_principal_point}),
@@ -92,14 +83,14 @@ def run(
         consensus=consensus,
     )
     begin = time.perf_counter()
-    with CountBar("starting", is_quiet=json) as bar:
+    with CountBar("starting", is_quiet=options.json) as bar:
         made = reconstruct_folder(
             folder,
             output,
             found,
             settings,
-            executor=_folder.build_executor(executor, workers, device),
-            overwrite=overwrite,
+            executor=options.build_executor(),
+            overwrite=options.overwrite,
             progress=bar.show,
         )
     summary = {
@@ -113,7 +104,7 @@ def run(
         "seconds": round(time.perf_counter() - begin, 3),
     }
     _write(output, summary, made.model)
-    if json:
+    if options.json:
         print_json(summary)
     else:
         _print(summary, made)
