@@ -198,7 +198,7 @@ def test_nearest_depths_by_hand() -> None:
     points = points_of((-0.5, -0.5), (1.49, 0), (1.5, 0), (4.4, 2.4), (9, 0), (0, 0))
     buffer = nearest_depths(points, depths_of(3, 2, 7, 5, 1, math.nan), image_hw=(3, 5), cell=2)
     inf = math.inf
-    assert buffer.tolist() == [[[2, 7, inf], [inf, inf, 5]]]
+    assert buffer.depths.tolist() == [[[2, 7, inf], [inf, inf, 5]]]
 
 
 def reference_hidden(
@@ -227,17 +227,19 @@ def test_is_hidden_equals_the_slow_reference(reach: int) -> None:
     points = torch.rand(2, 60, 2, generator=generator, dtype=torch.float64) * 29 - 0.5
     depth = 1 + 9 * torch.rand(2, 60, generator=generator, dtype=torch.float64)
     nearest = nearest_depths(points, depth, (30, 30), cell=3)
-    found = is_hidden(points, depth, (30, 30), nearest, cell=3, reach=reach, tolerance=0.1)
+    found = is_hidden(points, depth, nearest, reach=reach, tolerance=0.1)
     assert found.any()
     assert not found.all()
     for b in range(2):
-        expected = reference_hidden(points[b].numpy(), depth[b].numpy(), nearest[b].numpy(), 3, reach, 0.1)
+        expected = reference_hidden(
+            points[b].numpy(), depth[b].numpy(), nearest.depths[b].numpy(), 3, reach, 0.1
+        )
         assert found[b].tolist() == expected
 
 
 def hidden(points: Tensor, depth: Tensor, **settings: Any) -> list[bool]:
     nearest = nearest_depths(points, depth, (40, 40))
-    (row,) = is_hidden(points, depth, (40, 40), nearest, **settings).tolist()
+    (row,) = is_hidden(points, depth, nearest, **settings).tolist()
     return list(row)
 
 
@@ -268,7 +270,7 @@ def test_what_is_seen_through() -> None:
     nearest = nearest_depths(measured, depths_of(10, 10, 10, 3, 10), (40, 40))
     points = points_of((5, 5), (5, 5), (25, 5), (35, 35), (5, 16))
     # Gone; at the wall; the pole may be its own; no measurement; measured on one side only.
-    found = is_seen_through(points, depths_of(4, 9.8, 4, 4, 4), (40, 40), nearest)
+    found = is_seen_through(points, depths_of(4, 9.8, 4, 4, 4), nearest)
     assert found.tolist() == [[True, False, False, False, False]]
 
 
@@ -280,8 +282,8 @@ def test_no_points() -> None:
     assert depth1.shape == (2, 0)
     assert sample_depth(torch.ones(2, 3, 3), none).shape == (2, 0)
     nearest = nearest_depths(none, no_depths, (3, 3))
-    assert nearest.shape == (2, 2, 2)
-    assert is_hidden(none, no_depths, (3, 3), nearest).shape == (2, 0)
+    assert nearest.depths.shape == (2, 2, 2)
+    assert is_hidden(none, no_depths, nearest).shape == (2, 0)
 
 
 def test_wrong_shapes() -> None:
@@ -300,8 +302,8 @@ def test_wrong_shapes() -> None:
         sample_depth(torch.zeros(1, 0, 3), points)
     with pytest.raises(ValueError, match=r"points must be \(2, N, 2\), got \(1, 5, 2\)"):
         sample_depth(torch.ones(2, 3, 3), points)
-    with pytest.raises(ValueError, match=r"nearest must be \(1, 2, 2\), got \(1, 3, 3\)"):
-        is_hidden(points, depth, (3, 3), torch.ones(1, 3, 3))
+    with pytest.raises(ValueError, match="nearest must be of 1 images, got 2"):
+        is_hidden(points, depth, nearest_depths(points.repeat(2, 1, 1), depth.repeat(2, 1), (3, 3)))
     with pytest.raises(ValueError, match="tolerance must be at least 0, got -1"):
         is_visible(points, depth, torch.ones(1, 3, 3), tolerance=-1)
     with pytest.raises(ValueError, match="cell must be above 0 pixels, got 0"):

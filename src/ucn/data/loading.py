@@ -17,7 +17,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Literal
 
@@ -191,7 +191,7 @@ class PairLoader:
         """
         batches = _OrderedBatches(*self._settings)
         batches.indices = list(indices)
-        return self._load(batches, range(math.ceil(len(indices) / self._settings[2])))
+        return self._load(batches, range(math.ceil(len(indices) / batches.batch)))
 
     def _load(self, batches: _Batches, numbers: Iterable[int]) -> Generator[PairBatch, None, None]:
         return _load(batches, numbers, self._workers, self._pin, self._skipped)
@@ -259,32 +259,28 @@ class _PackedBatch:
         return replace(self, tensors={name: value.pin_memory() for name, value in self.tensors.items()})
 
 
+@dataclass(eq=False)
 class _Batches(Dataset[_PackedBatch | UcnError], ABC):
-    """A data set of whole batches, by number."""
+    """A data set of whole batches, by number; the fields are as given to `PairLoader`."""
 
-    def __init__(
-        self,
-        data: PairData,
-        augmentation: PairAugmentation,
-        batch: int,
-        points: int,
-        seed: int,
-        is_skipping: bool,
-    ) -> None:
-        self._data, self._augmentation = data, augmentation
-        self._batch, self._points, self._seed = batch, points, seed
-        self._is_skipping, self._skipped = is_skipping, dict[str, str]()
+    data: PairData
+    augmentation: PairAugmentation
+    batch: int
+    points: int
+    seed: int
+    is_skipping: bool
+    skipped: dict[str, str] = field(init=False, default_factory=dict)
 
     def __getitem__(self, number: int) -> _PackedBatch | UcnError:
-        self._skipped = {}
+        self.skipped = {}
         try:
             samples = self.choose(number)
         except UcnError as error:
             return error  # torch would wrap an error raised in a worker in a traceback
         batch = None
         if samples:
-            batch = collate(samples, self._points, make_generator(self._seed, "points", number))
-        made = _PackedBatch.pack(batch, self._skipped)
+            batch = collate(samples, self.points, make_generator(self.seed, "points", number))
+        made = _PackedBatch.pack(batch, self.skipped)
         return made if get_worker_info() is None else made.share()
 
     @abstractmethod
@@ -294,11 +290,11 @@ class _Batches(Dataset[_PackedBatch | UcnError], ABC):
     def read(self, index: int) -> PairSample | None:
         """Reads a pair; None where it cannot be read and such pairs are skipped."""
         try:
-            return self._data.read(index)
+            return self.data.read(index)
         except UcnError as error:
-            if not self._is_skipping:
+            if not self.is_skipping:
                 raise
-            self._skipped[self._data.pair_name(index)] = str(error)
+            self.skipped[self.data.pair_name(index)] = str(error)
             return None
 
 
@@ -306,45 +302,45 @@ class _RandomBatches(_Batches):
     _epoch, _order = -1, torch.zeros(0, dtype=torch.int64)
 
     def choose(self, number: int) -> list[PairSample]:
-        return [self._sample_pair(number * self._batch + place) for place in range(self._batch)]
+        return [self._sample_pair(number * self.batch + place) for place in range(self.batch)]
 
     def _sample_pair(self, position: int) -> PairSample:
         """The pair at a position of the endless order, or a random one that has enough points."""
-        generator = make_generator(self._seed, "pair", position)
+        generator = make_generator(self.seed, "pair", position)
         index = self._index_at(position, generator)
         best: PairSample | None = None
         names: list[str] = []
         for attempt in range(1, _TRIES + 1):
             whole = self.read(index)
             if whole is not None:
-                sample = augment_pair(whole, self._augmentation, generator)
-                if len(sample) >= self._augmentation.min_points:
+                sample = augment_pair(whole, self.augmentation, generator)
+                if len(sample) >= self.augmentation.min_points:
                     return sample
                 if len(sample) and (best is None or len(sample) > len(best)):
                     best = sample
                 names.append(sample.name)
             if best is not None and attempt >= _TRIES_FOR_ENOUGH:
                 return best
-            index = _sample_integer(len(self._data), generator)
+            index = _sample_integer(len(self.data), generator)
         if not names:
             raise DataError(
-                f"none of {_TRIES} pairs sampled from {self._data.root} can be read: "
-                f"{next(iter(self._skipped.values()))}; check the set"
+                f"none of {_TRIES} pairs sampled from {self.data.root} can be read: "
+                f"{next(iter(self.skipped.values()))}; check the set"
             )
-        height, width = self._augmentation.size_hw
+        height, width = self.augmentation.size_hw
         raise DataError(
-            f"no correspondence is left in any of {_TRIES} pairs of {self._data.root} at {width} × {height} "
+            f"no correspondence is left in any of {_TRIES} pairs of {self.data.root} at {width} × {height} "
             f"pixels (width × height): {', '.join(dict.fromkeys(names[:5]))}, …; check the set, or use a "
             "larger size"
         )
 
     def _index_at(self, position: int, generator: torch.Generator) -> int:
-        pairs = len(self._data)
+        pairs = len(self.data)
         if pairs > _MAX_PERMUTED:  # their permutation would fill memory
             return _sample_integer(pairs, generator)
         epoch, place = divmod(position, pairs)
         if epoch != self._epoch:
-            self._order = torch.randperm(pairs, generator=make_generator(self._seed, "order", epoch))
+            self._order = torch.randperm(pairs, generator=make_generator(self.seed, "order", epoch))
             self._epoch = epoch
         return int(self._order[place])
 
@@ -353,10 +349,10 @@ class _OrderedBatches(_Batches):
     indices: Sequence[int] = ()
 
     def choose(self, number: int) -> list[PairSample]:
-        chosen = self.indices[number * self._batch : (number + 1) * self._batch]
+        chosen = self.indices[number * self.batch : (number + 1) * self.batch]
         found = ((index, self.read(index)) for index in chosen)
         return [
-            augment_pair(sample, self._augmentation, make_generator(self._seed, "pair", index))
+            augment_pair(sample, self.augmentation, make_generator(self.seed, "pair", index))
             for index, sample in found
             if sample is not None
         ]

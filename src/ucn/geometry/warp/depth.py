@@ -9,6 +9,8 @@ depths that are not finite and above 0 are unknown.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -161,17 +163,29 @@ def is_visible(points1: Tensor, depth1: Tensor, depth_map1: Tensor, tolerance: f
     return (measured - depth1).abs() <= tolerance * depth1
 
 
-def nearest_depths(points: Tensor, depth: Tensor, image_hw: tuple[int, int], cell: float = 2) -> Tensor:
+@dataclass(frozen=True)
+class ZBuffer:
     """A coarse z-buffer of sparse points: the smallest depth in each square cell of an image.
+
+    Attributes:
+        depths: (B, ceil(H / cell), ceil(W / cell)); infinite in cells without a point of known depth.
+        image_hw: (H, W).
+        cell: side of a cell, pixels.
+    """
+
+    depths: Tensor
+    image_hw: tuple[int, int]
+    cell: float
+
+
+def nearest_depths(points: Tensor, depth: Tensor, image_hw: tuple[int, int], cell: float = 2) -> ZBuffer:
+    """The z-buffer of points, for `is_hidden` and `is_seen_through`.
 
     Args:
         points: (B, N, 2) pixels; those outside the image are left out.
         depth: (B, N).
         image_hw: (H, W).
         cell: side of a cell, pixels.
-
-    Returns:
-        (B, ceil(H / cell), ceil(W / cell)); infinite in cells without a point of known depth.
 
     Raises:
         ValueError: the shapes do not fit, or the cell is not above 0.
@@ -185,15 +199,13 @@ def nearest_depths(points: Tensor, depth: Tensor, image_hw: tuple[int, int], cel
     cells = _cells(points.where(is_used[..., None], 0), (height, width), cell)
     buffer = depth.new_full((len(points), height * width), torch.inf)
     buffer.scatter_reduce_(1, cells, known.where(is_used, torch.inf), "amin")
-    return buffer.view(len(points), height, width)
+    return ZBuffer(buffer.view(len(points), height, width), image_hw, cell)
 
 
 def is_hidden(
     points: Tensor,
     depth: Tensor,
-    image_hw: tuple[int, int],
-    nearest: Tensor,
-    cell: float = 2,
+    nearest: ZBuffer,
     reach: int = 4,
     tolerance: float = 0.05,
 ) -> Tensor:
@@ -206,9 +218,7 @@ def is_hidden(
     Args:
         points: (B, N, 2) pixels.
         depth: (B, N).
-        image_hw: (H, W).
-        nearest: the z-buffer of `nearest_depths` of the points that may occlude them.
-        cell: as given to `nearest_depths`.
+        nearest: of `nearest_depths`, of the points that may occlude them.
         reach: cells to search on each side; 0 searches a point's own cell only.
         tolerance: relative; points nearer by less belong to the same surface.
 
@@ -218,7 +228,7 @@ def is_hidden(
     Raises:
         ValueError: the shapes do not fit.
     """
-    own, sides, is_used = _read_surroundings(points, depth, image_hw, nearest, cell, reach)
+    own, sides, is_used = _read_surroundings(points, depth, nearest, reach)
     limit = (1 - tolerance) * depth
     above, below, left, right = (side < limit for side in sides)
     return is_used & ((own < limit) | (above & below) | (left & right))
@@ -227,9 +237,7 @@ def is_hidden(
 def is_seen_through(
     points: Tensor,
     depth: Tensor,
-    image_hw: tuple[int, int],
-    nearest: Tensor,
-    cell: float = 2,
+    nearest: ZBuffer,
     reach: int = 4,
     tolerance: float = 0.05,
 ) -> Tensor:
@@ -241,9 +249,7 @@ def is_seen_through(
     Args:
         points: (B, N, 2) pixels.
         depth: (B, N).
-        image_hw: (H, W).
-        nearest: the z-buffer of `nearest_depths` of the view's own measurements.
-        cell: as given to `nearest_depths`.
+        nearest: of `nearest_depths`, of the view's own measurements.
         reach: cells to search on each side.
         tolerance: relative; points farther by less belong to the same surface.
 
@@ -253,7 +259,7 @@ def is_seen_through(
     Raises:
         ValueError: the shapes do not fit.
     """
-    own, sides, is_used = _read_surroundings(points, depth, image_hw, nearest, cell, reach)
+    own, sides, is_used = _read_surroundings(points, depth, nearest, reach)
     surroundings = torch.stack([own, *sides])
     above, below, left, right = (side.isfinite() for side in sides)
     is_measured = own.isfinite() | (above & below) | (left & right)
@@ -261,22 +267,22 @@ def is_seen_through(
 
 
 def _read_surroundings(
-    points: Tensor, depth: Tensor, image_hw: tuple[int, int], nearest: Tensor, cell: float, reach: int
+    points: Tensor, depth: Tensor, nearest: ZBuffer, reach: int
 ) -> tuple[Tensor, list[Tensor], Tensor]:
     """Smallest depths (B, N) in the points' cells, above, below, left and right; which points are valid."""
     _check_points(points, depth, "points", "depth")
-    h, w = (math.ceil(side / cell) for side in image_hw)
-    if nearest.shape != (len(points), h, w):
-        raise ValueError(f"nearest must be ({len(points)}, {h}, {w}), got {tuple(nearest.shape)}")
-    is_used = is_inside(points, image_hw) & _known(depth).isfinite()
-    cells = _cells(points.where(is_used[..., None], 0), (h, w), cell)
+    buffer = nearest.depths
+    if len(buffer) != len(points):
+        raise ValueError(f"nearest must be of {len(points)} images, got {len(buffer)}")
+    is_used = is_inside(points, nearest.image_hw) & _known(depth).isfinite()
+    cells = _cells(points.where(is_used[..., None], 0), buffer.shape[1:], nearest.cell)
     if reach < 1:
-        own = nearest.flatten(1).gather(1, cells)
+        own = buffer.flatten(1).gather(1, cells)
         return own, [torch.full_like(own, torch.inf)] * 4, is_used
-    above, below = _smallest_before(nearest, reach), _smallest_before(nearest.flip(1), reach).flip(1)
-    left = _smallest_before(nearest.mT, reach).mT
-    right = _smallest_before(nearest.flip(2).mT, reach).mT.flip(2)
-    own, *sides = (values.flatten(1).gather(1, cells) for values in (nearest, above, below, left, right))
+    above, below = _smallest_before(buffer, reach), _smallest_before(buffer.flip(1), reach).flip(1)
+    left = _smallest_before(buffer.mT, reach).mT
+    right = _smallest_before(buffer.flip(2).mT, reach).mT.flip(2)
+    own, *sides = (values.flatten(1).gather(1, cells) for values in (buffer, above, below, left, right))
     return own, sides, is_used
 
 
@@ -287,7 +293,7 @@ def _smallest_before(values: Tensor, reach: int) -> Tensor:
     return -largest
 
 
-def _cells(points: Tensor, grid_hw: tuple[int, int], cell: float) -> Tensor:
+def _cells(points: Tensor, grid_hw: Sequence[int], cell: float) -> Tensor:
     """Index (B, N) of the cell that each point on the image lies in, row by row."""
     column = ((points[..., 0] + 0.5) / cell).long().clamp(0, grid_hw[1] - 1)
     row = ((points[..., 1] + 0.5) / cell).long().clamp(0, grid_hw[0] - 1)

@@ -229,7 +229,7 @@ class KittiOdometry(SequenceData[_Sequence]):
         points1, depth1 = warp_points_by_depth(points0, depth0, K, K, T_0to1)
         hw = image_hw(image1)
         nearest = nearest_depths(points1, depth1, hw)
-        is_kept = ~is_hidden(points1, depth1, hw, nearest, tolerance=_EDGE)
+        is_kept = ~is_hidden(points1, depth1, nearest, tolerance=_EDGE)
         if second in sequence.right:
             measured = sample_depth(self._depth(sequence, second), points1, _EDGE)
             gap = self._camera(sequence).focal_baseline * (1 / measured - 1 / depth1).abs()

@@ -283,7 +283,7 @@ class KittiRaw(SequenceData[Drive]):
             space1 = to_batch(move(rig.T_scan_to_camera, read_scan(drive.scan(second))))
             own1, own_depth1 = project(space1, K)
             nearest = nearest_depths(own1, own_depth1, hw1)
-            is_kept &= ~is_seen_through(points1, depth1, hw1, nearest, tolerance=_TOLERANCE)[0]
+            is_kept &= ~is_seen_through(points1, depth1, nearest, tolerance=_TOLERANCE)[0]
             others1 = torch.cat([others1, own1], dim=1)
             other_depth1 = torch.cat([other_depth1, own_depth1], dim=1)
         is_kept &= ~_is_hidden_among(points1, depth1, others1, other_depth1, hw1)
@@ -323,7 +323,7 @@ def _is_hidden_among(
 ) -> Tensor:
     """Bool (N,): which points are occluded by others."""
     nearest = nearest_depths(others, other_depth, hw)
-    return is_hidden(points, depth, hw, nearest, tolerance=_TOLERANCE)[0]
+    return is_hidden(points, depth, nearest, tolerance=_TOLERANCE)[0]
 
 
 def _is_on_mask(points: Tensor, mask: Path, hw: tuple[int, int]) -> Tensor:

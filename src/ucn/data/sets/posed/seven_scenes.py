@@ -249,7 +249,7 @@ class SevenScenes(SequenceData[_Sequence]):
         surface = unproject(pixels, depth_map.flatten(1), to_batch(K))
         nearest = nearest_depths(*project(surface, colour_K, offset), size_hw)
         points, depth = project(space, colour_K, offset)
-        hidden = is_hidden(points, depth, size_hw, nearest, tolerance=_EDGE)
+        hidden = is_hidden(points, depth, nearest, tolerance=_EDGE)
         return points[0], ~hidden[0]
 
     def files(self) -> Sequence[DataFile]:
