@@ -10,8 +10,6 @@ from __future__ import annotations
 import http.client
 import io
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,7 +17,7 @@ import time
 from typing import Any
 
 import PIL.Image
-from command_line import make_parser
+from command_line import limit_to_cpu, make_parser, print_result
 
 from ucn.data.example import example_pair
 
@@ -30,24 +28,14 @@ def main() -> None:
     parser.add_argument("--clicks", type=int, default=30)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "CUDA_VISIBLE_DEVICES": ""}
+    environment = limit_to_cpu(arguments.threads)
     command = [sys.executable, "-m", "ucn", "serve", "--port", "0", "--json", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             results = _measure(_read_address(process), arguments.clicks)
         finally:
             process.terminate()
-    result = {
-        **results,
-        "clicks": arguments.clicks,
-        "threads": arguments.threads,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-    }
-    if arguments.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:<28}{value}")
+    print_result({**results, "clicks": arguments.clicks}, arguments.threads, arguments.json)
 
 
 def _read_address(process: subprocess.Popen[str]) -> str:

@@ -8,8 +8,6 @@ The pair is the bundled one, resized to 640×480.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -18,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from command_line import make_parser
+from command_line import limit_to_cpu, make_parser, print_result
 from PIL import Image
 
 from ucn.data.example import example_pair
@@ -31,7 +29,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     pair = example_pair()
-    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "CUDA_VISIBLE_DEVICES": ""}
+    environment = limit_to_cpu(arguments.threads)
     seconds, report = [], {}
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("0.png", "1.png")]
@@ -50,14 +48,8 @@ def main() -> None:
         "wall_seconds": round(statistics.median(seconds), 2),
         "stage_seconds": report["seconds"],
         "peak_memory_gb": round(peak / 1e9, 3),
-        "threads": arguments.threads,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
     }
-    if arguments.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:<16}{value}")
+    print_result(result, arguments.threads, arguments.json)
 
 
 if __name__ == "__main__":

@@ -48,17 +48,27 @@ class ExtractionResult:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ExtractionJob:
+    """What an executor does.
+
+    Attributes:
+        folder: of the images.
+        shards: unfinished ones.
+        method: how features are extracted.
+        settings: image size, keypoints, batch.
+    """
+
+    folder: Path
+    shards: Sequence[Shard]
+    method: MethodInfo
+    settings: ExtractSettings
+
+
 class Executor(Protocol):
     """Runs the workers that extract shards."""
 
-    def run(
-        self,
-        folder: Path,
-        shards: Sequence[Shard],
-        method: MethodInfo,
-        settings: ExtractSettings,
-        on_images: Callable[[int], None],
-    ) -> None:
+    def run(self, job: ExtractionJob, on_images: Callable[[int], None]) -> None:
         """Extracts all shards, in any order; calls `on_images` with the number of images of each."""
 
 
@@ -72,17 +82,10 @@ class LocalExecutor:
 
     device: str | None = None
 
-    def run(
-        self,
-        folder: Path,
-        shards: Sequence[Shard],
-        method: MethodInfo,
-        settings: ExtractSettings,
-        on_images: Callable[[int], None],
-    ) -> None:
+    def run(self, job: ExtractionJob, on_images: Callable[[int], None]) -> None:
         """Extracts all shards."""
-        extractor = BatchExtractor(method.load(self.device).extractor, settings)
-        for shard in FeatureExtractionWorker(folder, extractor).run(shards):
+        extractor = BatchExtractor(job.method.load(self.device).extractor, job.settings)
+        for shard in FeatureExtractionWorker(job.folder, extractor).run(job.shards):
             on_images(len(shard.names))
 
 
@@ -144,7 +147,7 @@ def extract_folder(
     count(0)
     if unfinished:
         try:
-            (executor or LocalExecutor()).run(folder, unfinished, method, settings, count)
+            (executor or LocalExecutor()).run(ExtractionJob(folder, unfinished, method, settings), count)
         except BaseException:
             parts.remove_if_empty()
             raise

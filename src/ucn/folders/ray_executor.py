@@ -11,7 +11,7 @@ import importlib.util
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 from ucn.errors import ConfigError
 from ucn.features.method import MethodInfo
+from ucn.folders.extraction import ExtractionJob
 from ucn.folders.shards import Shard
 from ucn.folders.worker import MAX_THREADS, BatchExtractor, ExtractSettings, FeatureExtractionWorker
 
@@ -82,14 +83,7 @@ class RayExecutor:
     workers: int | None = None
     device: str | None = None
 
-    def run(
-        self,
-        folder: Path,
-        shards: Sequence[Shard],
-        method: MethodInfo,
-        settings: ExtractSettings,
-        on_images: Callable[[int], None],
-    ) -> None:
+    def run(self, job: ExtractionJob, on_images: Callable[[int], None]) -> None:
         """Extracts all shards."""
         ray = load_ray()
         is_own = not ray.is_initialized()
@@ -97,15 +91,13 @@ class RayExecutor:
             if is_own:
                 ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
             try:
-                for row in self._plan(ray, folder, shards, method, settings).iter_rows():
+                for row in self._plan(ray, job).iter_rows():
                     on_images(row["images"])
             finally:
                 if is_own:
                     ray.shutdown()
 
-    def _plan(
-        self, ray: Any, folder: Path, shards: Sequence[Shard], method: MethodInfo, settings: ExtractSettings
-    ) -> Any:
+    def _plan(self, ray: Any, job: ExtractionJob) -> Any:
         """The work as a Ray data set, with one block per shard: only unfinished shards are repeated."""
         resources = ray.cluster_resources()
         use_gpu = self._use_gpu(resources)
@@ -119,17 +111,17 @@ class RayExecutor:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        items = [{"path": str(shard.path.resolve()), "names": list(shard.names)} for shard in shards]
+        items = [{"path": str(shard.path.resolve()), "names": list(shard.names)} for shard in job.shards]
         return ray.data.from_items(items, override_num_blocks=len(items)).map(
             ShardActor,
             fn_constructor_args=(
-                str(folder.resolve()),
-                method,
-                settings,
+                str(job.folder.resolve()),
+                job.method,
+                job.settings,
                 "cuda" if use_gpu else self.device or "cpu",
                 _share_cores(resources) if use_gpu else 1,
             ),
-            compute=ray.data.ActorPoolStrategy(size=min(workers, len(shards))),
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(items))),
             **({"num_gpus": 1} if use_gpu else {"num_cpus": 1}),
         )
 

@@ -14,14 +14,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ucn.losses.triton.tiles import (
-    CELLS,
     QUERIES,
-    choose_stages,
+    list_launch_arguments,
     load_cells,
     load_queries,
     make_dense,
-    name_strides,
-    pad_dimension,
     run_backward,
     store_cells,
     store_queries,
@@ -249,7 +246,7 @@ def compute_divergences(
     sizes = queries.shape[:2]
     values = [torch.empty(sizes, dtype=torch.float32, device=queries.device) for _ in range(3)]
     if values[0].numel():
-        settings = _launch_arguments(queries, cells, teacher_queries, teacher_cells)
+        settings = list_launch_arguments(queries, cells, (teacher_queries, teacher_cells))
         with launch_on(queries):
             _divergence_kernel[(count_blocks(queries.shape[1], QUERIES), len(queries))](
                 queries.contiguous(), cells, teacher_queries.contiguous(), teacher_cells, *values, **settings
@@ -283,25 +280,5 @@ def divergences_backward(
         queries, cells, teacher_queries, teacher_cells,
         student_log_sums, teacher_log_sums, gradient.contiguous(),
     )  # fmt: skip
-    settings = _launch_arguments(queries, cells, teacher_queries, teacher_cells)
+    settings = list_launch_arguments(queries, cells, (teacher_queries, teacher_cells))
     return run_backward(_query_gradient_kernel, _cell_gradient_kernel, inputs, settings)
-
-
-def _launch_arguments(
-    queries: Tensor, cells: Tensor, teacher_queries: Tensor, teacher_cells: Tensor
-) -> dict[str, int]:
-    """Sizes and strides, by the parameter names that all three kernels share."""
-    D, teacher_D = queries.shape[2], teacher_queries.shape[2]
-    return {
-        "N": queries.shape[1],
-        "M": cells.shape[2],
-        **name_strides(cells),
-        **name_strides(teacher_cells, "teacher_"),
-        "D": D,
-        "D_PAD": pad_dimension(D),
-        "TEACHER_D": teacher_D,
-        "TEACHER_D_PAD": pad_dimension(teacher_D),
-        "QUERIES": QUERIES,
-        "CELLS": CELLS,
-        "num_stages": choose_stages(queries.device, D, teacher_D),
-    }

@@ -11,14 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ucn.losses.triton.tiles import (
-    CELLS,
     QUERIES,
-    choose_stages,
+    list_launch_arguments,
     load_cells,
     load_queries,
     make_dense,
-    name_strides,
-    pad_dimension,
     run_backward,
     store_cells,
     store_queries,
@@ -185,9 +182,11 @@ def log_sum_exp(queries: Tensor, cells: Tensor, centres: Tensor, positions: Tens
     result = torch.empty(queries.shape[:2], dtype=torch.float32, device=queries.device)
     if result.numel():
         grid = (count_blocks(queries.shape[1], QUERIES), len(queries))
-        settings = _launch_arguments(queries, cells, radius)
+        settings = list_launch_arguments(queries, cells)
         with launch_on(queries):
-            _log_sum_exp_kernel[grid](queries, cells, centres, positions, result, **settings)
+            _log_sum_exp_kernel[grid](
+                queries, cells, centres, positions, result, radius_squared=radius**2, **settings
+            )
     return result
 
 
@@ -214,25 +213,9 @@ def log_sum_exp_backward(
     queries, centres, positions = _make_contiguous(queries, centres, positions)
     cells = make_dense(cells)
     inputs = (queries, cells, centres, positions, result, gradient.contiguous())
-    settings = _launch_arguments(queries, cells, radius)
+    settings = {"radius_squared": radius**2, **list_launch_arguments(queries, cells)}
     return run_backward(_query_gradient_kernel, _cell_gradient_kernel, inputs, settings)
 
 
 def _make_contiguous(queries: Tensor, centres: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return queries.contiguous(), centres.float().contiguous(), positions.float().contiguous()
-
-
-def _launch_arguments(queries: Tensor, cells: Tensor, radius: float) -> dict[str, float]:
-    """Sizes and strides, by the parameter names that all three kernels share."""
-    D = queries.shape[2]
-    return {
-        "radius_squared": radius**2,
-        "N": queries.shape[1],
-        "M": cells.shape[2],
-        **name_strides(cells),
-        "D": D,
-        "D_PAD": pad_dimension(D),
-        "QUERIES": QUERIES,
-        "CELLS": CELLS,
-        "num_stages": choose_stages(queries.device, D),
-    }

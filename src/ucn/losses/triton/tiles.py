@@ -127,10 +127,27 @@ def choose_stages(device: torch.device, *lengths: int) -> int:
     return fitting[0] if fitting else 0
 
 
-def name_strides(cells: Tensor, prefix: str = "") -> dict[str, int]:
-    """Strides of (B, D, M), by the parameter names that all kernels share."""
-    names = ("stride_item", "stride_value", "stride_cell")
-    return {f"{prefix}{name}": stride for name, stride in zip(names, cells.stride(), strict=True)}
+def list_launch_arguments(
+    queries: Tensor, cells: Tensor, teacher: tuple[Tensor, Tensor] | None = None
+) -> dict[str, int]:
+    """Sizes and strides of queries (B, N, D) and cells (B, D, M), by the parameter names of all kernels.
+
+    Those of the teacher's queries and cells, where given, begin with ``teacher_`` or ``TEACHER_``.
+    """
+    pairs = {"": (queries, cells)} if teacher is None else {"": (queries, cells), "teacher_": teacher}
+    lengths = [given.shape[2] for given, _ in pairs.values()]
+    arguments = {
+        "N": queries.shape[1],
+        "M": cells.shape[2],
+        "QUERIES": QUERIES,
+        "CELLS": CELLS,
+        "num_stages": choose_stages(queries.device, *lengths),
+    }
+    for (prefix, (_, own_cells)), D in zip(pairs.items(), lengths, strict=True):
+        names = (f"{prefix}stride_item", f"{prefix}stride_value", f"{prefix}stride_cell")
+        arguments |= zip(names, own_cells.stride(), strict=True)
+        arguments |= {f"{prefix.upper()}D": D, f"{prefix.upper()}D_PAD": pad_dimension(D)}
+    return arguments
 
 
 def make_dense(cells: Tensor) -> Tensor:
