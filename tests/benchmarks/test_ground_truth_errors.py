@@ -33,7 +33,7 @@ def make_sample(error: float) -> PairSample:
 
 
 @pytest.mark.parametrize("error", [0.0, 2.0, -3.0])
-def test_the_error_of_a_truth_is_found(script: ModuleType, error: float) -> None:
+def test_the_error_of_a_ground_truth_is_found(script: ModuleType, error: float) -> None:
     result = script.measure(make_sample(error))
     assert len(result.distances) > 20
     row = script.summarise("4", [result, result])
@@ -43,7 +43,7 @@ def test_the_error_of_a_truth_is_found(script: ModuleType, error: float) -> None
     assert row["unmoved"] == pytest.approx(result.unmoved, abs=1e-4)
 
 
-def test_pictures_without_features(script: ModuleType) -> None:
+def test_images_without_features(script: ModuleType) -> None:
     sample = make_sample(0.0)
     flat = PairSample(sample.image0 * 0, sample.image1 * 0, sample.points0, sample.points1, "flat")
     row = script.summarise("?", [script.measure(flat)])

@@ -158,7 +158,7 @@ class TestBadOutputs:
             ("full", ["exists already", "--overwrite"]),
         ],
     )
-    def test_places_that_cannot_be_written(
+    def test_outputs_that_cannot_be_written(
         self,
         pair: tuple[str, str],
         out: Path,

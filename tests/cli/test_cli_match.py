@@ -142,7 +142,7 @@ class TestFlow:
 
 class TestDemo:
     @pytest.mark.slow
-    def test_scores_and_pictures(self, out: Path) -> None:
+    def test_scores_and_images(self, out: Path) -> None:
         text = run_ok("demo", "-o", out / "demo")
         assert "known disparity" in text
         assert "dense PCK@3" in text
@@ -151,9 +151,7 @@ class TestDemo:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["matches.png", "flow.png"])
-    def test_pictures_are_kept_unless_overwrite(
-        self, out: Path, name: str, shift_matchers: list[Any]
-    ) -> None:
+    def test_images_are_kept_unless_overwrite(self, out: Path, name: str, shift_matchers: list[Any]) -> None:
         (out / name).write_bytes(b"mine")
         result = runner.invoke(app, ["demo", "-o", str(out)])
         assert result.exit_code == 1

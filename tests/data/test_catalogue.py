@@ -44,7 +44,7 @@ def flow_folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_every_set_says_everything() -> None:
+def test_every_set_has_complete_metadata() -> None:
     infos = list_data()
     names = [info.name for info in infos]
     assert len(set(names)) == len(names) >= 19

@@ -211,7 +211,7 @@ class TestContent:
         rows = [whole.index(point) for point in first.points0.tolist()]
         assert rows == sorted(rows)
 
-    def test_source_says_where_from_without_paths_of_this_machine(self, data: Scenes, tmp_path: Path) -> None:
+    def test_source_names_its_origin_without_local_paths(self, data: Scenes, tmp_path: Path) -> None:
         convert_pairs(data, tmp_path / "out", source="scenes", split="val", options={"gap": 3}, seed=5)
         text = (tmp_path / "out" / "source.json").read_text(encoding="utf-8")
         record = json.loads(text)

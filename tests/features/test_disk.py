@@ -80,7 +80,7 @@ def test_weights_of_another_network(tmp_path: Path, network: Disk) -> None:
         Disk(tmp_path / "other.pth")
 
 
-def test_metadata_says_that_it_has_keypoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_has_its_keypoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "disk.pth"
     path.write_bytes(b"x")
     monkeypatch.setattr(disk, "find_weights", lambda: path)

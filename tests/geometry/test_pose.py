@@ -89,7 +89,7 @@ def test_a_camera_that_moves_right_sees_the_world_move_left() -> None:
 
 
 @both
-def test_wrong_matches_are_told_from_right_ones(estimator: Estimator) -> None:
+def test_outliers_are_separated_from_inliers(estimator: Estimator) -> None:
     R, t = MOTIONS[1]
     points0, points1 = make_scene(R, t)
     rng = np.random.default_rng(1)
@@ -238,7 +238,7 @@ def test_bad_arguments_are_refused() -> None:
         estimate_pose(points, points, K0, estimator="magic")  # type: ignore[arg-type]
 
 
-def test_without_poselib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_poselib_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "poselib", None)
     points0, points1 = make_scene(*MOTIONS[0])
     with pytest.raises(ImportError, match="pip install poselib, or use opencv"):

@@ -34,7 +34,7 @@ def solve_directly(
 
 
 @pytest.mark.parametrize("B", [1, 2])
-def test_controls_go_where_they_are_told(B: int) -> None:
+def test_control_points_move_to_their_targets(B: int) -> None:
     spline = ThinPlateSpline(control_grid(4, (48, 64)).double())
     displacements = draw(B, 16, 2, scale=5.0)
     moved = spline.warp(spline.controls, displacements)

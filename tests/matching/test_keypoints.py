@@ -40,7 +40,7 @@ def test_a_corner_is_given_as_x_then_y() -> None:
     assert torch.cdist(wanted, corners).amin(dim=1).max().item() <= 3  # found just inside the bright area
 
 
-def test_corners_are_apart_and_at_most_as_many_as_asked() -> None:
+def test_corners_are_apart_and_at_most_max_count() -> None:
     image = torch.rand(3, 80, 80, generator=torch.Generator().manual_seed(0))
     every = detect_corners(image, 100_000).points
     assert len(every) > 100

@@ -352,7 +352,7 @@ def _shift(image: Tensor, x: float) -> Tensor:
     return moved.clamp(0, 1)
 
 
-def test_alignment_places_matches_to_parts_of_a_pixel(image: Tensor) -> None:
+def test_alignment_refines_matches_to_sub_pixel_positions(image: Tensor) -> None:
     moved = _shift(image, 1.3)
     medians = {}
     for use in (True, False):

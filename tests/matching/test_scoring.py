@@ -49,7 +49,7 @@ def test_scores_by_hand() -> None:
     assert score_matches(FOUND, CALIBRATION).tolist() == pytest.approx(expected)
 
 
-def test_support_counts_matches_that_do_not_lead_back_as_nothing() -> None:
+def test_support_counts_matches_that_are_not_mutual_as_zero() -> None:
     scores, is_mutual = torch.tensor([0.8, 0.6, 0.4]), torch.tensor([True, False, True])
     points = torch.tensor([[0.0, 0.0], [NAN, NAN], [9.0, 0.0]])
     assert pair_support(scores, is_mutual, points, points) == pytest.approx(0.4)
@@ -103,7 +103,7 @@ def test_agreement_of_few_and_of_equal_points() -> None:
 
 @pytest.mark.parametrize("step", [0.0, 0.1, 7.3, 40.0, 100.0])
 @pytest.mark.parametrize("count", [1, 5, 6, 13, 14, 900])
-def test_of_equally_near_neighbours_the_first_are_asked(step: float, count: int) -> None:
+def test_of_equally_near_neighbours_the_first_are_used(step: float, count: int) -> None:
     """Points of a grid, many of them at one place; a step of 0 has them anywhere."""
     points = 500 * torch.rand(count, 2, generator=torch.Generator().manual_seed(count))
     points = (points / step).round() * step if step else points
@@ -123,7 +123,7 @@ def test_agreement_of_points_of_other_types() -> None:
     assert measure_neighbour_consistency(points.requires_grad_(), points + 1).eq(1).all()
 
 
-def test_of_very_many_queries_an_even_part_is_asked() -> None:
+def test_of_very_many_queries_an_even_share_is_used() -> None:
     generator = torch.Generator().manual_seed(0)
     points = 2000 * torch.rand(8193, 2, generator=generator)
     scores, is_mutual = torch.rand(8193, generator=generator), torch.rand(8193, generator=generator) < 0.5
@@ -133,7 +133,7 @@ def test_of_very_many_queries_an_even_part_is_asked() -> None:
     assert pair_support(*few) == pytest.approx(float((few[0] * few[1]).mean()))
 
 
-def test_nothing_asked() -> None:
+def test_no_queries() -> None:
     nothing, nowhere = torch.zeros(0), torch.zeros(0, 2)
     assert pair_support(nothing, nothing.bool(), nowhere, nowhere) == 0
     assert score_pair(nothing, nothing.bool(), nowhere, nowhere, nothing, CALIBRATION) == 0

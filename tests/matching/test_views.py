@@ -27,7 +27,7 @@ def smooth_image(h: int, w: int) -> Tensor:
 
 @pytest.mark.parametrize("degrees", [0.0, 90.0, 180.0, -90.0, 30.0])
 @pytest.mark.parametrize(("scale", "box"), [(1.0, None), (0.5, None), (2.0, (20.0, 10.0, 69.0, 59.0))])
-def test_a_view_shows_the_image_where_its_matrix_says(
+def test_a_view_shows_the_image_where_its_matrix_maps_it(
     degrees: float, scale: float, box: tuple[float, float, float, float] | None
 ) -> None:
     image = smooth_image(72, 96)

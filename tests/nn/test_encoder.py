@@ -88,7 +88,7 @@ def test_auto_on_a_gpu_never_compiles(
     assert found == (expected if is_fast else None)
 
 
-def test_auto_is_plain_where_nobody_has_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_plain_where_nothing_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _choose("auto", "mps", (9, 0), monkeypatch) is None
     monkeypatch.undo()
     monkeypatch.setattr(torch.version, "cuda", None)  # ROCm devices are also called cuda

@@ -20,7 +20,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_descriptors_are_unit_and_as_long_as_asked(config: ModelConfig) -> None:
+def test_descriptors_are_unit_and_of_the_given_dimension(config: ModelConfig) -> None:
     model = build_model(config).eval()
     with torch.no_grad():
         feature_map = model.encode(torch.rand(1, 3, 45, 61, generator=torch.Generator().manual_seed(0)))

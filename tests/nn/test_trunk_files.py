@@ -215,7 +215,7 @@ def test_a_flipped_byte_is_seen(tmp_path: Path, trunk: GoogLeNetTrunk, arrays: A
 # ONNX.
 
 
-def test_the_two_equal_shapes_are_told_apart_by_wiring(
+def test_the_two_equal_shapes_are_distinguished_by_wiring(
     tmp_path: Path, trunk: GoogLeNetTrunk, arrays: Arrays
 ) -> None:
     same = arrays["inception_3b_1x1_w"].shape == arrays["inception_3b_3x3_reduce_w"].shape

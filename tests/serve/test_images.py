@@ -25,7 +25,7 @@ def _png_header(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
 
 
-def test_size_and_picture() -> None:
+def test_size_and_pixels() -> None:
     held = decode_upload("a", make_image(64, 48), 10**6)
     assert held.image_hw == (48, 64)
     shown = PIL.Image.open(io.BytesIO(held.shown))
@@ -37,7 +37,7 @@ def test_size_and_picture() -> None:
     assert difference.mean() < 6
 
 
-def test_large_picture_is_shown_smaller() -> None:
+def test_large_image_is_shown_smaller() -> None:
     held = decode_upload("a", make_image(3200, 400, image_format="JPEG"), 10**7)
     assert held.image_hw == (400, 3200)
     assert PIL.Image.open(io.BytesIO(held.shown)).size == (1600, 200)

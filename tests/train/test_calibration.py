@@ -137,9 +137,7 @@ def test_a_seed_fixes_the_calibration(model: CorrespondenceNetwork, tmp_path: Pa
     assert found.pair_support > 0  # pairs of one photograph have more support than pairs of two
 
 
-def test_one_photograph_says_nothing_about_unrelated_pairs(
-    model: CorrespondenceNetwork, tmp_path: Path
-) -> None:
+def test_one_photograph_gives_no_unrelated_pairs(model: CorrespondenceNetwork, tmp_path: Path) -> None:
     found = fit(model, tmp_path, [(128, 128)])
     assert (found.pair_bias, found.pair_support) == (Calibration.pair_bias, Calibration.pair_support)
     assert found.match_bias != Calibration.match_bias
@@ -197,7 +195,7 @@ def test_scores_stay_near_those_of_the_start() -> None:
 
 
 @pytest.mark.parametrize("sizes_hw", [[(1, 60), (128, 128)], [(1, 60)]])
-def test_photographs_too_small_for_a_truth_are_left_out(
+def test_photographs_too_small_for_ground_truth_are_left_out(
     model: CorrespondenceNetwork, tmp_path: Path, sizes_hw: list[tuple[int, int]]
 ) -> None:
     found = fit(model, tmp_path, sizes_hw)

@@ -105,7 +105,7 @@ def test_a_run_comes_back_as_it_was(changes: dict[str, object], tmp_path: Path) 
                 assert value.is_contiguous(memory_format=torch.channels_last), key
 
 
-def test_the_header_says_what_the_run_is(tmp_path: Path) -> None:
+def test_the_header_describes_the_run(tmp_path: Path) -> None:
     config = make_config(
         init="/where/it/lay/trunk.npz", sources=[{"name": "cub", "folder": "/where/it/lay/CUB"}], seed=7
     )

@@ -107,7 +107,7 @@ def test_no_gpu_to_share_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "two", "0", "-1"])
-def test_a_launcher_that_says_nonsense(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_with_invalid_variables(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", text)
     with pytest.raises(ConfigError, match="WORLD_SIZE must be an integer of at least 1"):
         join_process_group(None)

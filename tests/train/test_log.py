@@ -113,7 +113,7 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
         RunLog(tmp_path / "missing" / "log.jsonl")
 
 
-def test_without_tensorboard_the_error_says_what_to_install(
+def test_without_tensorboard_the_error_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
@@ -140,7 +140,7 @@ def model() -> CorrespondenceNetwork:
     return build_model(ModelConfig(dim=8, transformer="none")).eval()
 
 
-def test_tensorboard_gets_scalars_and_pictures(tmp_path: Path, model: CorrespondenceNetwork) -> None:
+def test_tensorboard_gets_scalars_and_images(tmp_path: Path, model: CorrespondenceNetwork) -> None:
     pytest.importorskip("tensorboard")
     board = TensorBoardLog(tmp_path)
     board(PROGRESS)
@@ -175,7 +175,7 @@ def test_a_resumed_board_hides_what_came_after_the_checkpoint(tmp_path: Path) ->
     assert read_board(tmp_path)[0]["loss"] == [(1, 1.5), (2, 1.5), (3, 9.0)]
 
 
-def test_first_pairs_may_be_fewer_than_asked() -> None:
+def test_first_pairs_may_be_fewer_than_requested() -> None:
     assert [pair.names for pair in first_pairs(FakeSource("a", 2), 3)] == [
         ("pair-0",),
         ("pair-1",),
@@ -187,7 +187,7 @@ def test_first_pairs_may_be_fewer_than_asked() -> None:
 
 @pytest.mark.parametrize("length", [None, 30.0])
 @pytest.mark.parametrize("points", [0, 20])
-def test_a_picture_shows_errors_by_colour(
+def test_an_image_shows_errors_by_colour(
     model: CorrespondenceNetwork, length: float | None, points: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {}

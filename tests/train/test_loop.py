@@ -340,7 +340,7 @@ def test_a_mixture_is_the_same_each_time(numbered: NumberedData, photos: Path) -
     assert largest_difference(weights[0], weights[1]) == largest_difference(weights[0], weights[2]) == 0
 
 
-def test_pictures_are_asked_for_after_each_validation(photos: Path) -> None:
+def test_images_are_drawn_after_each_validation(photos: Path) -> None:
     looked: list[tuple[int, str]] = []
 
     def look(step: int, model: CorrespondenceNetwork, given: object) -> None:

@@ -95,7 +95,7 @@ def test_localisers_in_the_trunk_have_the_learning_rate_of_the_head() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_weight_decay_spares_vectors_where_told(name: str) -> None:
+def test_weight_decay_spares_vectors_where_configured(name: str) -> None:
     model = build_model(MODEL)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -58,6 +58,6 @@ def test_processes_that_read_data_go_on() -> None:
         assert not signals.is_received()
 
 
-def test_the_error_says_where_the_run_is() -> None:
+def test_the_error_names_the_folder_of_the_run() -> None:
     assert StoppedError(7).step == 7
     assert "step 7" in str(StoppedError(7))

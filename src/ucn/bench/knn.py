@@ -164,7 +164,7 @@ def _list_cuda_works(
     if not use_fused(queries, database):
         raise UcnError(
             "the fused search does not run on this device (docs/performance.md lists its requirements); name "
-            "other parts, such as `ucn bench encode match`, or measure the CPU with --device cpu"
+            "other parts, such as encode and match, or measure on the device cpu"
         )
     few, halves = inputs[:4], [(q.bfloat16(), b.bfloat16()) for q, b in inputs]
     captured: dict[str, list[Work]] = {

@@ -1,8 +1,9 @@
 """The commands by name, and the typer app of all or some of them.
 
 A command is a module of this package with a function `run`. Its parameters are typer's arguments and options,
-its docstring is the help. It has the option ``debug: opt.Debug = False``, imports the library inside the
-function, raises the library's errors and prints its result. A name in `COMMANDS` registers it. A group of
+its docstring is the help. It has the option ``debug: opt.Debug = False``, by itself or among the shared ones
+that `expand_options` adds, imports the library inside the function, raises the library's errors and prints
+its result. A name in `COMMANDS` registers it. A group of
 commands (``ucn data check``) is a module with several such functions, listed in its `COMMANDS`.
 """
 

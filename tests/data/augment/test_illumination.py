@@ -319,7 +319,7 @@ def test_the_slope_of_a_ramp() -> None:
 
 @pytest.mark.parametrize("strength", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("size_hw", [(4, 4), (5, 33), (37, 64)])
-def test_relit_images_stay_in_range(strength: float, size_hw: tuple[int, int]) -> None:
+def test_images_under_other_illumination_stay_in_range(strength: float, size_hw: tuple[int, int]) -> None:
     generator = seeded(2)
     images = torch.rand(24, 3, *size_hw, generator=generator)
     images[:2] = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)  # black and white

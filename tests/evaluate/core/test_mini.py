@@ -57,7 +57,7 @@ def test_pairs() -> None:
         data.read(9)
 
 
-def test_pictures_say_whose_they_are() -> None:
+def test_photographs_have_attributions() -> None:
     text = (MINI_IMAGES[0].parent / "ATTRIBUTION.txt").read_text(encoding="utf-8")
     assert all(f"{path.stem} " in text for path in MINI_IMAGES)
 

@@ -134,7 +134,7 @@ PUBLISHED = [path for path in sorted(RESULTS.glob("*.json")) if path.with_suffix
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_published_pages_say_what_their_json_says(path: Path) -> None:
+def test_published_pages_equal_their_json(path: Path) -> None:
     values = json.loads(path.read_text(encoding="utf-8"))
     page = path.with_suffix(".md").read_text(encoding="utf-8")
     report = replace(REPORT, protocol=tuple(values["protocol"]), notes=tuple(values["notes"]))

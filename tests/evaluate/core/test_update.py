@@ -150,7 +150,7 @@ def test_published_pages_can_be_read(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hpatches", "hpatches-matches", "pair-score"])
-def test_data_of_the_same_size_are_told_apart(
+def test_data_of_the_same_size_are_distinguished(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench(name, tmp_path, monkeypatch)

@@ -211,7 +211,7 @@ def test_views_are_not_swapped() -> None:
     assert score_matches("m", [crossed])[0].mma[0] < 0.3
 
 
-def test_keypoints_beyond_the_other_image_are_not_asked_to_repeat() -> None:
+def test_keypoints_outside_the_other_image_do_not_count_for_repeatability() -> None:
     pair = make_pair([0.0] * 8, shift=(60.0, 0.0))
     far = replace(
         pair,
@@ -222,7 +222,7 @@ def test_keypoints_beyond_the_other_image_are_not_asked_to_repeat() -> None:
     assert figure.repeatable == 1  # (90, 10) would lie at (150, 10)
 
 
-def test_corners_are_those_of_the_picture() -> None:
+def test_corners_are_those_of_the_image() -> None:
     # On a canvas with a margin, a homography about the margin's corner is as good as one about the canvas's.
     pair = make_pair([0.0] * 8)
     margin = np.array([40, 20], np.float32)

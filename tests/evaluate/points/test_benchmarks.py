@@ -72,7 +72,7 @@ def test_flow_without_sets(tmp_path: Path) -> None:
         find_benchmark("flow").open(tmp_path / "missing")
 
 
-def test_flow_says_what_else_a_folder_looks_like(tmp_path: Path) -> None:
+def test_flow_suggests_what_else_a_folder_looks_like(tmp_path: Path) -> None:
     write_sequence(tmp_path / "planes", "v_one")
     for name in ("flow", "middlebury"):
         with pytest.raises(DataError, match=r"no flow set in .*; it looks like 'hpatches'"):

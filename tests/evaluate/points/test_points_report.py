@@ -144,7 +144,7 @@ def test_paper_column_and_cited_rows() -> None:
     assert build_report(make_run()).notes == ()
 
 
-def test_protocol_says_what_was_done() -> None:
+def test_protocol_lists_what_was_done() -> None:
     text = "\n".join(describe_protocol(make_run()))
     for words in (
         "3 pairs of 245, evenly spread (--limit), 120 points",
@@ -189,7 +189,7 @@ def _width(scores: Results) -> int:
         return picture.width
 
 
-def test_picture_has_a_panel_for_each_group() -> None:
+def test_plot_has_a_panel_for_each_group() -> None:
     scores = make_scores(("good", "bad"))
     one = tuple(curve for curve in scores.curves if curve.group == "all")
     assert _width(replace(scores, curves=one)) < 0.7 * _width(scores)
@@ -224,7 +224,7 @@ def test_legend_covers_nothing(count: int, groups: tuple[str, ...], monkeypatch:
         assert panel.get_window_extent().height > 2 * canvas.dpi  # it is not squeezed
 
 
-def test_tables_and_picture_by_axis() -> None:
+def test_tables_and_plot_by_axis() -> None:
     run = make_run()
     figures = tuple(
         replace(make_score("good", True, f"scale {factor:g}×", 5.0, 1 / factor), axis="scale", value=factor)

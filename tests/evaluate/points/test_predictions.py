@@ -163,7 +163,7 @@ def test_what_a_prediction_depends_on_is_in_its_key(
 
 
 @pytest.mark.parametrize("is_lines", [False, True], ids=["csv", "json lines"])
-def test_edited_points_of_ones_own_are_asked_anew(tmp_path: Path, is_lines: bool) -> None:
+def test_edited_own_points_are_predicted_again(tmp_path: Path, is_lines: bool) -> None:
     folder = tmp_path / "data"
     for name in "ab":
         write_ramp(folder / f"{name}.png")
@@ -212,7 +212,7 @@ def test_padding_cannot_match() -> None:
     assert np.isnan(nothing.numpy()).all()
 
 
-def test_all_points_are_asked_where_no_number_is_given(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
+def test_all_points_are_predicted_without_a_limit(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
     found = run(pairs, tmp_path, benchmark=replace(SMALL, points=None), chosen=[0])
     assert len(found.pairs[0].points1) == (64 - SHIFT_XY[0]) * (48 - SHIFT_XY[1])
 

@@ -53,7 +53,7 @@ def test_right_points_are_filled_and_others_hollow(run: PointsRun, monkeypatch: 
     assert filled[10:14] == [False, True, True, True]  # the first has no answer, the second a wrong one
 
 
-def test_it_is_a_picture(run: PointsRun) -> None:
+def test_it_is_an_image(run: PointsRun) -> None:
     with PIL.Image.open(io.BytesIO(sheet.draw_sheet(run, 2))) as picture:
         assert picture.format == "JPEG"
         two = picture.height

@@ -172,7 +172,7 @@ def test_exclusion() -> None:
 
 
 @pytest.mark.parametrize("N", [1, 1024, 1025, 4097])
-def test_queries_are_sorted_by_the_height_of_their_places(N: int) -> None:
+def test_queries_are_sorted_by_the_y_of_their_positions(N: int) -> None:
     """All that there are, each once, 4,096 at a time; nearly, since their numbers take the last bits."""
     generator = torch.Generator().manual_seed(N)
     centres = (torch.rand(1, N, 2, generator=generator) * 900 - 200).to(DEVICE)
@@ -245,7 +245,7 @@ def test_exclusion_with_heights_that_sorting_does_not_tell_apart(tuning: Tuning,
 
 
 @pytest.mark.parametrize("height", [3.2e38, -3.2e38, 3.402e38, -3.402e38])
-def test_exclusion_of_places_at_the_largest_distances(height: float) -> None:
+def test_exclusion_of_positions_at_the_largest_distances(height: float) -> None:
     positions = torch.tensor([[0.0, height]], device=DEVICE).repeat(40, 1)
     positions[:, 0] = torch.arange(40) * 4.0
     database = draw_unit(40, 8, seed=1)

@@ -44,7 +44,7 @@ def search(*inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 33])
-def test_places_and_correlations(count: int) -> None:
+def test_positions_and_correlations(count: int) -> None:
     grey0, grey1 = draw_pair()
     points0, points1, linear = scatter(count)
     found = search(grey0, grey1, points0, points1, linear)

@@ -73,7 +73,7 @@ def compare(
 @pytest.mark.parametrize(
     ("D", "h", "w", "count"), [(5, 1, 7, 9), (16, 6, 1, 5), (33, 7, 9, 40), (130, 4, 5, 6), (64, 2, 2, 1)]
 )
-def test_places_and_similarities(D: int, h: int, w: int, count: int) -> None:
+def test_positions_and_similarities(D: int, h: int, w: int, count: int) -> None:
     feature_map = draw_map(D, h, w)
     descriptors, index = draw_queries(feature_map, count)
     points, _ = compare(descriptors, feature_map, index)
@@ -158,7 +158,7 @@ def test_what_it_takes() -> None:
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="it chooses the program for CUDA devices alone")
 @pytest.mark.parametrize("count", [0, 1, 200])
-def test_matches_on_a_gpu_as_without_fused_programs(count: int) -> None:
+def test_matches_on_a_gpu_as_without_fused_kernels(count: int) -> None:
     map0, map1 = (draw_map(32, 30, 40) for _ in range(2))
     points = torch.rand(count, 2, generator=torch.Generator().manual_seed(1)) * torch.tensor([159.0, 119.0])
     there0, there1 = (FeatureMap(m.features.to(DEVICE), STRIDE, OFFSET, m.image_hw) for m in (map0, map1))

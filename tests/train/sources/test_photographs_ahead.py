@@ -131,7 +131,7 @@ def test_what_is_made_at_once_is_made_once_and_not_kept(
     assert made == [32, 32, 32] and len(source._made) == 4
 
 
-def test_names_fit_the_images_and_wait_until_they_are_asked_for(tmp_path: Path, as_on_a_gpu: None) -> None:
+def test_names_fit_the_images_and_wait_until_they_are_requested(tmp_path: Path, as_on_a_gpu: None) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()
     greys = {f"{index}.png": 30 * index for index in range(8)}

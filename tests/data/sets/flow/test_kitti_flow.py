@@ -58,7 +58,7 @@ def test_no_known_pixel_is_a_normal_pair(tmp_path: Path) -> None:
     assert sample.points0.shape == sample.points1.shape == (0, 2)
 
 
-def test_the_third_channel_says_what_is_known(tmp_path: Path) -> None:
+def test_the_third_channel_marks_known_pixels(tmp_path: Path) -> None:
     add_scene(tmp_path, 0, {})
     values = np.full((3, 4, 3), ZERO, np.uint16)  # vectors of 0, which would all stay on the image
     values[..., 2] = 0
