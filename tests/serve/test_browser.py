@@ -165,9 +165,9 @@ def test_own_images_and_other_weights(browser: Browser, url: str, tmp_path: Path
     files[1].write_bytes(make_image(220, 120, 2, "JPEG"))
     with visit(browser, url) as page:
         page.locator("#file0").set_input_files(files[0])
-        expect(page.locator("#name0")).to_have_text("one.png, 200 × 160")
+        expect(page.locator("#name0")).to_have_text("one.png, 200 × 160", timeout=QUICK_MS)
         page.locator("#file1").set_input_files(files[1])
-        expect(page.locator("#name1")).to_have_text("two.jpg, 220 × 120")
+        expect(page.locator("#name1")).to_have_text("two.jpg, 220 × 120", timeout=QUICK_MS)
         expect(page.locator("#status")).to_have_text(re.compile("^Ready"), timeout=SLOW_MS)
         page.locator("#view0").click(position={"x": 120, "y": 120})
         expect(page.locator("#rows tr")).to_have_count(1, timeout=QUICK_MS)
