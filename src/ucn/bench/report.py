@@ -123,11 +123,11 @@ def format_cell(value: Cell, unit: Unit) -> str:
     return f"{text}×" if unit == "ratio" else text
 
 
-def _format_significant(value: float, digits: int = 3) -> str:
+def _format_significant(value: float) -> str:
     """A value with three significant digits, without an exponent."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    decimals = 2 - math.floor(math.log10(abs(value)))
     rounded = round(value, decimals)
     if rounded and math.floor(math.log10(abs(rounded))) > math.floor(math.log10(abs(value))):
         decimals -= 1  # 9.996 became 10.0

@@ -93,8 +93,9 @@ def time_graphs_in_turns(
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def measure_matmul_throughput(device: torch.device, size: int = 8192) -> float:
+def measure_matmul_throughput(device: torch.device) -> float:
     """TFLOP/s of a large bfloat16 matrix product, an upper bound for convolutions."""
+    size = 8192
     generator = torch.Generator(device).manual_seed(0)
     first, second = (
         torch.randn(size, size, generator=generator, device=device, dtype=torch.bfloat16) for _ in range(2)

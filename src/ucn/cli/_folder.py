@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ucn.folders.extraction import Executor, ExtractionResult
     from ucn.folders.worker import ExtractSettings
 
+_SHOWN_FAILURES = 5
+
 Folder = Annotated[Path, path_argument("FOLDER", "Folder of images, searched recursively.")]
 MethodName = Annotated[
     str | None,
@@ -134,10 +136,10 @@ class ExtractOptions:
         return LocalExecutor(self.device)
 
 
-def warn_failures(extracted: ExtractionResult, limit: int = 5) -> None:
+def warn_failures(extracted: ExtractionResult) -> None:
     """Prints, on stderr, why images could not be read."""
     reasons = list(extracted.failures.values())
-    for reason in reasons[:limit]:
+    for reason in reasons[:_SHOWN_FAILURES]:
         warn(f"left out: {reason}")
-    if len(reasons) > limit:
-        warn(f"left out: {len(reasons) - limit:,} more (--json lists all)")
+    if len(reasons) > _SHOWN_FAILURES:
+        warn(f"left out: {len(reasons) - _SHOWN_FAILURES:,} more (--json lists all)")

@@ -6,9 +6,8 @@ All coordinates are pixels of the encoded images, as in `ucn.matching.cells`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -60,6 +59,7 @@ class PairMatcher(Protocol):
         """
 
 
+@runtime_checkable
 class ViewMatcher(Protocol):
     """A matcher that may encode views of the images, and so needs more than their maps."""
 
@@ -73,9 +73,8 @@ def align_features(
     matcher: PairMatcher, features0: Features, features1: Features, is_allowed1: Tensor | None = None
 ) -> Alignment:
     """Aligns a pair by a matcher of either protocol; as `PairMatcher.align`."""
-    align: Callable[..., Alignment] | None = getattr(matcher, "align_features", None)
-    if align is not None:
-        return align(features0, features1, is_allowed1)
+    if isinstance(matcher, ViewMatcher):
+        return matcher.align_features(features0, features1, is_allowed1)
     return matcher.align(features0.map, features1.map, is_allowed1)
 
 

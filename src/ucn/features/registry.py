@@ -137,7 +137,6 @@ class Registry:
         files: MethodFiles | None = None,
         *,
         kind: MethodKind = "dense",
-        engine: Engine | None = None,
     ) -> MethodInfo:
         """Finds a method by name, without loading its weights.
 
@@ -146,7 +145,6 @@ class Registry:
                 name of a weights file in `files`.
             files: files that methods need beside the package.
             kind: dense or sparse; some names are of both kinds.
-            engine: of UCN's `Matcher`; None takes one that computes in float32 on every device.
 
         Raises:
             ConfigError: the name is unknown.
@@ -163,10 +161,10 @@ class Registry:
         weights: dict[str, str | Path] = {path.stem: path for path in reversed(files.weights)}
         weights |= {shipped: shipped for shipped in _list_shipped()}
         if name in weights:
-            return find_network(weights[name], name, kind, engine, consensus=True)
+            return find_network(weights[name], name, kind, consensus=True)
         base, _, suffix = name.rpartition("+")
         known = finders.get(base)
-        info = known(files) if known else find_network(weights[base], base, kind, engine)
+        info = known(files) if known else find_network(weights[base], base, kind)
         if suffix in self.systems:
             return self.systems[suffix]().with_features(info)
         return replace(add_consensus(info) if suffix == CONSENSUS else info, name=name)
@@ -179,7 +177,7 @@ class Registry:
         Args:
             name_or_path: of `list_features`, or a .safetensors file of `ucn train`.
             files: files that methods need beside the package; weights files among them are not used.
-            engine: as in `find`.
+            engine: of UCN's `Matcher`; None takes one that computes in float32 on every device.
 
         Raises:
             ConfigError: the name is unknown, or the method has no features of single images.

@@ -31,6 +31,7 @@ from ucn.viz.colours import (
 
 MAX_NUMBERED_POINTS = 60
 """More query points than this are drawn without numbers, coloured by their position in image 0."""
+_SAMPLE_POINTS, _SAMPLE_LINES = 300, 40  # at most, of a pair of a data set
 
 
 def draw_matches(
@@ -126,18 +127,14 @@ def draw_points(image0: ImageLike, image1: ImageLike, matches: Matches, *, width
     return add_caption(canvas, f"{text} (filled)")
 
 
-def draw_samples(
-    samples: Sequence[PairSample], *, max_points: int = 300, max_lines: int = 40, width: int = 1200
-) -> ImageArray:
+def draw_samples(samples: Sequence[PairSample], *, width: int = 1200) -> ImageArray:
     """Draws pairs of a data set with their correspondences, one below the other.
 
-    Up to `MAX_NUMBERED_POINTS` correspondences carry their row number; of more, `max_points` are drawn,
-    spread evenly over image 0, coloured by their position in image 0; `max_lines` of them are joined.
+    Up to `MAX_NUMBERED_POINTS` correspondences carry their row number; of more, 300 are drawn, spread evenly
+    over image 0, coloured by their position in image 0; 40 of them are joined.
 
     Args:
         samples: the pairs, at least one.
-        max_points: largest number of points drawn per pair.
-        max_lines: largest number of them joined by lines.
         width: of the drawing, in pixels.
 
     Returns:
@@ -148,13 +145,13 @@ def draw_samples(
     """
     if not samples:
         raise ValueError("samples must hold at least one pair, got none")
-    return np.concatenate([_draw_sample(sample, max_points, max_lines, width) for sample in samples])
+    return np.concatenate([_draw_sample(sample, width) for sample in samples])
 
 
-def _draw_sample(sample: PairSample, max_points: int, max_lines: int, width: int) -> ImageArray:
+def _draw_sample(sample: PairSample, width: int) -> ImageArray:
     is_numbered = len(sample) <= MAX_NUMBERED_POINTS
     panels = lay_out(sample.image0, sample.image1, FINE * width, dim=1.0 if is_numbered else 0.8)
-    shown = spread_evenly(sample.points0.numpy(), max_points)
+    shown = spread_evenly(sample.points0.numpy(), _SAMPLE_POINTS)
     points0, points1 = sample.points0.numpy()[shown], sample.points1.numpy()[shown]
     if is_numbered:
         colours = row_colours(len(shown))
@@ -163,7 +160,7 @@ def _draw_sample(sample: PairSample, max_points: int, max_lines: int, width: int
     positions0, positions1 = panels.place0(points0), panels.place1(points1)
     canvas = panels.canvas
     if not is_numbered:
-        lines = spread_evenly(positions0, max_lines)
+        lines = spread_evenly(positions0, _SAMPLE_LINES)
         canvas = draw_lines(canvas, positions0[lines], positions1[lines], colours[lines])
     canvas = canvas.copy()
     radius = FINE * (5.0 if is_numbered else 3.0)
