@@ -110,9 +110,16 @@ class ExtractOptions:
 
     def find_method(self) -> MethodInfo:
         """The method of --method, or the network of --weights; its weights are not loaded."""
-        from ucn.paper.registry import METHODS
+        from ucn.errors import ConfigError
+        from ucn.features.baselines import BASELINES
 
-        return METHODS.find_features(self.method or self.weights, engine="auto")
+        name = self.method or self.weights
+        try:
+            return BASELINES.find_features(name, engine="auto")
+        except ConfigError:  # the larger table says of systems of the paper why they do not serve
+            from ucn.paper.registry import METHODS
+
+            return METHODS.find_features(name, engine="auto")
 
     def build_settings(self, found: MethodInfo) -> ExtractSettings:
         """Settings of the extraction; without --max-side, the size that the method was made for."""
