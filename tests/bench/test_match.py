@@ -8,7 +8,7 @@ from torch import Tensor
 
 from support.bench_cases import CPU, check_part, make_fake_cuda, make_settings, replace_timings
 from ucn.bench import match
-from ucn.bench.match import _match_batch, encode_in_chunks, score_pair
+from ucn.bench.match import _match_batch, encode_in_chunks, score_example
 from ucn.bench.samples import PLAIN_PAPER, load_network, read_example_images
 from ucn.data.example import example_pair
 from ucn.features.lightglue import LIGHTGLUE
@@ -59,10 +59,10 @@ def test_scores_by_hand() -> None:
     points0 = torch.tensor(np.stack([columns, rows], axis=-1), dtype=torch.float32)
     shift = torch.from_numpy(disparity[rows, columns])
     points1 = points0 - torch.stack([shift, torch.zeros(8)], dim=-1)
-    assert score_pair(points0, points1, size_hw) == (1.0, 1.0)
-    assert score_pair(points0, points1 + torch.tensor([7.0, 0.0]), size_hw) == (0.0, 1.0)
-    assert score_pair(points0, points1 + torch.tensor([4.0, 0.0]), size_hw, (3, 5)) == (0.0, 1.0)
-    assert all(math.isnan(share) for share in score_pair(points0[:0], points1[:0], size_hw))
+    assert score_example(points0, points1, size_hw) == (1.0, 1.0)
+    assert score_example(points0, points1 + torch.tensor([7.0, 0.0]), size_hw) == (0.0, 1.0)
+    assert score_example(points0, points1 + torch.tensor([4.0, 0.0]), size_hw, (3, 5)) == (0.0, 1.0)
+    assert all(math.isnan(share) for share in score_example(points0[:0], points1[:0], size_hw))
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def _measure_methods(pair: Tensor, settings: Settings) -> Table:
         ms = time_in_turns({name: work}, settings.effort)[name]
         memory = measure_memory(work, settings.device)
         points0, points1 = (points[0] for points in path(pair)[:2])
-        shares = score_pair(points0, points1, settings.image_hw, (3, 5, 10))
+        shares = score_example(points0, points1, settings.image_hw, (3, 5, 10))
         rows.append((name, ms, memory, len(points0), *shares))
     height, width = settings.image_hw
     title = f"Pairs of {width} × {height}, from pixels to matches, by method"
@@ -223,7 +223,7 @@ def encode_in_chunks(encode: Encode, images: Tensor) -> Tensor:
     return torch.cat([encode(part) for part in torch.split(images, _CHUNK)])
 
 
-def score_pair(
+def score_example(
     points0: Tensor, points1: Tensor, size_hw: tuple[int, int], limits: Sequence[float] = (5, 10)
 ) -> tuple[float, ...]:
     """Shares of matches of the resized bundled pair with errors of at most some limits, in pixels."""
@@ -250,7 +250,7 @@ def _measure_paths(
     rows: list[tuple[Cell, ...]] = []
     for name, path in paths.items():
         points0, points1, is_mutual = (values[0] for values in path(pixels))
-        shares = score_pair(points0[is_mutual], points1[is_mutual], settings.image_hw)
+        shares = score_example(points0[is_mutual], points1[is_mutual], settings.image_hw)
         ms, kept = times[name] / count, int(is_mutual.sum())
         rows.append((name, count, ms, 1000 / ms, plain_ms / times[name], kept, *shares))
     return rows

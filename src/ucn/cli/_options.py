@@ -124,7 +124,7 @@ class Keypoints(StrEnum):
     grid = "grid"
 
 
-def read_camera(option: str, given: str) -> NDArray[np.float64]:
+def read_camera_option(option: str, given: str) -> NDArray[np.float64]:
     """The camera matrix (3, 3) that an option gives, as a file or as four numbers.
 
     Raises:

@@ -81,7 +81,7 @@ def run(
             Output(draw),
             inputs=(image0, image1, *(Path(text) for _, text in given)),
         )
-        K0, K1 = (opt.read_camera(option, text) for option, text in given)
+        K0, K1 = (opt.read_camera_option(option, text) for option, text in given)
         images = command.read_images(image0, image1)
         matcher = command.load_matcher()
         matches = matcher.match(*images, progress=command.stages)

@@ -71,7 +71,7 @@ def run(
     if intrinsics is not None and refine_principal_point:
         raise ConfigError("--intrinsics are fixed; give either them or --refine-principal-point")
     _open_output(output, folder, options.overwrite)
-    K = None if intrinsics is None else opt.read_camera("--intrinsics", intrinsics)
+    K = None if intrinsics is None else opt.read_camera_option("--intrinsics", intrinsics)
     found = options.find_method()
     settings = ReconstructSettings(
         extract=options.build_settings(found),

@@ -49,7 +49,7 @@ from ucn.features.method import (
     MethodInfo,
     UnavailableError,
     load_from_file,
-    share,
+    make_once,
     wrap_extractor,
 )
 from ucn.features.network import SPARSE_CONFIG, describe_sparse_config
@@ -174,7 +174,7 @@ def _build_info(name: str, extractor: Any, versions: Mapping[str, str]) -> Metho
     """A method whose extractor is a dataclass of settings."""
     key = {name: asdict(extractor), **versions}
     # Methods over the same features have one extractor, so that evaluations extract once.
-    extractor = share((type(extractor), str(key)), lambda: extractor)
+    extractor = make_once((type(extractor), str(key)), lambda: extractor)
     return MethodInfo(
         name,
         extractor.title,

@@ -224,7 +224,7 @@ Loader = Callable[[MethodInfo, str], Any]
 _shared: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
 
 
-def share(key: tuple[object, ...], make: Callable[[], _Made]) -> _Made:
+def make_once(key: tuple[object, ...], make: Callable[[], _Made]) -> _Made:
     """What `make` gives, made once for all methods of this process that hold it at the same time."""
     found: _Made | None = _shared.get(key)
     if found is None:
@@ -261,7 +261,7 @@ def load_from_file(
 ) -> DenseMethod:
     """With the first two arguments bound, a `Loader` of an extractor that `make` loads from a file."""
     key = (make, json.dumps(info.key, sort_keys=True), device)
-    return DenseMethod(**info.metadata(), extractor=share(key, lambda: make(path, device)))
+    return DenseMethod(**info.metadata(), extractor=make_once(key, lambda: make(path, device)))
 
 
 def _to_encoded(features: Features, points: Tensor) -> Tensor:

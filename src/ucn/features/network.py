@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ucn.config import MatchConfig
 from ucn.errors import WeightsError
-from ucn.features.method import CONSENSUS, DenseMethod, Method, MethodInfo, share
+from ucn.features.method import CONSENSUS, DenseMethod, Method, MethodInfo, make_once
 from ucn.features.pair_matcher import CONSENSUS_SHA256, Alignment, NearestNeighbours
 from ucn.features.sparse import KeypointMatches
 from ucn.matching.cells import match_forward
@@ -190,4 +190,4 @@ def _load(
         return matcher
 
     loaded = DenseMethod if kind == "dense" else NetworkMethod
-    return loaded(**info.metadata(), extractor=share((sha256, config, device, engine), make))
+    return loaded(**info.metadata(), extractor=make_once((sha256, config, device, engine), make))

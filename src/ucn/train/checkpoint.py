@@ -13,7 +13,6 @@ import platform
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+import ucn
 from ucn.config import Calibration, TrainConfig
 from ucn.errors import ConfigError, UcnError, WeightsError
 from ucn.files import write_bytes_atomically
@@ -117,11 +117,7 @@ def record_config(config: TrainConfig) -> dict[str, Any]:
 
 def find_versions() -> dict[str, str]:
     """The versions of ucn, torch and Python."""
-    try:
-        own = version("ucn")
-    except PackageNotFoundError:
-        own = "unknown (not installed)"
-    return {"ucn": own, "torch": str(torch.__version__), "python": platform.python_version()}
+    return {"ucn": ucn.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def save_run(folder: Path, state: TrainingState, config: TrainConfig, sources: Sequence[str]) -> None:

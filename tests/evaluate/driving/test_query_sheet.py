@@ -14,7 +14,7 @@ from ucn.evaluate.driving import query_sheet as query_pictures
 from ucn.evaluate.driving.query_sheet import (
     DENSE_PIXELS,
     FAST_COUNT,
-    choose_pairs,
+    choose_close_pairs,
     detect_fast,
     draw_queries,
     list_grid,
@@ -42,8 +42,8 @@ def test_dense_points() -> None:
 
 def test_neighbouring_frames_are_chosen(tmp_path: Path) -> None:
     pairs = make_benchmark(tmp_path / "wall").open(Path())
-    assert [pair.name[-1] for pair in choose_pairs(pairs, 5)] == ["1"]
-    assert [pair.name[-1] for pair in choose_pairs(pairs[1:], 5)] == ["3"]
+    assert [pair.name[-1] for pair in choose_close_pairs(pairs, 5)] == ["1"]
+    assert [pair.name[-1] for pair in choose_close_pairs(pairs[1:], 5)] == ["3"]
 
 
 def test_answers_have_the_colours_of_their_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from support.semantic_files import write_mat, write_text
 from ucn.data.catalogue import open_data
 from ucn.data.sets.semantic.pascal_berkeley import PART_NAMES
 from ucn.errors import ConfigError, DataError
-from ucn.evaluate.core.benchmark_pairs import CUB_PAIRS, sample_rows, write_pair_list
+from ucn.evaluate.core.benchmark_pairs import CUB_PAIRS, sample_pair_list, sample_rows
 from ucn.evaluate.points.benchmarks import BENCHMARKS, find_benchmark
 
 
@@ -255,7 +255,7 @@ def test_rows_are_drawn_by_the_seed() -> None:
 
 def test_cub_list_is_the_drawn_one(data_folder: Path) -> None:
     data = open_data("cub", data_folder / "cub", "test")
-    assert CUB_PAIRS.read_text(encoding="utf-8") == write_pair_list(data, 2000)
+    assert CUB_PAIRS.read_text(encoding="utf-8") == sample_pair_list(data, 2000)
 
 
 def test_cub_list_pairs_birds_of_one_class() -> None:

@@ -25,7 +25,7 @@ ALL = "all"
 """The group of all pairs."""
 
 CUB_PAIRS = Path(__file__).with_name("lists") / "cub_test_pairs.csv"
-"""2,000 pairs of one class among 1,000 of CUB's test images, two names a line; made by `write_pair_list`."""
+"""2,000 pairs of one class among 1,000 of CUB's test images, two names a line; made by `sample_pair_list`."""
 
 Rectangle = tuple[int, int, int, int]
 """Pixels (left, top, right, bottom), ends excluded."""
@@ -155,7 +155,7 @@ def sample_rows_by_class(data: PairData, count: int, seed: int = 0) -> list[int]
     return rows
 
 
-def write_pair_list(data: PairData, count: int, seed: int = 0) -> str:
+def sample_pair_list(data: PairData, count: int, seed: int = 0) -> str:
     """Lines of two names for a semantic data set; pairs and their directions are sampled by a seed.
 
     Args:

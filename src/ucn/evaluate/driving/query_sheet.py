@@ -50,7 +50,7 @@ def list_grid(image_hw: tuple[int, int]) -> FloatArray:
     return np.stack([x.ravel(), y.ravel()], axis=-1).astype(np.float32)
 
 
-def choose_pairs(pairs: Sequence[BenchmarkPair], count: int) -> list[BenchmarkPair]:
+def choose_close_pairs(pairs: Sequence[BenchmarkPair], count: int) -> list[BenchmarkPair]:
     """At most `count` pairs, evenly spread over those with the fewest frames between them."""
     gaps = [_find_gap(pair) for pair in pairs]
     close = [pair for pair, gap in zip(pairs, gaps, strict=True) if gap == min(gaps)]
@@ -75,7 +75,7 @@ def draw_queries(run: PointsRun, pairs: int) -> bytes:
     dense = [method for method in run.methods if isinstance(method, DenseMethod)]
     methods = [method for method in dense if not isinstance(method, FinderMethod)]
     rows: list[list[ImageArray]] = []
-    for chosen in choose_pairs([pair.pair for pair in run.predictions.pairs], pairs):
+    for chosen in choose_close_pairs([pair.pair for pair in run.predictions.pairs], pairs):
         image0, image1 = map(read_image, chosen.image_paths())
         size_hw = (image0.shape[-2], image0.shape[-1])
         queries: tuple[FloatArray, ...] = (detect_fast(to_grey(image0)), list_grid(size_hw))

@@ -24,7 +24,7 @@ MIN_BASELINE = 0.1
 
 
 @dataclass(frozen=True)
-class PoseEstimate:
+class ScoredPose:
     """The pose estimated from the matches of a pair.
 
     Attributes:
@@ -172,7 +172,7 @@ def score_motions(
             "evaluate"
         )
     work = partial(_estimate, estimators=tuple(estimators), threshold=threshold, seed=seed)
-    estimates: dict[int, dict[Estimator, list[PoseEstimate]]] = {}
+    estimates: dict[int, dict[Estimator, list[ScoredPose]]] = {}
     tasks = list(enumerate(moving))
     for done, ((number, _), found) in enumerate(share_work(work, tasks, jobs), start=1):
         estimates[number] = found
@@ -197,10 +197,10 @@ def score_motions(
 
 def _estimate(
     task: tuple[int, MotionPair], estimators: tuple[Estimator, ...], threshold: float, seed: int
-) -> dict[Estimator, list[PoseEstimate]]:
+) -> dict[Estimator, list[ScoredPose]]:
     """The estimates of a pair: of each estimator, one a variant."""
     _, pair = task
-    found: dict[Estimator, list[PoseEstimate]] = {estimator: [] for estimator in estimators}
+    found: dict[Estimator, list[ScoredPose]] = {estimator: [] for estimator in estimators}
     for estimator, estimates in found.items():
         for matches in pair.matches:
             pose = estimate_pose(
@@ -213,12 +213,12 @@ def _estimate(
                 seed=seed,
             )
             error = measure_pose(pose.R, pose.t, pair.R, pair.t)
-            estimates.append(PoseEstimate(error, len(matches.points0), matches.found, pose.inlier_count))
+            estimates.append(ScoredPose(error, len(matches.points0), matches.found, pose.inlier_count))
     return found
 
 
 def _score(
-    variant: MotionVariant, estimator: str, group: str, estimates: Sequence[PoseEstimate], seed: int
+    variant: MotionVariant, estimator: str, group: str, estimates: Sequence[ScoredPose], seed: int
 ) -> MotionScore:
     errors = [estimate.error for estimate in estimates]
     rotations, translations = _angles(estimates)
@@ -252,7 +252,7 @@ def _score(
 def _compare(
     variants: Sequence[MotionVariant],
     estimator: str,
-    columns: Sequence[Sequence[PoseEstimate]],
+    columns: Sequence[Sequence[ScoredPose]],
     reference: str,
     seed: int,
 ) -> list[MotionDifference]:
@@ -290,7 +290,7 @@ def _compare(
     return differences
 
 
-def _angles(estimates: Sequence[PoseEstimate]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _angles(estimates: Sequence[ScoredPose]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rotations = np.array([estimate.error.rotation for estimate in estimates])
     return rotations, np.array([estimate.error.translation for estimate in estimates])
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ucn.data.io import read_header_hw
 from ucn.data.sets.layout import find_root
-from ucn.data.sets.posed.strecha import INFO, read_camera
+from ucn.data.sets.posed.strecha import INFO, read_camera_file
 from ucn.errors import DataError
 from ucn.evaluate.core.cache import PredictionCache, Record, digest_key
 from ucn.evaluate.core.predictions import Progress
@@ -129,7 +129,7 @@ def _read_scene(folder: Path) -> Scene:
         found = sorted((folder / "gt_dense_cameras").glob(f"{stem}.*camera"))
         if not found:
             raise DataError(f"{folder}: image {name} has no camera in gt_dense_cameras; get the whole scene")
-        views.append(read_camera(found[0]))
+        views.append(read_camera_file(found[0]))
     sizes = [read_header_hw(folder / "images" / name) for name in images]
     matrices = [view.matrix(hw) for view, hw in zip(views, sizes, strict=True) if hw is not None]
     if len(matrices) < len(images) or not np.allclose(matrices, matrices[0], atol=1e-6):

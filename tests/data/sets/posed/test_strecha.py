@@ -13,7 +13,7 @@ from support.photometric_rule import assert_photometric_rule
 from support.remedy_rule import refused
 from ucn.data.catalogue import open_data
 from ucn.data.sets.posed.posed_pairs import Array
-from ucn.data.sets.posed.strecha import Strecha, open_folder, read_camera
+from ucn.data.sets.posed.strecha import Strecha, open_folder, read_camera_file
 from ucn.errors import DataError, UcnError
 
 HW = (120, 160)
@@ -89,7 +89,7 @@ def test_rotations_by_a_slow_reference(tmp_path: Path) -> None:
 def test_read_camera_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "0000.jpg.camera"
     write_camera(path, (1.0, 2.0, 3.0), np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]))
-    view = read_camera(path)
+    view = read_camera_file(path)
     assert view.file_hw == (360, 480)
     assert view.K.tolist() == [[600, 0, 239.5], [0, 600, 179.5], [0, 0, 1]]
     assert view.T_world_to_camera.tolist() == [[0, 1, 0, -2], [-1, 0, 0, 1], [0, 0, 1, -3], [0, 0, 0, 1]]
@@ -118,7 +118,7 @@ def test_wrong_cameras(tmp_path: Path, old: str, new: str, message: str) -> None
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with refused(message):
-        read_camera(path)
+        read_camera_file(path)
     data = open_folder(tmp_path, "all")
     assert len(data) == 3
     (problem,) = data.problems

@@ -18,7 +18,7 @@ from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, skip_bad
 from ucn.data.sets.video import frames as video_frames
 from ucn.data.sets.video.frames import FrameFolder, Video
-from ucn.data.sets.video.tracking import VideoData, open_folder, track_points
+from ucn.data.sets.video.tracking import VideoData, open_folder, track_corners
 from ucn.errors import DataError
 from ucn.types import PairSample
 
@@ -208,12 +208,12 @@ class TestFrames:
 class TestTracking:
     def test_one_colour_has_no_points(self) -> None:
         grey = np.full((40, 50), 100, np.uint8)
-        points0, points1 = track_points([grey, grey], 100, 1.0)
+        points0, points1 = track_corners([grey, grey], 100, 1.0)
         assert points0.shape == points1.shape == (0, 2)
 
     def test_still_frames(self) -> None:
         grey = cv2.cvtColor(make_frame(make_texture(), 0), cv2.COLOR_BGR2GRAY).astype(np.uint8)
-        points0, points1 = track_points([grey] * 3, 60, 1.0)
+        points0, points1 = track_corners([grey] * 3, 60, 1.0)
         assert 30 < len(points0) <= 60
         np.testing.assert_allclose(points1, points0, atol=0.01)
 
@@ -221,8 +221,8 @@ class TestTracking:
         texture = make_texture()
         frames = [make_frame(texture, 0), make_frame(texture[::-1, ::-1].copy(), 0)]
         greys = [cv2.cvtColor(frame, cv2.COLOR_BGR2GRAY).astype(np.uint8) for frame in frames]
-        whole, _ = track_points([greys[0], greys[0]], 200, 1.0)
-        kept, _ = track_points(greys, 200, 1.0)
+        whole, _ = track_corners([greys[0], greys[0]], 200, 1.0)
+        kept, _ = track_corners(greys, 200, 1.0)
         assert len(kept) < 0.2 * len(whole)
 
     def test_points_that_leave_the_image_are_dropped(self) -> None:
@@ -230,7 +230,7 @@ class TestTracking:
         greys = [
             cv2.cvtColor(make_frame(texture, time), cv2.COLOR_BGR2GRAY).astype(np.uint8) for time in range(30)
         ]
-        points0, points1 = track_points(greys, 500, 1.0)
+        points0, points1 = track_corners(greys, 500, 1.0)
         assert points1[:, 0].max() <= 149
         assert points1[:, 1].min() >= 10
         assert points0[:, 1].min() > 24, "14.5 pixels up, and 10 from the border"

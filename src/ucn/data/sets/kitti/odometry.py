@@ -30,10 +30,10 @@ from ucn.data.sets.posed.posed_pairs import (
     Array,
     SequenceData,
     check_gaps,
-    check_intrinsics,
     invert,
     make_sample,
     read_keyed_file,
+    require_intrinsics,
     rigid,
     to_batch,
 )
@@ -287,7 +287,7 @@ def _read_camera(path: Path, cameras: tuple[int, int]) -> _Camera:
     calibration = read_keyed_file(path, "calibration")
     left, right = (calibration.matrix(f"P{number}", 3, 4) for number in cameras)
     K = left[:, :3]
-    check_intrinsics(K, f"{path}, line 'P{cameras[0]}:'")
+    require_intrinsics(K, f"{path}, line 'P{cameras[0]}:'")
     focal_baseline = float(left[0, 3] - right[0, 3])
     if not focal_baseline > 0:
         raise DataError(

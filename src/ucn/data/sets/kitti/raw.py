@@ -30,8 +30,8 @@ from ucn.data.sets.kitti.rig import (
     CAMERA_FILE,
     SCANNER_FILE,
     UNIT_FILE,
-    read_camera,
     read_packet,
+    read_rectified_camera,
     read_scanner,
     read_unit,
 )
@@ -300,7 +300,7 @@ class KittiRaw(SequenceData[Drive]):
             found.setdefault(path, DataFile(path, kind, check))
 
         for drive in self.sequences:
-            camera = partial(read_camera, drive.day, self._settings.camera)
+            camera = partial(read_rectified_camera, drive.day, self._settings.camera)
             add(drive.day / CAMERA_FILE, "calibration", camera)
             add(drive.day / SCANNER_FILE, "calibration", partial(read_scanner, drive.day))
             if drive.has_oxts:

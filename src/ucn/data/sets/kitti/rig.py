@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ucn.data.sets.posed.posed_pairs import Array, check_intrinsics, check_rotation, read_keyed_file, rigid
+from ucn.data.sets.posed.posed_pairs import Array, check_rotation, read_keyed_file, require_intrinsics, rigid
 from ucn.errors import DataError
 from ucn.files import parse_numbers, read_lines
 
@@ -48,18 +48,18 @@ def read_rig(day: Path, camera: int) -> Rig:
     A point X of the scanner projects to P_rect · R_rect_00 · T_velo_to_cam · X. P_rect is K (I | b): the
     rectified camera is at -b from the rectified camera 0.
     """
-    K, T_rectified = read_camera(day, camera)
+    K, T_rectified = read_rectified_camera(day, camera)
     return Rig(K, T_rectified @ read_scanner(day))
 
 
-def read_camera(day: Path, camera: int) -> tuple[Array, Array]:
+def read_rectified_camera(day: Path, camera: int) -> tuple[Array, Array]:
     """Reads a rectified camera: K (3, 3), and the motion (4, 4) from the unrectified camera 0 to it."""
     cameras = read_keyed_file(day / CAMERA_FILE, "calibration")
     P = cameras.matrix(f"P_rect_{camera:02d}", 3, 4)
     rectify = cameras.matrix("R_rect_00", 3, 3)
     check_rotation(rectify, f"{cameras.path}, line 'R_rect_00:'")
     K = P[:, :3]
-    check_intrinsics(K, f"{cameras.path}, line 'P_rect_{camera:02d}:'")
+    require_intrinsics(K, f"{cameras.path}, line 'P_rect_{camera:02d}:'")
     offset: Array = np.linalg.inv(K) @ P[:, 3]
     return K, rigid(rectify, offset)
 

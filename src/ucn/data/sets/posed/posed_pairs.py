@@ -22,6 +22,7 @@ from ucn.data.pairs import PairData, check_index
 from ucn.errors import DataError
 from ucn.files import parse_numbers, read_lines
 from ucn.geometry.coords import is_inside
+from ucn.geometry.pose import check_intrinsics
 from ucn.types import PairSample
 
 Array = NDArray[np.float64]
@@ -81,12 +82,14 @@ def check_rotation(rotation: Array, where: str) -> None:
         )
 
 
-def check_intrinsics(K: Array, where: str) -> None:
+def require_intrinsics(K: Array, where: str) -> None:
     """Raises `DataError` where (3, 3) is not a camera matrix."""
-    if not (K[0, 0] > 0 and K[1, 1] > 0 and np.array_equal(K[2], [0, 0, 1]) and K[1, 0] == 0):
+    try:
+        check_intrinsics(K)
+    except ValueError as error:
         raise DataError(
             f"{where}: expected fx s cx, 0 fy cy, 0 0 1 with positive fx and fy, got {K.tolist()}; {_REMEDY}"
-        )
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,11 @@ from ucn.data.sets.posed.posed_pairs import (
     Array,
     SequenceData,
     check_gaps,
-    check_intrinsics,
     check_rotation,
     invert,
     make_sample,
     read_matrix,
+    require_intrinsics,
     rigid,
     to_batch,
 )
@@ -326,5 +326,5 @@ def _read_intrinsics(path: Path | None) -> Array:
     if path is None:
         return DEPROBLEM_INTRINSICS
     K = read_matrix(path, 3, 3, "intrinsics")
-    check_intrinsics(K, str(path))
+    require_intrinsics(K, str(path))
     return K

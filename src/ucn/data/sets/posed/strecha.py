@@ -32,10 +32,10 @@ from ucn.data.sets.layout import find_root
 from ucn.data.sets.posed.posed_pairs import (
     Array,
     PosedData,
-    check_intrinsics,
     check_rotation,
     invert,
     make_sample,
+    require_intrinsics,
     rigid,
 )
 from ucn.errors import DataError
@@ -145,7 +145,7 @@ class Strecha(PosedData):
         for path in sorted(path for path in paths if path.suffix.lower() in IMAGE_SUFFIXES):
             camera = _find_camera(scene / "gt_dense_cameras", path)
             try:
-                view = read_camera(camera)
+                view = read_camera_file(camera)
             except DataError as error:
                 problem = to_problem(error, camera)
                 message = f"image {path.name} excluded: {problem.message}"
@@ -260,7 +260,7 @@ class Strecha(PosedData):
         return rows[is_good], projections[0][is_good], projections[1][is_good]
 
 
-def read_camera(path: Path) -> View:
+def read_camera_file(path: Path) -> View:
     """Reads a camera file: K, distortion, R and C with X_camera = Rᵀ (X - C), then width and height.
 
     Raises:
@@ -276,7 +276,7 @@ def read_camera(path: Path) -> View:
         for (number, text), count in zip(lines, _CAMERA_LINES, strict=True)
     ]
     K, R, C = np.array(rows[:3]), np.array(rows[4:7]), np.array(rows[7])
-    check_intrinsics(K, str(path))
+    require_intrinsics(K, str(path))
     check_rotation(R, str(path))
     if any(rows[3]):
         raise DataError(

@@ -130,7 +130,7 @@ class VideoData(PairData):
                     f"{source.frame_path(number)} has {grey.shape[1]} × {grey.shape[0]} pixels; expected "
                     f"{greys[0].shape[1]} × {greys[0].shape[0]} as the frames before it"
                 )
-        points0, points1 = track_points(greys, self._max_points, self._max_error)
+        points0, points1 = track_corners(greys, self._max_points, self._max_error)
         return PairSample(
             image0, image1, torch.from_numpy(points0), torch.from_numpy(points1), self.pair_name(index)
         )
@@ -187,7 +187,9 @@ class VideoData(PairData):
         return video
 
 
-def track_points(greys: Sequence[Pixels], max_points: int, max_error: float) -> tuple[FloatArray, FloatArray]:
+def track_corners(
+    greys: Sequence[Pixels], max_points: int, max_error: float
+) -> tuple[FloatArray, FloatArray]:
     """Tracks corners of the first frame to the last one and back.
 
     Args:
