@@ -38,7 +38,7 @@ def test_list() -> None:
     assert "part_locs.txt" in output and "pairing=class" in output and "any two" in output
     code, output = run("list", "--json")
     listed = json.loads(output)["data"]
-    assert {"name", "task", "truth", "layout", "licence", "source", "options"} <= set(listed[0])
+    assert {"name", "task", "ground_truth", "layout", "licence", "source", "options"} <= set(listed[0])
     code, output = run("list", "nothing")
     assert code == 1 and "no data set 'nothing'" in output
 

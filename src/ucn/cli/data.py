@@ -47,7 +47,7 @@ def list_sets(
         for info in infos:
             values = asdict(info)
             options = {"options": list_options(info.name), "options_mean": explain_options(info.name)}
-            sets.append({**values, "truth": values.pop("ground_truth"), **options})
+            sets.append({**values, **options})
         print_json({"command": "data list", "ucn": find_version(), "data": sets})
         return
     for info in infos:

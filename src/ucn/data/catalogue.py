@@ -111,8 +111,8 @@ def open_data(
         name: the name of a data set, as `list_data` has it.
         folder: its folder.
         split: one of its `splits`; None selects the first.
-        options: options of this reader, such as ``{"truth": "occ"}``; text is converted to the type of the
-            option's default.
+        options: options of this reader, such as ``{"ground_truth": "occ"}``; text is converted to the type
+            of the option's default.
 
     Raises:
         DataError: the name, split or an option is unknown, or the folder does not hold that data set; the

@@ -12,7 +12,7 @@ How to add a method:
 2. Write its finder below: a function from `MethodFiles` to `MethodInfo` that loads no weights.
    `_build_info` serves any dataclass of settings, `_build_file_info` any class that loads a file, which
    `_find_file` finds. It raises `UnavailableError`, with the remedy, where a package or file is missing.
-   It imports the module itself, so that only methods that are asked for are imported.
+   It imports the module itself, so that only methods in use are imported.
    A new file needs a field in `method.MethodFiles`, and an option in ``cli/evaluate.py`` to give it.
 3. Enter the finder in `BASELINES`, in both tables where it serves as both kinds of method:
 

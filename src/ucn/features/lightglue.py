@@ -28,7 +28,7 @@ from ucn.features.sparse import KeypointMatches, Keypoints
 from ucn.types import ImageLike
 
 KEYPOINTS = 2048
-"""The most keypoints of an image, strongest first, unless another number is asked for."""
+"""The most keypoints of an image, strongest first, unless another number is given."""
 
 _KORNIA = (0, 9)  # the first version with ALIKED and XFeat
 _MAX_FILE_BYTES = 64 * 2**20

@@ -52,8 +52,8 @@ class RunFolder:
             raise OutputError(f"cannot write checkpoints to {self.path}: permission denied")
         if self.has_checkpoint and not (resume or overwrite):
             raise OutputError(
-                f"{self.path} holds an earlier run, which was kept; go on with resume=True, or start over "
-                "with overwrite=True"
+                f"{self.path} holds an earlier run, which was kept; resume it with resume=True, or start "
+                "over with overwrite=True"
             )
 
     def prepare(self, *, is_new: bool) -> None:

@@ -68,7 +68,7 @@ def test_the_ground_truth_has_only_points_whose_plane_is_in_front_in_both_views(
     shown1 = planes_shown(batch.image1, batch.points1.nan_to_num())[keep]
     assert keep.sum() > 5000
     assert torch.equal(shown0, shown1)
-    # Edges are a pixel wide and the truth keeps off them, so the colours are pure.
+    # Edges are a pixel wide and the ground truth keeps off them, so the colours are pure.
     for images, points in ((batch.image0, batch.points0), (batch.image1, batch.points1.nan_to_num())):
         colours = read_colours(images, points)[keep]
         assert ((colours < 0.02) | (colours > 0.98)).all(dim=1).double().mean() > 0.995

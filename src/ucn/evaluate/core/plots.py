@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ucn.evaluate.core.report import Plot
 
-# Of Okabe and Ito: told apart by colour-blind readers too.
+# Of Okabe and Ito: distinguishable for colour-blind readers too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#F0E442")
 _LINES = ("-", "--", ":", "-.")
 PANELS_A_ROW = 4

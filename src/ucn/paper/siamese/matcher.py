@@ -80,7 +80,7 @@ class SiameseMatcher:
     decision: DecisionNetwork
 
     def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
-        """Does no work before a point is asked for."""
+        """Does no work before a point is queried."""
         return _Decided(self.decision, map0, map1, is_allowed1)
 
 

@@ -70,15 +70,15 @@ def test_the_third_channel_marks_known_pixels(tmp_path: Path) -> None:
 def test_ground_truth_option(tmp_path: Path) -> None:
     add_scene(tmp_path, 0, {(0, 0): (1, 0)}, flows="flow_occ")
     assert correspondences(open_folder(tmp_path, "training").read(0)) == {(0, 0): (1, 0)}
-    with pytest.raises(DataError, match=r"no folder .*flow_noc: option truth=noc needs it"):
-        open_folder(tmp_path, "training", truth="noc")
+    with pytest.raises(DataError, match=r"no folder .*flow_noc: option ground_truth=noc needs it"):
+        open_folder(tmp_path, "training", ground_truth="noc")
     add_scene(tmp_path, 0, {(1, 1): (1, 0)}, flows="flow_noc")
     assert correspondences(open_folder(tmp_path, "training").read(0)) == {(1, 1): (2, 1)}
-    assert correspondences(open_folder(tmp_path, "training", truth="occ").read(0)) == {(0, 0): (1, 0)}
+    assert correspondences(open_folder(tmp_path, "training", ground_truth="occ").read(0)) == {(0, 0): (1, 0)}
     with pytest.raises(
-        DataError, match="option truth of kitti-flow must be one of auto, noc, occ, got 'all'"
+        DataError, match="option ground_truth of kitti-flow must be one of auto, noc, occ, got 'all'"
     ):
-        open_folder(tmp_path, "training", truth="all")
+        open_folder(tmp_path, "training", ground_truth="all")
 
 
 @pytest.mark.parametrize(("images", "first_val"), [("image_2", 160), ("colored_0", 155), ("image_0", 155)])

@@ -49,38 +49,40 @@ _REMEDY = "unpack it again"
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def open_folder(folder: Path, split: str, *, truth: str = "auto") -> KittiFlow:
+def open_folder(folder: Path, split: str, *, ground_truth: str = "auto") -> KittiFlow:
     """Opens KITTI flow.
 
     Args:
         folder: holds ``training``.
         split: training (all pairs), or train and val (its first 80 % by number, and the rest).
-        truth: which ground truth: noc (targets inside image 1), occ (all; targets outside are dropped here,
+        ground_truth: which one: noc (targets inside image 1), occ (all; targets outside are dropped here,
             so that the two are almost equal), or auto: noc where that folder exists, else occ.
     """
-    check_choice(truth, ("auto", "noc", "occ"), "option truth of kitti-flow")
+    check_choice(ground_truth, ("auto", "noc", "occ"), "option ground_truth of kitti-flow")
     if (folder / "testing").is_dir() and not (folder / "training").is_dir():
         raise DataError(
             f"{folder} holds only KITTI's testing images, whose ground truth is not public; get training"
         )
-    return KittiFlow(find_root(folder, INFO.markers, INFO.inside), split, truth)
+    return KittiFlow(find_root(folder, INFO.markers, INFO.inside), split, ground_truth)
 
 
 class KittiFlow(FilePairs):
     """Frames 10 and 11 of each scene, with flow where the scanner measured."""
 
-    def __init__(self, root: Path, split: str, truth: str) -> None:
+    def __init__(self, root: Path, split: str, ground_truth: str) -> None:
         super().__init__(root)
         training = root / "training"
         images = next((training / name for name in _TRAIN_COUNTS if (training / name).is_dir()), None)
         if images is None:
             expected = " or ".join(_TRAIN_COUNTS)
             raise DataError(f"{training} has no images: expected the folder {expected} in it")
-        if truth == "auto":
-            truth = "noc" if (training / "flow_noc").is_dir() else "occ"
-        flows = training / f"flow_{truth}"
+        if ground_truth == "auto":
+            ground_truth = "noc" if (training / "flow_noc").is_dir() else "occ"
+        flows = training / f"flow_{ground_truth}"
         if not flows.is_dir():
-            raise DataError(f"no folder {flows}: option truth={truth} needs it")
+            raise DataError(
+                f"no folder {flows}: option ground_truth={ground_truth} needs it; unpack it, or use auto"
+            )
         train_count = _TRAIN_COUNTS[images.name]
         # Frame 10 only: the multi-view extension has others.
         numbers = {*list_numbered(images, _FRAME_10), *list_numbered(flows, _FRAME_10)}
