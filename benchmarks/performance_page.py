@@ -29,8 +29,6 @@ _PAGE = _ROOT / "docs" / "performance.md"
 _RESULTS = _ROOT / "benchmarks" / "results"
 _IMAGES = "images/performance"
 _BLOCK = re.compile(r"<!-- bench:(\w+) -->\n.*?<!-- /bench -->", flags=re.DOTALL)
-_RENAMED_PARTS = {"pairs": "match"}
-"""Names of parts in files of earlier versions."""
 _OPTIONS = (
     ("is_quick", False, "--quick"),
     ("is_thorough", False, "--thorough"),
@@ -63,10 +61,6 @@ def read_results(folder: Path = _RESULTS) -> dict[str, dict[str, Any]]:
     """All results of `ucn bench` in a folder, those of GPUs first."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
     results = {name: values for name, values in found.items() if values.get("command") == "bench"}
-    for values in results.values():
-        for key in ("parts", "failures"):
-            old = values.get(key, {})
-            values[key] = {_RENAMED_PARTS.get(part, part): value for part, value in old.items()}
     return dict(sorted(results.items(), key=lambda item: (item[1]["machine"]["device"] == "cpu", item[0])))
 
 

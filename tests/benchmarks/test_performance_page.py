@@ -1,5 +1,3 @@
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,14 +80,6 @@ def test_machines_and_plots() -> None:
 def test_unknown_blocks_are_refused() -> None:
     with pytest.raises(DataError, match="block 'bench:knm': expected one of machines, knn"):
         script.fill_page("<!-- bench:knm -->\n<!-- /bench -->", {})
-
-
-def test_results_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    part = {**Part((TABLE,)).to_dict(), "targets": [{"name": "x"}]}
-    old = {"command": "bench", **_make_result(), "parts": {"pairs": part}, "failures": {}}
-    (tmp_path / "old.json").write_text(json.dumps(old))
-    results = script.read_results(tmp_path)
-    assert "ours" in script.fill_page("<!-- bench:match -->\n<!-- /bench -->", results)
 
 
 def test_page_shows_the_results() -> None:

@@ -104,13 +104,6 @@ def test_round_trip_of_nested_settings_tuples_and_none() -> None:
     assert isinstance(again.model, ModelConfig)
 
 
-def test_a_former_name_of_the_calibration_is_read() -> None:
-    assert Calibration.from_dict({"match_miss": -1.5}) == Calibration(match_round_trip=-1.5)
-    assert "match_miss" not in Calibration().to_dict()
-    with pytest.raises(ConfigError, match="unknown key 'match_miss'"):
-        Calibration.from_dict({"match_miss": -1.5, "match_round_trip": -1.5})
-
-
 @pytest.mark.parametrize("kind", [ModelConfig, Calibration, MatchConfig, SyntheticConfig, LossConfig])
 def test_round_trip_of_defaults(kind: type[Config]) -> None:
     assert kind.from_dict({}) == kind()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal
 
 from ucn.config.base import Config, require, require_at_most
 
@@ -37,13 +37,6 @@ class Calibration(Config):
     pair_uniformity: float = 0.0
     """Weight of how alike all descriptors of the emptier image are: there is little to see in noise and on
     blank surfaces."""
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any], where: str = "") -> Self:
-        """As `Config.from_dict`; also reads `match_miss`, a former name of `match_round_trip`."""
-        if isinstance(values, dict) and "match_miss" in values and "match_round_trip" not in values:
-            values = {"match_round_trip" if k == "match_miss" else k: v for k, v in values.items()}
-        return super().from_dict(values, where)
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
