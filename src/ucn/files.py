@@ -7,6 +7,7 @@ needed, since `ucn.config` imports this module and must stay quick to import.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import io
 import math
 import os
@@ -202,6 +203,12 @@ def _rename_unless_taken(part: Path, path: Path) -> None:
     except OSError:  # not every file system has links
         check_output(path)
         part.replace(path)
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def pack_npz(values: Mapping[str, Any]) -> bytes:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ucn.runtime.threads import count_cores
+
 _PACKAGES = ("torch", "triton", "numpy", "opencv-contrib-python-headless", "onnxruntime", "faiss-cpu")
 _BUSY_LOAD = 0.3
 """Load average per core above which a machine counts as busy."""
@@ -71,13 +73,6 @@ def find_version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def count_cores() -> int:
-    """CPU cores available to this process."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def read_cpu_model() -> str:

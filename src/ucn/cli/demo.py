@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +37,7 @@ def run(
     with PairCommand("demo", options) as command:
         check_folder(output, _IMAGES, overwrite)
         from ucn.data.example import example_pair, score_against_disparity
+        from ucn.files import hash_file
 
         pair = example_pair()
         matcher = command.load_matcher()
@@ -47,8 +47,8 @@ def run(
         sparse = score_against_disparity(matches.points0, matches.points1, pair.disparity)
         dense = _score_flow(flow, pair)
         command.summary |= {
-            "image0_sha256": _hash(pair.image0_path),
-            "image1_sha256": _hash(pair.image1_path),
+            "image0_sha256": hash_file(pair.image0_path),
+            "image1_sha256": hash_file(pair.image1_path),
             **_summarise(sparse, dense),
             "pair_score": float(matches.pair_score),
         }
@@ -109,7 +109,3 @@ def _summarise(sparse: DisparityScore, dense: DisparityScore) -> dict[str, Any]:
         "dense_known_disparity": dense.known_count,
         "dense_pck_px": {f"{t:g}": share for t, share in dense.share_within.items()},
     }
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

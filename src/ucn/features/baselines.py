@@ -29,7 +29,6 @@ How to add a method:
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 from collections.abc import Callable, Mapping
@@ -55,15 +54,10 @@ from ucn.features.method import (
 from ucn.features.network import SPARSE_CONFIG, describe_sparse_config
 from ucn.features.registry import Finder, Registry
 from ucn.features.sparse import GridDescriptorsAtKeypoints, SiftKeypoints
+from ucn.files import hash_file
 
 RATIO = 0.8
 """Threshold of Lowe's ratio test, as in his paper."""
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _find_file(name: str, given: Path | None, below_data: str, content: str) -> Path:

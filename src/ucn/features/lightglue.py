@@ -7,7 +7,6 @@ dependencies, which include another build of OpenCV.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -25,6 +24,7 @@ from ucn.errors import WeightsError
 from ucn.features.extractor import load_tensors, read_pixels
 from ucn.features.method import Method, MethodInfo, UnavailableError
 from ucn.features.sparse import KeypointMatches, Keypoints
+from ucn.files import hash_file
 from ucn.types import ImageLike
 
 KEYPOINTS = 2048
@@ -149,7 +149,7 @@ def find_lightglue(name: str, max_keypoints: int = KEYPOINTS) -> MethodInfo:
     reason = explain_unavailable(name)
     if reason:
         raise UnavailableError(name, reason)
-    files = {file: _hash(_find_file(name, file)) for file in (kind.network_file, kind.matcher_file)}
+    files = {file: hash_file(_find_file(name, file)) for file in (kind.network_file, kind.matcher_file)}
     key = {"files": files, "keypoints": max_keypoints, "kornia": importlib.metadata.version("kornia")}
     title = f"{kind.title}, up to {max_keypoints:,} keypoints of its own, ordered by the matcher's confidence"
     loader = partial(_load_method, max_keypoints)
@@ -179,10 +179,6 @@ def _find_file(name: str, file: str) -> Path:
     if spec is None or spec.origin is None:
         raise WeightsError(explain_unavailable(name))
     return Path(spec.origin).parent / file
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _load_method(max_keypoints: int, info: MethodInfo, device: str) -> LightGlueMethod:

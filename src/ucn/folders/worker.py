@@ -11,7 +11,6 @@ and its helper threads, which spin while they wait, would take the cores from ev
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,7 +42,7 @@ from ucn.geometry.sampling import sample_descriptors
 from ucn.matching.consensus import CELL_PIXELS, pool_cells
 from ucn.nn import MIN_SIDE
 from ucn.nn.tiling import reduce_image
-from ucn.runtime.threads import start_threads
+from ucn.runtime.threads import count_cores, start_threads
 from ucn.types import FeatureMap, FloatArray
 
 OWN_DETECTOR = "own"
@@ -149,7 +148,7 @@ class FeatureExtractionWorker:
             threads: that read images and detect keypoints; None takes one per core, up to `MAX_THREADS`.
         """
         self._folder, self._extractor = folder, extractor
-        self._threads = threads or min(_count_cores(), MAX_THREADS)
+        self._threads = threads or min(count_cores(), MAX_THREADS)
 
     def run(self, shards: Sequence[Shard]) -> Generator[Shard, None, None]:
         """Yields shards in order, each when its file is written."""
@@ -233,13 +232,6 @@ def _write(done: _ShardInProgress) -> Shard:
     packed = {name: item.result() for name, item in done.packed.items()}
     write_features(done.shard.path, packed, {"failures": done.failures}, overwrite=True)
     return done.shard
-
-
-def _count_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class PendingFeatures:

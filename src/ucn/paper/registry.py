@@ -10,9 +10,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ucn.features.baselines import BASELINES, find_trunk, hash_file
+from ucn.features.baselines import BASELINES, find_trunk
 from ucn.features.method import DenseMethod, MethodFiles, MethodInfo, UnavailableError
 from ucn.features.registry import MatchingSystem
+from ucn.files import hash_file
 
 _TRANSFER, _SIAMESE = "nn-transfer", "siamese"
 

@@ -21,6 +21,13 @@ import torch
 _Part = TypeVar("_Part")
 
 
+def count_cores() -> int:
+    """CPU cores available to this process."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def share(work: Callable[[_Part], None], parts: Iterable[_Part], most: int | None = None) -> None:
     """Calls `work` for every part, without gradients, in as many threads as torch uses for an operation.
 
