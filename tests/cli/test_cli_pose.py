@@ -132,12 +132,12 @@ class TestPose:
         ("options", "message"),
         [
             (("--intrinsics", "60,60"), "--intrinsics 60,60: expected 3 × 3 numbers"),
+            (("--intrinsics", "absent.txt"), "absent.txt: no such file; give fx,fy,cx,cy in pixels"),
             (
                 ("--intrinsics", "60,60"),
                 "got 2 numbers; give fx,fy,cx,cy in pixels, such as 1200,",
             ),
             (("--intrinsics0", K, "--intrinsics1", "1,2"), "--intrinsics1 1,2: expected"),
-            (("--intrinsics", "absent.txt"), "absent.txt"),
             (("--intrinsics", K, "-o", "m.csv"), "m.csv"),
             (("--intrinsics", K, "--draw", "m.txt"), "m.txt"),
             (("--intrinsics", K, "-o", "no/folder/m.npz"), "no/folder"),

@@ -136,7 +136,7 @@ def read_camera_option(option: str, given: str) -> NDArray[np.float64]:
     try:
         return read_intrinsics(given)
     except DataError as error:
-        reason = str(error).removesuffix("; correct it")
+        reason = str(error).rpartition("; ")[0] or str(error)  # the remedy below is more precise
         remedy = "give fx,fy,cx,cy in pixels, such as 1200,1200,639.5,479.5, or a file of 3 × 3 numbers"
         raise DataError(f"{option} {reason}; {remedy}") from error
 
