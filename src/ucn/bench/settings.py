@@ -25,7 +25,7 @@ class Settings:
         is_quick: use small inputs and few rounds, as a smoke test; the results are not representative.
         is_thorough: also measure what takes minutes to compile on a CUDA device.
         weights: name of the shipped weights for real descriptors, matching and training.
-        xfeat: XFeat's ONNX file, a baseline of encoding; None skips it.
+        xfeat: XFeat's ONNX file, a baseline of encoding and matching; None skips it.
         limit_seconds: time limit of each series of growing inputs.
         report: called with a phrase when a stage begins.
     """

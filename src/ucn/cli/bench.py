@@ -36,7 +36,9 @@ def run(
     weights: Annotated[
         str, typer.Option(metavar="NAME", help="Shipped weights for real descriptors, matching and training.")
     ] = "geometric",
-    xfeat: Annotated[Path | None, opt.path_option("ONNX file of XFeat, a baseline of encoding.")] = None,
+    xfeat: Annotated[
+        Path | None, opt.path_option("ONNX file of XFeat, a baseline of encoding and matching.")
+    ] = None,
     limit_seconds: Annotated[
         float, typer.Option(min=1.0, max=86400.0, help="Time limit of each series of the growth part.")
     ] = 90.0,
