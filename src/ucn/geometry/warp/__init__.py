@@ -1,6 +1,7 @@
 """Ground truth by geometry: points warped by a homography, a flow, a disparity, or a depth and a pose."""
 
 from ucn.geometry.warp.depth import (
+    ZBuffer,
     is_hidden,
     is_seen_through,
     is_smooth,
@@ -24,6 +25,7 @@ from ucn.geometry.warp.spline import ThinPlateSpline, control_grid
 
 __all__ = [
     "ThinPlateSpline",
+    "ZBuffer",
     "control_grid",
     "flow_from_disparity",
     "homography_from_corners",
