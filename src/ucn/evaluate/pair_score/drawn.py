@@ -1,4 +1,4 @@
-"""Images that match nothing, drawn by code: noise, blank images and repeated patterns, and pairs of them."""
+"""Pairs that match nothing: noise, blank images and repeated patterns, drawn by code, and photographs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ VARIANTS = {
 }
 """Kinds of drawn images, and the variants of each."""
 PHOTOGRAPH = "photograph"
-PAIRS_A_GROUP = 110
-"""Pairs of each two kinds; about 1,000 in all."""
+PAIRS_A_GROUP = 100
+"""Pairs of each two kinds; 1,000 in all with photographs."""
 SIDES = (160, 320)
 """Least and largest side of the images in pixels."""
 
@@ -116,10 +116,12 @@ def pair_drawn(
 ) -> list[tuple[str, tuple[Drawn | Photograph, Drawn | Photograph]]]:
     """Pairs of all kinds with each other and with photographs: group, and images 0 and 1.
 
-    Two patterns of a pair are of different variants, since two checkerboards do show the same.
+    Two patterns of a pair are of different variants, since two checkerboards do show the same, and two
+    photographs are different files.
 
     Args:
-        photographs: files to choose from; without any, drawn images are paired with each other alone.
+        photographs: of different scenes, to choose from; without any, drawn images are paired with each other
+            alone, and with a single one, no photographs with each other.
         seed: of all choices.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -130,7 +132,10 @@ def pair_drawn(
     def choose(kind: str, other: Drawn | Photograph | None) -> Drawn | Photograph:
         height, width = (SIDES[0] + pick(SIDES[1] - SIDES[0] + 1) for _ in range(2))
         if kind == PHOTOGRAPH:
-            return Photograph(photographs[pick(len(photographs))], max(height, width))
+            files = [
+                path for path in photographs if not (isinstance(other, Photograph) and path == other.path)
+            ]
+            return Photograph(files[pick(len(files))], max(height, width))
         known = other.variant if isinstance(other, Drawn) and kind == "pattern" else None
         variants = [variant for variant in VARIANTS[kind] if variant != known]
         return Drawn(variants[pick(len(variants))], pick(2**31), (height, width))
@@ -138,7 +143,7 @@ def pair_drawn(
     kinds = [*VARIANTS, PHOTOGRAPH] if photographs else [*VARIANTS]
     pairs = []
     for kind0, kind1 in itertools.combinations_with_replacement(kinds, 2):
-        if kind0 == PHOTOGRAPH:
+        if kind0 == PHOTOGRAPH and len(set(photographs)) < 2:
             continue
         for _ in range(PAIRS_A_GROUP):
             first = choose(kind0, None)

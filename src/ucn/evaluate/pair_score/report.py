@@ -1,15 +1,16 @@
-"""The benchmark `pair-score` from data to report: one table a group, and reliability diagrams."""
+"""The benchmark `pair-score` from data to report: a summary, one table a group, and reliability diagrams."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
 from ucn.config import MatchConfig
+from ucn.data.bundled import MINI_IMAGES
 from ucn.evaluate.core.plots import choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, require_methods
 from ucn.evaluate.core.report import (
@@ -24,7 +25,10 @@ from ucn.evaluate.core.report import (
 from ucn.evaluate.pair_score.drawn import SIDES, VARIANTS
 from ucn.evaluate.pair_score.predictions import (
     BIRDS,
+    LENGTH_SHARE,
     ONE_SIZE,
+    PHOTOGRAPHS,
+    PIXELS,
     SCENES,
     VERSION,
     LabelledPair,
@@ -37,6 +41,8 @@ from ucn.evaluate.pair_score.predictions import (
 from ucn.evaluate.pair_score.scoring import (
     BINS,
     LOW,
+    MATCHES,
+    NOTHING,
     THRESHOLD,
     PairScoreResult,
     ReliabilityBins,
@@ -46,7 +52,7 @@ from ucn.features.method import DenseMethod, LoadedMethods, MethodInfo
 from ucn.matching.matcher import Matcher
 
 _NAMES = {"hpatches": "HPatches", "cub": "CUB"}
-_TITLE = "matching and non-matching pairs of {}, and pairs of drawn images, separated by the pair score"
+_TITLE = "pairs of {}, pairs that match nothing, and matches: what their scores are worth"
 TITLE = _TITLE.format(" and ".join(_NAMES.values()))
 
 
@@ -71,8 +77,9 @@ def run_pair_score(
     skipped, matchers = dict(loaded.skipped), dict[DenseMethod, Matcher]()
     for method in loaded.methods:
         if isinstance(method.extractor, Matcher) and method.is_nearest:
-            # Scores are calibrated for the default settings, which resize images.
-            matchers[method] = method.extractor.with_config(MatchConfig(consensus=method.uses_consensus))
+            # Scores are calibrated for the default settings, which resize images; all matches are kept here.
+            config = MatchConfig(consensus=method.uses_consensus, use_mutual=False, use_alignment=False)
+            matchers[method] = method.extractor.with_config(replace(config, min_score=0.0))
         else:
             skipped[method.name] = "it has no pair score"
     require_methods(LoadedMethods(list(matchers), skipped))
@@ -99,13 +106,14 @@ def run_pair_score(
         names = {result.method for result in results}
         diagrams = page.merge(diagrams, page.values.get("reliability"), "reliability", names)
         methods = page.merge_methods(methods, results)
-    groups = list(dict.fromkeys(result.group for result in results if result.matching))
+    groups = list(dict.fromkeys(r.group for r in results if r.matching or r.group in MATCHES))
     return Report(
         name="pair-score",
         title=_TITLE.format(" and ".join(n for n in _NAMES.values() if any(g.startswith(n) for g in groups))),
         tables=(
+            _summarise(results),
             *(_tabulate([r for r in results if r.group == group]) for group in groups),
-            *_tabulate_drawn([result for result in results if not result.matching]),
+            *_tabulate_nothing([r for r in results if not r.matching and r.group not in MATCHES]),
             *(_tabulate_reliability([d for d in diagrams if d.group == group]) for group in groups),
         ),
         protocol=tuple(_describe_protocol(groups, evaluated, settings.limit)),
@@ -128,17 +136,24 @@ def _describe_protocol(
     yield from describe_groups(groups)
     drawn = "; ".join(f"{kind}: {', '.join(variants)}" for kind, variants in VARIANTS.items())
     yield (
-        f"drawn images, which match nothing: {drawn}; {SIDES[0]} to {SIDES[1]} px a side, sampled by seed 0; "
-        "a pair never has two patterns of one sort; photographs are those of the data, reduced alike"
+        f"pairs that match nothing: {drawn}; photograph: image 1 of each sequence (birds without HPatches), "
+        f"{len(MINI_IMAGES)} of scikit-image, and {PHOTOGRAPHS} of a folder photos where the data has one; "
+        f"{SIDES[0]} to {SIDES[1]} px a side, sampled by seed 0; a pair never has two patterns of one sort "
+        "or the same photograph twice"
     )
     yield (
-        "score: Matcher.match(...).pair_score with default settings: up to its own longest side, corners, "
-        "mutual matches; NAME+nearest without neighbourhood consensus"
+        "pair score: Matcher.match(...).pair_score with default settings: up to its own longest side, "
+        "corners, mutual matches; NAME+nearest without neighbourhood consensus"
+    )
+    yield (
+        "match scores: those of all corners, mutual or not, without photometric refinement, and of the parts "
+        f"of birds; correct within {PIXELS:g} px, parts within {LENGTH_SHARE:g} of the diagonal; at most 500 "
+        "of a pair, evenly spread over the scores"
     )
     yield (
         "AUROC: probability that a matching pair scores above another, ties count half; Brier: mean squared "
         "distance of the score from 1 or 0; calibration error: mean distance of score and share in "
-        f"{BINS} bins, weighted by their pairs"
+        f"{BINS} bins, weighted by their pairs; for matches, correct ones are counted as matching pairs"
     )
 
 
@@ -171,11 +186,28 @@ def _note_missing(folder: Path) -> Iterator[str]:
             )
 
 
+def _summarise(results: Sequence[PairScoreResult]) -> Table:
+    """What users rely on: matching pairs are accepted, and pairs that match nothing clearly rejected."""
+    columns: dict[str, tuple[str, Callable[[PairScoreResult], str]]] = {
+        f"HPatches matching ≥ {THRESHOLD:g}, %": (SCENES, lambda result: format_percent(result.accepted)),
+        f"CUB matching ≥ {THRESHOLD:g}, %": (BIRDS, lambda result: format_percent(result.accepted)),
+        f"match nothing < {LOW:g}, %": (NOTHING, lambda result: format_percent(result.rejected)),
+        "largest of these": (NOTHING, lambda result: format_number(result.largest, 3)),
+    }
+    known = {(result.method, result.group): result for result in results}
+    columns = {title: column for title, column in columns.items() if column[0] in {g for _, g in known}}
+    methods = dict.fromkeys(result.method for result in results)
+    rows = tuple((m, *(show(known[m, group]) for group, show in columns.values())) for m in methods)
+    return Table("Summary of pair scores", ("method", *columns), rows)
+
+
 def _tabulate(results: Sequence[PairScoreResult]) -> Table:
+    of_matches = results[0].group in MATCHES
+    first, second = ("correct", "wrong") if of_matches else ("matching", "others")
     accepted = f"≥ {THRESHOLD:g}, %"
     header = (
-        *("method", "AUROC", "Brier", "calibration error", f"matching {accepted}", f"others {accepted}"),
-        *(f"others < {LOW:g}, %", "largest of others"),
+        *("method", "AUROC", "Brier", "calibration error", f"{first} {accepted}", f"{second} {accepted}"),
+        *(f"{second} < {LOW:g}, %", f"largest of {second}"),
     )
     rows = tuple(
         (
@@ -190,22 +222,29 @@ def _tabulate(results: Sequence[PairScoreResult]) -> Table:
         )
         for result in results
     )
-    first = results[0]
-    return Table(f"{first.group}, {first.matching:,} and {first.others:,} pairs", header, rows)
+    one = results[0]
+    counts = f"{one.matching:,} and {one.others:,} pairs"
+    if of_matches:  # how many are correct depends on the method
+        counts = f"{one.matching + one.others:,} matches"
+    return Table(f"{one.group}, {counts}", header, rows)
 
 
-def _tabulate_drawn(results: Sequence[PairScoreResult]) -> Iterator[Table]:
-    """Groups without matching pairs in one table, a column each; none where there are no such groups."""
+def _tabulate_nothing(results: Sequence[PairScoreResult]) -> Iterator[Table]:
+    """Groups without matching pairs in one table, a row each; none where there are no such groups."""
     counts = {result.group: result.others for result in results}
     cells = {}
     for result in results:
         shown = f"{format_percent(result.rejected)} / {format_number(result.largest, 3)}"
         cells[result.method, result.group] = shown
-    methods = dict.fromkeys(result.method for result in results)
-    rows = tuple((method, *(cells[method, group] for group in counts)) for method in methods)
-    header = ("method", *(f"{group} ({count})" for group, count in counts.items()))
+    methods = tuple(dict.fromkeys(result.method for result in results))
+    rows = tuple(
+        (f"{group} ({count:,})", *(cells[method, group] for method in methods))
+        for group, count in counts.items()
+    )
     if rows:
-        yield Table(f"drawn images: pairs below {LOW:g}, % / largest pair score", header, rows)
+        yield Table(
+            f"Pairs that match nothing: below {LOW:g}, % / largest pair score", ("pairs", *methods), rows
+        )
 
 
 def _tabulate_reliability(diagrams: Sequence[ReliabilityBins]) -> Table:
@@ -221,13 +260,19 @@ def _tabulate_reliability(diagrams: Sequence[ReliabilityBins]) -> Table:
         )
         for bins in diagrams
     )
-    return Table(f"{diagrams[0].group}: pairs that match, % (pairs), by pair score", header, rows)
+    group = diagrams[0].group
+    what = (
+        "correct ones, % (matches), by score"
+        if group in MATCHES
+        else "pairs that match, % (pairs), by pair score"
+    )
+    return Table(f"{group}: {what}", header, rows)
 
 
 def _plot(
     results: Sequence[PairScoreResult], diagrams: Sequence[ReliabilityBins], groups: Sequence[str]
 ) -> Plot:
-    """Share of matching pairs against the score; the larger a mark, the more pairs."""
+    """Share of matching pairs or correct matches against the score; the larger a mark, the more of them."""
     count = len({result.method for result in results})
     figure, panels = lay_out(len(groups), (3.6 + 0.16 * count, 3.8))
     aurocs = {(result.method, result.group): result.auroc for result in results}
@@ -241,10 +286,10 @@ def _plot(
             panel.plot(means, shares, label=label, linewidth=1, **style)
             panel.scatter(means, shares, s=8 + 120 * counts[is_used] / counts.sum(), color=style["color"])
         panel.set_title(group, fontsize=9)
-        panel.set_xlabel("pair score")
+        panel.set_xlabel("match score" if group in MATCHES else "pair score")
         panel.set_xlim(-0.03, 1.03)
         panel.set_ylim(-0.03, 1.03)
         # Below its panel, since each has its own AUROC values.
         panel.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
-    panels[0].set_ylabel("share of pairs that match")
-    return save_plot(figure, "share of matching pairs against the pair score")
+    panels[0].set_ylabel("share of matching pairs or correct matches")
+    return save_plot(figure, "share of matching pairs, and of correct matches, against their score")

@@ -1,4 +1,4 @@
-"""Stage 2 of `pair-score`: how well the pair score separates matching from non-matching pairs."""
+"""Stage 2 of `pair-score`: how well scores separate pairs that match, and correct matches, from others."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ucn.evaluate.core.metrics import Shares
 from ucn.evaluate.core.score_metrics import area_under_roc, brier_score, measure_reliability
-from ucn.evaluate.pair_score.predictions import SCENES, LabelledPair
+from ucn.evaluate.pair_score.predictions import BIRDS, SCENES, LabelledPair, PairScores
 
-SCENES_AND_DRAWN = "HPatches and drawn images"
-"""Group of the scenes and of all drawn images, whose labels are the same for all weights."""
+NOTHING = "all that match nothing"
+"""Group of all groups without matching pairs."""
+SCENES_AND_NOTHING = "HPatches and all that match nothing"
+"""Group of these and of the scenes, whose labels are the same for all weights."""
+MATCHES = {
+    "matches of corners, HPatches": (SCENES, True),
+    "matches of corners, HPatches and all that match nothing": (SCENES_AND_NOTHING, False),
+    "matches of parts, CUB": (BIRDS, True),
+}
+"""Groups of matches: the group of pairs they are of, and whether of matching pairs only."""
 BINS = 10
 """Bins of the reliability diagram."""
 THRESHOLD = 0.5
@@ -23,7 +32,9 @@ LOW = 0.2
 
 @dataclass(frozen=True)
 class PairScoreResult:
-    """The separation of a group of pairs by a method's pair score.
+    """The separation of a group of pairs by a method's pair score, or of a group of matches by their score.
+
+    For matches read correct ones for matching pairs, and wrong ones for non-matching pairs.
 
     Attributes:
         method: its name.
@@ -54,7 +65,7 @@ class PairScoreResult:
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """The reliability diagram of a method on a group of pairs; see `Reliability`."""
+    """The reliability diagram of a method on a group of pairs or matches; see `Reliability`."""
 
     method: str
     group: str
@@ -65,7 +76,7 @@ class ReliabilityBins:
 
 
 def score_separation(
-    method: str, pairs: Sequence[LabelledPair], scores: Sequence[float]
+    method: str, pairs: Sequence[LabelledPair], scores: Sequence[PairScores]
 ) -> tuple[list[PairScoreResult], list[ReliabilityBins]]:
     """The results of a method, one of each kind a group; in groups of non-matching pairs most are NaN.
 
@@ -75,9 +86,7 @@ def score_separation(
         scores: of each pair.
     """
     results, diagrams = [], []
-    for group, rows in _list_groups(pairs).items():
-        values = np.array([scores[row] for row in rows])
-        labels = np.array([pairs[row].is_match for row in rows])
+    for group, (values, labels) in _list_groups(pairs, scores).items():
         bins = measure_reliability(values, labels, BINS)
         results.append(
             PairScoreResult(
@@ -100,14 +109,27 @@ def score_separation(
     return results, diagrams
 
 
-def _list_groups(pairs: Sequence[LabelledPair]) -> dict[str, list[int]]:
-    """Rows of each group; and of scenes together with all groups without matching pairs."""
-    groups: dict[str, list[int]] = {}
+def _list_groups(
+    pairs: Sequence[LabelledPair], scores: Sequence[PairScores]
+) -> dict[str, tuple[Shares, NDArray[np.bool_]]]:
+    """Scores and labels of each group: of pairs, of all that match nothing, and of matches."""
+    rows_of: dict[str, list[int]] = {}
     for row, pair in enumerate(pairs):
-        groups.setdefault(pair.group, []).append(row)
-    drawn = [row for rows in groups.values() if not any(pairs[row].is_match for row in rows) for row in rows]
-    if drawn and SCENES in groups:
-        groups[SCENES_AND_DRAWN] = [*groups[SCENES], *drawn]
+        rows_of.setdefault(pair.group, []).append(row)
+    nothing = [row for rows in rows_of.values() if not any(pairs[r].is_match for r in rows) for row in rows]
+    if nothing:
+        rows_of[NOTHING] = nothing
+    if nothing and SCENES in rows_of:
+        rows_of[SCENES_AND_NOTHING] = [*rows_of[SCENES], *nothing]
+    groups = {
+        group: (np.array([scores[row].pair for row in rows]), np.array([pairs[row].is_match for row in rows]))
+        for group, rows in rows_of.items()
+    }
+    for group, (source, is_matching) in MATCHES.items():
+        chosen = [scores[row] for row in rows_of.get(source, []) if pairs[row].is_match or not is_matching]
+        if any(len(entry.matches) for entry in chosen):
+            values = np.concatenate([entry.matches for entry in chosen])
+            groups[group] = values, np.concatenate([entry.is_correct for entry in chosen])
     return groups
 
 
