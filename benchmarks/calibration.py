@@ -1,20 +1,24 @@
-"""Fits the scores of shipped weights anew, on held-out pairs, and writes the weights files.
+"""Fits the scores of shipped weights anew, on held-out pairs, and writes them into the weights files.
 
-UCN_DATA=DIR python benchmarks/calibration.py --weights geometric universal -o OUTPUT_FOLDER [--device cuda]
+UCN_DATA=DIR python benchmarks/calibration.py curves.json [--device cuda]    # fits all weights
+python benchmarks/calibration.py curves.json --apply                         # writes files, hashes and cards
 
 Pairs that match: synthetic views of photographs, tracks of the nine validation scenes of the multi-view data,
 and, for `birds` and `universal`, held-out training images of birds (and faces). Pairs that do not: two
-photographs, a bird and a photograph, and images with nothing to see. None is test data. Prints the fitted
-weights, the expected calibration error of matches, what pairs score, and the SHA-256 of each file. Pair
-scores are probabilities where one pair in five matches.
+photographs, noise, blank images and repeated patterns, a bird and a photograph; for weights that know scenes
+alone, also two birds of a species. None is test data. Images are matched as `ucn.Matcher` matches them.
+Prints the fitted values, the expected calibration error of matches, and what pairs of each kind score. Pair
+scores are probabilities where one pair in five matches. Needs neither poselib nor kornia nor faiss.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -29,17 +33,27 @@ from ucn.data.pairs import PairData
 from ucn.data.synthetic import make_pairs
 from ucn.data.synthetic.bank import ImageBank, list_images
 from ucn.evaluate.core.score_metrics import measure_reliability
-from ucn.evaluate.pair_score.drawn import pair_drawn
-from ucn.matching.keypoints import detect_corners
-from ucn.matching.scoring import score_features
+from ucn.evaluate.pair_score.drawn import PHOTOGRAPH, Photograph, pair_drawn
+from ucn.matching.cells import PointMatches
+from ucn.matching.matcher import Matcher
+from ucn.matching.scoring import (
+    measure_uniformity,
+    measure_visibility,
+    pair_support,
+    score_features,
+    score_matches,
+)
+from ucn.matching.views import AlignedViews, to_caller, to_encoded
 from ucn.train import calibration as fitting
 from ucn.types import PairSample
 from ucn.weights import load_weights
 from ucn.weights.store import save_weights
 
+_REPOSITORY = Path(__file__).parents[1]
 _SEED = 7
 _PHOTOGRAPHS = 106  # the last ones, which training holds out
 _SIDE = 320  # of synthetic views
+_CORNERS = (500, 4096)  # of which pairs are scored: for query points, and in `Matcher.match`
 _ODDS = 0.25  # of pairs that match: in a folder of images, most pairs do not
 _KINDS = {
     "geometric": ("photographs", "scenes"),
@@ -47,6 +61,21 @@ _KINDS = {
     "universal": ("photographs", "scenes", "birds", "faces"),
     "birds": ("birds",),
 }
+
+
+@dataclass(frozen=True)
+class Found:
+    """Matches of points of a pair.
+
+    Attributes:
+        encoded0: (N, 2) the points in pixels of the encoded image 0.
+        matches: of them.
+        visibility: (N,) of both ends, by which scores are multiplied.
+    """
+
+    encoded0: Tensor
+    matches: PointMatches
+    visibility: Tensor
 
 
 def read_pairs(kind: str, folder: Path, count: int) -> Iterator[PairSample]:
@@ -75,98 +104,157 @@ def read_pairs(kind: str, folder: Path, count: int) -> Iterator[PairSample]:
             yield sample.select(torch.randperm(len(sample), generator=generator)[:200])
 
 
-def read_unrelated(kinds: Sequence[str], folder: Path, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs that do not match."""
+def read_unrelated(kinds: Sequence[str], folder: Path, count: int) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Pairs that do not match: their kind, and both images."""
     files = list_images(folder / "photos")[-_PHOTOGRAPHS:]
-    bank = ImageBank(files, _SIDE, "cpu")
-    images = [
-        bank.canvases[row, :, : int(size[1]), : int(size[0])].float() / 255
-        for row, size in enumerate(bank.sizes)
-    ]
-    birds = read_pairs("birds", folder, count) if "birds" in kinds else iter(())
-    for number in range(count):
-        bird = next(birds, None) if number % 2 else None
-        first = images[number % len(images)] if bird is None else bird.image0
-        yield first, images[(number * 7 + 31) % len(images)]
-    drawn = [pair for _, pair in pair_drawn(files, _SEED)]
-    for image0, image1 in drawn[:: max(1, len(drawn) // (2 * count))]:
-        yield image0.render(), image1.render()
+    birds = list(read_pairs("birds", folder, count))
+    for number, bird in enumerate(birds if "birds" in kinds else birds[: count // 2]):
+        if "birds" in kinds:
+            yield "bird and photograph", bird.image0, Photograph(files[number % len(files)], _SIDE).render()
+        else:
+            yield "two birds", bird.image0, bird.image1
+    by_kind: dict[str, int] = {}
+    for group, images in pair_drawn(files, _SEED):
+        limit = count if group == f"{PHOTOGRAPH} and {PHOTOGRAPH}" else -(-count // 5)
+        by_kind[group] = by_kind.get(group, 0) + 1
+        if by_kind[group] <= limit:
+            yield group, images[0].render(), images[1].render()
+
+
+def find_matches(matcher: Matcher, views: AlignedViews, points0: Tensor) -> Found:
+    """Matches of points (N, 2) in the caller's pixels of image 0."""
+    encoded0 = to_encoded(points0, views.features0)
+    matches = matcher._match_points(views, points0, None, None)
+    visibility = torch.ones_like(matches.similarities)
+    for features, points in ((views.features0, encoded0), (views.features1, matches.points1)):
+        if features.grey is not None:
+            visibility = visibility * measure_visibility(features.grey.to(matcher.device) / 255, points)
+    return Found(encoded0, matches, visibility)
+
+
+def find_corners(matcher: Matcher, views: AlignedViews, number: int) -> Found:
+    """Matches of corners of image 0, of few or of many in turn."""
+    corners = views.features0.keypoints[: _CORNERS[number % len(_CORNERS)]]
+    return find_matches(matcher, views, corners.to(matcher.device))
+
+
+def measure_pair(found: Found, curves: Calibration, tolerance: float) -> tuple[float, float]:
+    """Inputs of the pair score: support, and mean uniformity."""
+    matches = found.matches
+    scores = score_matches(matches, curves) * found.visibility
+    support = pair_support(scores, matches.round_trip_errors <= tolerance, found.encoded0, matches.points1)
+    return support, float(measure_uniformity(matches).mean())
+
+
+def fit_pairs(
+    related: Sequence[Found], unrelated: Sequence[tuple[str, Found]], curves: Calibration, tolerance: float
+) -> Calibration:
+    """Fits the curve of pairs, and prints what pairs of each kind score."""
+    inputs = torch.tensor(
+        [measure_pair(found, curves, tolerance) for found in (*related, *(found for _, found in unrelated))]
+    )
+    is_related = torch.arange(len(inputs)) < len(related)
+    prior = [getattr(curves, field) for field in fitting._PAIR_FIELDS]
+    values = fitting._fit_logistic(inputs, is_related, prior, 0.0, fitting._PAIR_BOUNDS)
+    values[0] = round(values[0] + math.log(_ODDS * len(unrelated) / len(related)), 4)
+    scores = torch.sigmoid(inputs @ torch.tensor(values[1:]) + values[0])
+    print(
+        f"  {len(related)} pairs that match: {(scores[is_related] >= 0.5).float().mean():.1%} at 0.5 and more"
+    )
+    kinds = [kind for kind, _ in unrelated]
+    for kind in dict.fromkeys(kinds):
+        own = scores[~is_related][torch.tensor([other == kind for other in kinds])]
+        print(f"  {len(own)} {kind}: {(own < 0.2).float().mean():.1%} below 0.2, largest {own.max():.3f}")
+    return replace(curves, **dict(zip(fitting._PAIR_FIELDS, values, strict=True)))
 
 
 @torch.no_grad()
 def fit(name: str, folder: Path, count: int, device: str) -> Calibration:
     """The calibration of shipped weights."""
-    loaded = load_weights(name)
-    model = loaded.model.to(device).eval()
-    kinds = _KINDS[name]
-    features, labels, related, unrelated = [], [], [], []
-    for kind in kinds:
-        for sample in read_pairs(kind, folder, count):
-            image0, image1 = sample.image0[None].to(device), sample.image1[None].to(device)
-            map0, map1 = model.encode(image0), model.encode(image1)
-            found = fitting._match(map0, map1, sample.points0.to(device))
-            limit = fitting.CORRECT_WITHIN if sample.pck_length is None else 0.1 * sample.pck_length
-            features.append(score_features(found))
-            labels.append((found.points1 - sample.points1.to(device)).norm(dim=-1) <= limit)
-            corners = detect_corners(sample.image0, 500).points.to(device)
-            related.append((corners, fitting._match(map0, map1, corners)))
-    for first, second in read_unrelated(kinds, folder, count):
-        entry = fitting._match_images(model, first[None].to(device), second[None].to(device))
-        if len(entry[0]):
-            unrelated.append(entry)
-    negatives = torch.cat([score_features(found) for _, found in unrelated])
+    start = load_weights(name).calibration
+    matcher = Matcher.from_pretrained(name, device=device, engine="auto" if device == "cpu" else "plain")
+    features, labels, related = list[Tensor](), list[Tensor](), list[Found]()
+    for kind in _KINDS[name]:
+        for number, sample in enumerate(read_pairs(kind, folder, count)):
+            views = matcher.align_views(matcher.extract(sample.image0), matcher.extract(sample.image1))
+            matches = find_matches(matcher, views, sample.points0.to(matcher.device)).matches
+            limit = fitting.CORRECT_WITHIN
+            if sample.pck_length is not None:
+                limit = fitting.CORRECT_WITHIN_SHARE * float(sample.pck_length)
+            ends = to_caller(matches.points1, views.features1)
+            features.append(score_features(matches))
+            labels.append((ends - sample.points1.to(ends)).norm(dim=-1) <= limit)
+            related.append(find_corners(matcher, views, number))
+    unrelated = []
+    for number, (kind, image0, image1) in enumerate(read_unrelated(_KINDS[name], folder, count)):
+        views = matcher.align_views(matcher.extract(image0), matcher.extract(image1))
+        if len(views.features0.keypoints):
+            unrelated.append((kind, find_corners(matcher, views, number)))
+    negatives = torch.cat([score_features(found.matches) for _, found in unrelated])
     step = max(1, len(negatives) // (sum(map(len, features)) // 3))  # a quarter of all matches
     inputs = torch.cat([*features, negatives[::step]])
-    is_correct = torch.cat([*labels, torch.zeros(len(negatives[::step]), dtype=torch.bool, device=device)])
-    prior = [getattr(loaded.calibration, field) for field in fitting._MATCH_FIELDS]
+    is_correct = torch.cat([*labels, torch.zeros(len(negatives[::step])).to(labels[0])])
+    prior = [getattr(start, field) for field in fitting._MATCH_FIELDS]
     values = fitting._fit_logistic(inputs, is_correct, prior, 0.0, fitting._MATCH_BOUNDS)
-    found_curves = replace(loaded.calibration, **dict(zip(fitting._MATCH_FIELDS, values, strict=True)))
-    pairs = torch.tensor([fitting._pair_features(*entry, found_curves) for entry in related + unrelated])
-    is_related = torch.tensor([True] * len(related) + [False] * len(unrelated))
-    prior = [getattr(loaded.calibration, field) for field in fitting._PAIR_FIELDS]
-    values = fitting._fit_logistic(pairs, is_related, prior, 0.0, fitting._PAIR_BOUNDS)
-    values[0] = round(values[0] + math.log(_ODDS * len(unrelated) / len(related)), 4)
-    found_curves = replace(found_curves, **dict(zip(fitting._PAIR_FIELDS, values, strict=True)))
-    scores = torch.sigmoid(pairs @ torch.tensor(values[1:]) + values[0])
-    match_scores = torch.sigmoid(
-        inputs @ inputs.new_tensor([getattr(found_curves, f) for f in fitting._MATCH_FIELDS[1:]])
-        + found_curves.match_bias
+    scores = torch.sigmoid(inputs @ inputs.new_tensor(values[1:]) + values[0])
+    error = measure_reliability(scores.cpu().numpy(), is_correct.cpu().numpy()).error
+    share = is_correct.float().mean()
+    print(f"{name}: {len(inputs):,} matches, {share:.1%} correct, calibration error {error:.1%}")
+    curves = replace(start, **dict(zip(fitting._MATCH_FIELDS, values, strict=True)))
+    return fit_pairs(related, unrelated, curves, matcher.config.mutual_tolerance)
+
+
+def write_curves(name: str, curves: Calibration, repository: Path = _REPOSITORY) -> str:
+    """Writes curves into the file of shipped weights, and its new SHA-256 wherever the old one stands.
+
+    That is the table of weights, the cards, and what tests expect of `geometric`; not pages of results, which
+    say what was measured.
+
+    Args:
+        name: of the weights.
+        curves: the calibration.
+        repository: in which hashes are replaced.
+
+    Returns:
+        The new SHA-256.
+    """
+    loaded = load_weights(name)
+    sha256 = save_weights(
+        repository / "src" / "ucn" / "weights" / f"{name}.safetensors",
+        loaded.model,
+        calibration=curves,
+        training=loaded.training,
+        max_side=loaded.max_side,
+        overwrite=True,
     )
-    error = measure_reliability(match_scores.cpu().numpy(), is_correct.cpu().numpy(), 10).error
-    print(
-        f"{name}: {len(inputs):,} matches, {is_correct.float().mean():.1%} correct, ECE "
-        f"{error:.1%}; "
-        f"{len(related)} and {len(unrelated)} pairs, "
-        f"{(scores[is_related] >= 0.5).float().mean():.1%} at 0.5 and more, "
-        f"{(scores[~is_related] < 0.2).float().mean():.1%} below 0.2, largest {scores[~is_related].max():.2f}"
-    )
-    print(f"  {found_curves}", flush=True)
-    return found_curves
+    places = ("src/ucn/weights/table.py", "docs/models/*.md", "tests/support/mini_figures.json")
+    for path in (path for place in places for path in repository.glob(place)):
+        text = path.read_text(encoding="utf-8")
+        if loaded.info.sha256 in text:
+            path.write_text(text.replace(loaded.info.sha256, sha256), encoding="utf-8")
+    return sha256
 
 
 def main() -> None:
-    """Fits and writes."""
+    """Fits, or writes."""
     parser = make_parser(__doc__)
+    parser.add_argument("curves", type=Path, help="JSON file of the fitted values")
+    parser.add_argument("--apply", action="store_true", help="write the values of the file into the weights")
     parser.add_argument("--weights", nargs="+", default=list(_KINDS), choices=list(_KINDS))
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the new weights files")
-    parser.add_argument("--pairs", type=int, default=60, help="of each kind")
+    parser.add_argument("--pairs", type=int, default=50, help="of each kind that matches")
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
-    folder = Path(os.environ["UCN_DATA"])
-    chosen.output.mkdir(parents=True, exist_ok=True)
+    if chosen.apply:
+        for name, values in json.loads(chosen.curves.read_text(encoding="utf-8")).items():
+            print(f"{name} sha256 {write_curves(name, Calibration.from_dict(values))}")
+        return
+    found = {}
     for name in chosen.weights:
-        curves = fit(name, folder, chosen.pairs, chosen.device)
-        loaded = load_weights(name)
-        path = chosen.output / f"{name}.safetensors"
-        sha256 = save_weights(
-            path,
-            loaded.model,
-            calibration=curves,
-            training=loaded.training,
-            max_side=loaded.max_side,
-            overwrite=True,
-        )
-        print(f"  {path} sha256 {sha256}", flush=True)
+        begin = time.perf_counter()
+        curves = fit(name, Path(os.environ["UCN_DATA"]), chosen.pairs, chosen.device)
+        print(f"  {curves}, {time.perf_counter() - begin:.0f} s", flush=True)
+        found[name] = curves.to_dict()
+        chosen.curves.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
