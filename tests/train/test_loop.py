@@ -331,6 +331,17 @@ def test_few_held_out_points_keep_the_scores_of_the_start(
     assert "calibration kept from the start: 20 held-out points, at least 200 needed" in caplog.text
 
 
+def test_scores_are_not_fitted_to_training_pairs(
+    numbered: NumberedData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where pairs connect all images, none is held out, and validation uses those that were trained on."""
+    monkeypatch.setattr(calibration, "MIN_POINTS", 20)
+    monkeypatch.setattr(numbered, "split_off", lambda _: (numbered, numbered))
+    trained = train_on(None, make_config(steps=1, sources=[SET]))
+    assert trained.calibration == Calibration()
+    assert "calibration kept from the start: 0 held-out points, at least 20 needed" in caplog.text
+
+
 @pytest.mark.slow
 def test_a_mixture_is_the_same_each_time(numbered: NumberedData, photos: Path) -> None:
     config = make_config(steps=3, sources=[SET | {"photometric": 1.0}])

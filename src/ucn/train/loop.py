@@ -385,7 +385,8 @@ def _calibrate(
     """Fits the calibration on held-out photographs or, where there are none, on held-out pairs.
 
     The calibration of the start is the prior: the fewer pairs were held out, the less it changes.
-    Only photographs provide unrelated image pairs: two pairs of a data set may show the same scene.
+    Only photographs provide unrelated image pairs: two pairs of a data set may show the same scene. Pairs
+    that were trained on do not count: a network is surer of them than of others.
     """
     for source in sources:
         if isinstance(source, PhotoSource):
@@ -395,5 +396,6 @@ def _calibrate(
             synthetic = replace(synthetic, blend_share=0.0, collage_share=0.0, border="mirror")
             seed = config.seed + 2
             return fit_calibration(model, source.held_out, synthetic, _CALIBRATION_PAIRS, seed, start)
-    batches = (batch for source in sources for batch in source.validation_batches())
+    held_out = [source for source in sources if not source.warning]
+    batches = (batch for source in held_out for batch in source.validation_batches())
     return fit_match_curve(model, batches, start)
