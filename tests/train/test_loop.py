@@ -13,7 +13,10 @@ from torch.optim import Optimizer
 from support.numbered_data import NumberedData
 from support.train_cases import CPU, MODEL, ignore, make_config, train_on
 from ucn.config import Calibration, LossConfig, SyntheticConfig, TrainConfig
+from ucn.data.bundled import MINI_IMAGES
+from ucn.data.io import read_image
 from ucn.errors import DataError, NonFiniteLossError, WeightsError
+from ucn.matching.matcher import Matcher
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train import calibration, loop, validation
 from ucn.train.log import Progress
@@ -22,8 +25,8 @@ from ucn.train.sources import batches as sources
 from ucn.train.sources.batches import open_sources
 from ucn.train.step import StepResult
 from ucn.train.validation import Validation
-from ucn.types import PairBatch
-from ucn.weights import save_weights
+from ucn.types import PairBatch, PairSample
+from ucn.weights import load_weights, save_weights
 
 pytestmark = pytest.mark.usefixtures("few_pairs")
 
@@ -340,6 +343,52 @@ def test_scores_are_not_fitted_to_training_pairs(
     trained = train_on(None, make_config(steps=1, sources=[SET]))
     assert trained.calibration == Calibration()
     assert "calibration kept from the start: 0 held-out points, at least 20 needed" in caplog.text
+
+
+class ShiftedData(NumberedData):
+    """Pairs of a part of a photograph and its shifted copy."""
+
+    def read(self, index: int) -> PairSample:
+        corner = 40 * (index // len(MINI_IMAGES))
+        whole = read_image(MINI_IMAGES[index % len(MINI_IMAGES)])[:, corner:, 80 + corner :]
+        sample = super().read(index)
+        images = whole[:, :128, :128].clone(), whole[:, 4 : 4 + 128, 8 : 8 + 128].clone()
+        points = sample.points0 * 0.9 + torch.tensor([8.0, 4.0])
+        return replace(
+            sample,
+            image0=images[0],
+            image1=images[1],
+            points0=points,
+            points1=points - torch.tensor([8.0, 4.0]),
+            pck_length=None,
+        )
+
+
+def test_a_short_fine_tuning_keeps_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six pairs, of which one is held out: scores stay close, and what does not match stays apart."""
+    data = ShiftedData(6, points=(250,), size_hw=(120, 120))
+    monkeypatch.setattr(sources, "open_data", lambda *_: data)
+    start = load_weights("geometric-lite")
+    source = SET | {"crop_hw": [96, 96], "points": 250}
+    rates = {"head_learning_rate": 2e-4, "trunk_learning_rate": 1e-4}  # as the recipe `own` has them
+    changes = {"init": "geometric-lite", "model": start.model.config, "sources": [source]}
+    trained = train_on(None, make_config(steps=3, **changes, **rates))
+    found = trained.calibration
+    assert found.match_bias != start.calibration.match_bias
+    assert (found.pair_bias, found.pair_support) == (
+        start.calibration.pair_bias,
+        start.calibration.pair_support,
+    )
+    assert min(found.match_similarity, found.match_margin, found.match_support) >= 0
+    assert max(found.match_round_trip, found.match_uniformity) <= 0
+    before = Matcher(start, device="cpu")
+    after = Matcher(replace(start, model=trained.model, calibration=found), device="cpu")
+    pair, other = data.read(0), data.read(1).image1
+    queries = pair.points0[:50]
+    old, new = (m.match(pair.image0, pair.image1, points=queries) for m in (before, after))
+    assert min(old.pair_score, new.pair_score) > 0.9
+    assert abs(float(old.scores.mean() - new.scores.mean())) < 0.1 and float(new.scores.mean()) > 0.7
+    assert after.match(pair.image0, other).pair_score < 0.2
 
 
 @pytest.mark.slow
