@@ -21,6 +21,7 @@ from ucn.evaluate.core.update import Page, update_report
 from ucn.evaluate.driving.report import build_driving_report, run_driving
 from ucn.evaluate.matches import report as matches_report
 from ucn.evaluate.pair_score import report as pair_score_report
+from ucn.evaluate.pair_score.predictions import PairScores
 from ucn.evaluate.points import predictions
 from ucn.evaluate.points.benchmarks import find_benchmark
 from ucn.evaluate.points.report import build_report, run_benchmark
@@ -127,11 +128,12 @@ def _load_network(folder: Path, name: str, which: int) -> DenseMethod:
 
 def _make_up_scores(
     pairs: Sequence[Any], chosen: Sequence[int], matchers: Mapping[DenseMethod, Matcher], *_: Any
-) -> dict[str, list[float]]:
+) -> dict[str, list[PairScores]]:
     scores = {}
     for method in matchers:
         generator = np.random.default_rng(int(method.key["ucn"][:8], 16))
-        scores[method.name] = generator.uniform(0, 1, len(pairs))[list(chosen)].tolist()
+        drawn = generator.uniform(0, 1, (len(pairs), 3))[list(chosen)]
+        scores[method.name] = [PairScores(row[0], row[1:], row[1:] > 0.5) for row in drawn]
     return scores
 
 
