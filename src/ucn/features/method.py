@@ -22,8 +22,7 @@ from ucn.features.pair_matcher import CONSENSUS_SHA256, NearestNeighbours, PairM
 from ucn.features.sparse import KeypointExtractor, KeypointMatches, Keypoints, match_keypoints
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
-from ucn.matching.cells import match_points
-from ucn.matching.consensus import measure_consensus
+from ucn.matching.cells import match_points, measure_guidance
 from ucn.matching.keypoints import detect_corners
 from ucn.runtime.device import choose_device
 from ucn.types import Features, ImageLike
@@ -177,7 +176,7 @@ class DenseMethod(Method):
         else:
             radius = _CONFIG.second_best_radius
             maps = (features0.map, features1.map)
-            consensus = measure_consensus(*maps) if self.matcher.consensus else None
+            consensus = measure_guidance(*maps) if self.matcher.consensus else None
             found = match_points(*maps, encoded0, second_best_radius=radius, consensus=consensus)
             points1, similarities = resize_points(found.points1, scale).cpu(), found.similarities.cpu()
             rows = (found.round_trip_errors <= _CONFIG.mutual_tolerance).nonzero()[:, 0].cpu()

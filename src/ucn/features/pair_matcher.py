@@ -11,7 +11,14 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ucn.matching.cells import CONSENSUS_GAP, CONSENSUS_RADIUS, CONSENSUS_WEIGHT, match_forward
+from ucn.matching import local_affine
+from ucn.matching.cells import (
+    CONSENSUS_GAP,
+    CONSENSUS_RADIUS,
+    CONSENSUS_WEIGHT,
+    match_forward,
+    measure_guidance,
+)
 from ucn.matching.consensus import (
     CELL_PIXELS,
     HYPOTHESES,
@@ -19,16 +26,16 @@ from ucn.matching.consensus import (
     SHIFTS,
     SPREAD,
     Consensus,
-    measure_consensus,
 )
 from ucn.types import FeatureMap, Features
 
 _SETTINGS = (
     *(CONSENSUS_WEIGHT, CONSENSUS_GAP, CONSENSUS_RADIUS),
     *(CELL_PIXELS, SHIFTS, SPREAD, POWER, HYPOTHESES),
+    *(value for name, value in sorted(vars(local_affine).items()) if name.isupper()),
 )
 CONSENSUS_SHA256 = hashlib.sha256(repr(_SETTINGS).encode()).hexdigest()[:16]
-"""The begin of the hash of all settings of neighbourhood consensus, for keys of predictions."""
+"""The begin of the hash of all settings of consensus and of the prior, for keys of predictions."""
 
 
 class Alignment(Protocol):
@@ -89,8 +96,8 @@ class NearestNeighbours:
     consensus: bool = False
 
     def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
-        """Measures the consensus of the pair, where it is used."""
-        found = measure_consensus(map0, map1, is_allowed1=is_allowed1) if self.consensus else None
+        """Measures consensus and prior of the pair, where they are used."""
+        found = measure_guidance(map0, map1, is_allowed1=is_allowed1) if self.consensus else None
         return _Nearest(map0, map1, is_allowed1, found)
 
 

@@ -5,7 +5,7 @@ For each query point of image 0 `match_points`
 1. reads the descriptor there, by bilinear interpolation of the feature map;
 2. finds the nearest cell of image 1 (`ucn.knn.search.nearest`), and the second best outside an exclusion
    radius around it; where both are about equally similar, neighbourhood consensus (`ucn.matching.consensus`)
-   decides between all cells (`_find_guided`);
+   and the local affine prior (`ucn.matching.local_affine`) decide between all cells (`_find_guided`);
 3. moves the match from that cell's centre to the sub-cell position whose interpolated descriptor is most
    similar (`_refine_reference`, in plain torch; `_refine` takes its fused CUDA twin where that applies);
 4. measures the second-best similarity, outside the exclusion radius around the match;
@@ -17,7 +17,7 @@ and refines further by comparing the pixels themselves (`ucn.matching.alignment`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,7 +26,18 @@ from ucn.geometry.coords import cell_centres, pixel_grid, pixels_to_cells, resiz
 from ucn.geometry.sampling import sample_descriptors, sample_image
 from ucn.knn import ExclusionRadius, nearest
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
-from ucn.matching.consensus import Consensus, measure_cosines
+from ucn.matching.consensus import Consensus, measure_consensus, measure_cosines
+from ucn.matching.local_affine import (
+    LEAD,
+    MAX_ANCHORS,
+    MAX_REGIONS,
+    MIN_SPREAD,
+    PRIOR_GAP,
+    PRIOR_WEIGHT,
+    ROUND_TRIP,
+    fit_local_affine,
+    lay_lattice,
+)
 from ucn.runtime.kernels import use_fused
 from ucn.runtime.threads import share
 from ucn.types import FeatureMap
@@ -37,6 +48,7 @@ _FINE_STEPS = 8
 
 _GUIDED_CHUNK = 64  # queries of a thread, whose similarities to all cells stay in a core's cache
 _GUIDED_THREADS = 8
+_MIN_MISSING = 0.01  # what the prior must be able to add for a match to move between neighbouring cells
 
 # Chosen on validation data (docs/development/experiments.md, "Neighbourhood consensus").
 CONSENSUS_WEIGHT = 0.5
@@ -283,22 +295,26 @@ def _place(
 def _find_guided(
     queries: _Queries, consensus: Consensus, target: _Cells, best: _BestCells, memory_bytes: int
 ) -> _BestCells:
-    """Replaces the most similar cells by those with the largest sum of similarity and weighted support.
+    """Replaces the most similar cells by those with the largest sum of similarity, support and prior.
 
-    The weight of a query falls with the lead of its best cell over the second best. Queries whose cell no
-    support can change are not compared again.
+    The weights of support and prior fall with the lead of a query's best cell over the second best. Queries
+    whose cell neither can change are not compared again.
     """
     centres, radius = target.centres, CONSENSUS_RADIUS
     second_best = _find_second_best(queries, target, centres[best.index], radius, memory_bytes)
     lead = best.similarities - second_best
     weights = CONSENSUS_WEIGHT * torch.exp(-lead / CONSENSUS_GAP)
+    prior = _Prior.read(consensus, queries.points, lead)
+    missing = prior.weights - prior.rate(slice(None), centres[best.index])
     support = consensus.read_pairs(queries.points, centres[best.index])
-    rows = (lead < weights * (1 - support)).nonzero()[:, 0]
+    is_open = (lead < weights * (1 - support) + missing) | (missing > _MIN_MISSING)
+    rows = is_open.nonzero()[:, 0]
     index, similarities = best.index.clone(), best.similarities.clone()
 
     def compare(part: Tensor) -> None:
         guidance = weights[part, None, None] * consensus.read_rows(queries.points[part])
         bonus = consensus.expand_rows(guidance, target.map.grid_hw)  # (n, h * w)
+        prior.add(bonus, part, target.map)
         if target.is_allowed is not None:
             bonus = bonus[:, target.is_allowed]
         cosine = queries.descriptors[part].float() @ target.descriptors.t().float()  # (n, M)
@@ -313,14 +329,119 @@ def _find_guided(
     else:
         for part in parts:
             compare(part)
-    # Support hardly differs between neighbouring cells; among these, similarity alone decides.
-    moves = (centres[index[rows]] - centres[best.index[rows]]).norm(dim=1)
-    near, rows = rows[moves <= radius], rows[moves > radius]
-    index[near], similarities[near] = best.index[near], best.similarities[near]
+    # Support hardly differs between neighbouring cells; among these, similarity and prior alone decide.
+    gains = similarities[rows] + prior.rate(rows, centres[index[rows]])
+    gains -= best.similarities[rows] + prior.rate(rows, centres[best.index[rows]])
+    is_near = (centres[index[rows]] - centres[best.index[rows]]).norm(dim=1) <= radius
+    is_moved = (index[rows] != best.index[rows]) & (~is_near | (gains > 0))
+    kept, rows = rows[~is_moved], rows[is_moved]
+    index[kept], similarities[kept] = best.index[kept], best.similarities[kept]
     if len(rows):
         moved = _Queries(queries.points[rows], queries.descriptors[rows], None)
         second_best[rows] = _find_second_best(moved, target, centres[index[rows]], radius, memory_bytes)
     return _BestCells(index, similarities, second_best)
+
+
+@dataclass(frozen=True)
+class _Prior:
+    """What the local affine prior adds to the similarity of N queries: a Gaussian around a place.
+
+    Attributes:
+        places: (N, 2) pixels of the searched image.
+        spread: (N,) standard deviation, in pixels.
+        weights: (N,) at the place itself.
+    """
+
+    places: Tensor
+    spread: Tensor
+    weights: Tensor
+
+    @classmethod
+    def read(cls, consensus: Consensus, points: Tensor, lead: Tensor) -> _Prior:
+        if consensus.priors is None:
+            return cls(points, torch.ones_like(lead), torch.zeros_like(lead))
+        places, spread, trust = consensus.priors[0].predict(points)
+        return cls(places, spread, PRIOR_WEIGHT * trust * torch.exp(-lead / PRIOR_GAP))
+
+    def rate(self, rows: Tensor | slice, points: Tensor) -> Tensor:
+        """What it adds (n,) to queries `rows` at points (n, 2), one of each."""
+        errors = (points - self.places[rows]).square().sum(dim=1)
+        return self.weights[rows] * torch.exp(-errors / (2 * self.spread[rows].square()))
+
+    def add(self, bonus: Tensor, rows: Tensor, target: FeatureMap) -> None:
+        """Adds to `bonus` (n, h * w) what queries `rows` get at all cells; in place."""
+        h, w = target.grid_hw
+        scale = -0.5 / self.spread[rows, None].square()
+        along_x, along_y = (
+            (scale * (self._centres(count, target) - self.places[rows, axis, None]).square()).exp_()
+            for axis, count in ((0, w), (1, h))
+        )
+        along_y *= self.weights[rows, None]
+        bonus.view(-1, h, w).addcmul_(along_y[:, :, None], along_x[:, None, :])
+
+    def _centres(self, count: int, target: FeatureMap) -> Tensor:
+        return torch.arange(count, device=self.places.device) * target.stride + target.offset
+
+
+@torch.no_grad()
+def add_prior(
+    map0: FeatureMap,
+    map1: FeatureMap,
+    consensus: Consensus,
+    *,
+    is_allowed0: Tensor | None = None,
+    is_allowed1: Tensor | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> Consensus:
+    """Adds local affine priors to the consensus of a pair.
+
+    Anchors, a regular set of points of image 0, are matched with the consensus alone; the maps of both
+    directions are fitted to these matches. An anchor counts where its match is cycle-consistent and leads
+    over the second best. Arguments are those of `match_points`.
+    """
+    lattice = lay_lattice(map0, MAX_ANCHORS)
+    points0 = lattice.list_points(map0.features.device)
+    if is_allowed0 is not None:
+        cells = pixels_to_cells(points0, map0.stride, map0.offset).round().long()
+        points0 = points0[is_allowed0[cells[:, 1] * map0.grid_hw[1] + cells[:, 0]]]
+    found = match_points(
+        map0,
+        map1,
+        points0,
+        second_best_radius=CONSENSUS_RADIUS,
+        consensus=replace(consensus, priors=None),
+        is_allowed0=is_allowed0,
+        is_allowed1=is_allowed1,
+        memory_bytes=memory_bytes,
+    )
+    lead = found.similarities - found.second_best
+    consistency = torch.exp(-0.5 * (found.round_trip_errors / ROUND_TRIP).square())
+    points1 = found.points1.nan_to_num(0.0)
+    there, back = (
+        fit_local_affine(
+            *points,
+            consistency * torch.sigmoid(lead / LEAD),
+            lay_lattice(own, MAX_REGIONS),
+            anchor_step=lattice.step,
+            min_spread=MIN_SPREAD * own.stride,
+        )
+        for own, points in ((map0, (points0, points1)), (map1, (points1, points0)))
+    )
+    return replace(consensus, priors=(there, back))
+
+
+def measure_guidance(
+    map0: FeatureMap,
+    map1: FeatureMap,
+    *,
+    is_allowed0: Tensor | None = None,
+    is_allowed1: Tensor | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> Consensus:
+    """Consensus of a pair with its local affine priors; arguments are those of `measure_consensus`."""
+    masks = {"is_allowed0": is_allowed0, "is_allowed1": is_allowed1}
+    consensus = measure_consensus(map0, map1, **masks, memory_bytes=memory_bytes)
+    return add_prior(map0, map1, consensus, **masks, memory_bytes=memory_bytes)
 
 
 def to_cosine(distances: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ucn.geometry.coords import pixels_to_cells
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
+from ucn.matching.local_affine import LocalAffine
 from ucn.runtime.kernels import use_fused
 from ucn.runtime.threads import share
 from ucn.types import FeatureMap
@@ -64,6 +65,8 @@ class Consensus:
         stride: of the feature maps, in pixels.
         offset: of the feature maps, in pixels.
         cosines: (2,) of the maps, as `measure_cosines`; None where not measured.
+        priors: local affine maps from image 0 to image 1 and back, which guide the search as well, as
+            `ucn.matching.cells.add_prior` finds them; None without.
     """
 
     support: Tensor
@@ -71,10 +74,12 @@ class Consensus:
     stride: int
     offset: float
     cosines: Tensor | None = None
+    priors: tuple[LocalAffine, LocalAffine] | None = None
 
     def swap(self) -> Consensus:
         """The same for the images in the other order."""
-        return replace(self, support=self.support.permute(2, 3, 0, 1))
+        priors = None if self.priors is None else (self.priors[1], self.priors[0])
+        return replace(self, support=self.support.permute(2, 3, 0, 1), priors=priors)
 
     def read_rows(self, points0: Tensor) -> Tensor:
         """Support (N, h1, w1) of all coarse cells of image 1 for points (N, 2) of image 0, in pixels."""

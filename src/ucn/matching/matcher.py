@@ -29,7 +29,13 @@ from ucn.errors import ImageReadError
 from ucn.geometry.coords import cell_centres, cells_to_pixels, resize_points, resize_scale
 from ucn.geometry.sampling import read_nearest
 from ucn.matching.alignment import passes_same_surface_test, refine_photometric
-from ucn.matching.cells import PointMatches, interpolate_to_pixels, match_points, similarity_map
+from ucn.matching.cells import (
+    PointMatches,
+    add_prior,
+    interpolate_to_pixels,
+    match_points,
+    similarity_map,
+)
 from ucn.matching.consensus import Consensus, measure_consensus
 from ucn.matching.keypoints import average_channels, detect_corners, grid_points
 from ucn.matching.scoring import measure_uniformity, measure_visibility, score_matches, score_pair
@@ -348,7 +354,8 @@ class Matcher:
             )
 
         if not self.config.use_views:
-            return AlignedViews(features0, features1, measure(features0, features1), None)
+            views = AlignedViews(features0, features1, measure(features0, features1), None)
+            return self._add_prior(views, use0, use1)
 
         def encode(features: Features, scale: float, degrees: float, box: Box | None = None) -> Features:
             if progress is not None:
@@ -357,7 +364,20 @@ class Matcher:
             pixels, view = change_view(features.image.to(self.device).float() / 255, scale, degrees, box)
             return replace(features, map=self.encode(pixels[None]), grey=_to_grey(pixels), view=view)
 
-        return align_views(features0, features1, encode, measure)
+        return self._add_prior(align_views(features0, features1, encode, measure), use0, use1)
+
+    def _add_prior(self, views: AlignedViews, use0: Tensor | None, use1: Tensor | None) -> AlignedViews:
+        """Adds the local affine prior to the consensus of views."""
+        assert views.consensus is not None
+        guidance = add_prior(
+            views.features0.map,
+            views.features1.map,
+            views.consensus,
+            is_allowed0=cells_in_mask(views.features0, use0),
+            is_allowed1=cells_in_mask(views.features1, use1),
+            memory_bytes=self.config.memory_bytes,
+        )
+        return replace(views, consensus=guidance)
 
     def _match_points(
         self, views: AlignedViews, points0: Tensor, use0: Tensor | None, use1: Tensor | None

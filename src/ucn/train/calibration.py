@@ -28,8 +28,7 @@ from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.evaluate.pair_score.drawn import pair_drawn
 from ucn.geometry.coords import is_inside
 from ucn.geometry.warp import homography_from_points, warp_points
-from ucn.matching.cells import PointMatches, match_points
-from ucn.matching.consensus import measure_consensus
+from ucn.matching.cells import PointMatches, match_points, measure_guidance
 from ucn.matching.keypoints import detect_corners
 from ucn.matching.scoring import MATCH_INPUTS, measure_uniformity, pair_support, score_features, score_matches
 from ucn.nn import CorrespondenceNetwork
@@ -172,7 +171,7 @@ def _match_images(
 
 
 def _match(map0: FeatureMap, map1: FeatureMap, points0: Tensor) -> PointMatches:
-    radius, consensus = MatchConfig().second_best_radius, measure_consensus(map0, map1)
+    radius, consensus = MatchConfig().second_best_radius, measure_guidance(map0, map1)
     return match_points(map0, map1, points0, second_best_radius=radius, consensus=consensus)
 
 
