@@ -3,7 +3,7 @@
 A regular set of anchors of image 0 is matched first (`ucn.matching.cells.add_prior`). `fit_local_affine`
 then fits one affine map to each region of the image by iteratively reweighted least squares: anchors count by
 their confidence, by a Gaussian of their distance from the region, and by how well they agree with the map.
-The fit goes from the whole image to the region; each stage is drawn towards the linear part of the one before.
+It goes from the whole image to the region; each stage is drawn towards the linear part of the one before.
 
 A map comes with the spread of its residuals and with a trust in [0, 1], which vanishes where the anchors do
 not agree. `ucn.matching.cells` adds a Gaussian around the predicted place to the similarity of descriptors

@@ -121,7 +121,8 @@ def describe_consensus(methods: Sequence[MethodInfo]) -> list[str]:
         return []
     return [
         f"neighbourhood consensus: {', '.join(guided)}; where a second candidate, more than "
-        f"{CONSENSUS_RADIUS:g} px from the best, is about as similar, the matches around the point decide"
+        f"{CONSENSUS_RADIUS:g} px from the best, is about as similar, the matches around the point decide: "
+        "their support, and where local affine maps say that the point should land"
     ]
 
 
