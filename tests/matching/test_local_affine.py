@@ -109,6 +109,13 @@ def test_trust_vanishes_where_anchors_do_not_agree_or_are_not_confident() -> Non
     assert fit_local_affine(points0, points0, torch.zeros(80), LATTICE).trust.max() == 0
 
 
+def test_maps_do_not_extrapolate() -> None:
+    points0 = make_anchors() * torch.tensor([0.3, 1.0])  # up to x = 48
+    trust = fit_local_affine(points0, points0 + 5, torch.ones(80), LATTICE).trust.view(3, 4)
+    # Regions at x = 20, 60, 100 and 140: the third is 52 px, 1.3 radii, from the nearest anchor.
+    assert trust[:, :2].min() > 0.9 and trust[:, 2:].max() == 0
+
+
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_few_anchors_give_finite_maps(count: int) -> None:
     points0 = torch.tensor([[50.0, 50.0], [60.0, 50.0]])[:count]

@@ -167,6 +167,9 @@ def fit_local_affine(
     share_of_all = total / near.sum(dim=1).clamp_min(1e-6)
     trust = ((share - MIN_SHARE) / (1 - MIN_SHARE)).clamp(0, 1)
     trust = trust * share_of_all.square() / (share_of_all.square() + HALF_TRUST**2)
+    # No extrapolation: the weight of the nearest anchor of a region that anchors cover is above 0.9.
+    if len(points0):
+        trust = trust * ((near.amax(dim=1) - 0.5) / 0.4).clamp(0, 1)
     spread = (min_spread**2 + SPREAD_GAIN * errors / 2).sqrt()  # errors of two axes
     return LocalAffine(lattice, linear, places + middle1, spread, trust)
 

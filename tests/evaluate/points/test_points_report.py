@@ -277,6 +277,7 @@ def test_protocol_names_methods_with_consensus() -> None:
     lines = [line for line in describe_protocol(make_run(methods=(plain, guided))) if "consensus" in line]
     assert lines == [
         "neighbourhood consensus: mine; where a second candidate, more than 16 px from the best, is about as "
-        "similar, the matches around the point decide"
+        "similar, the matches around the point decide: their support, and where local affine maps say that "
+        "the point should land"
     ]
     assert not any("consensus" in line for line in describe_protocol(make_run(methods=(plain,))))
