@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ucn.geometry.homography import MIN_INLIERS, _find_obstacle, estimate_homography, transfer_errors
+from ucn.geometry.homography import (
+    MIN_INLIERS,
+    _find_obstacle,
+    estimate_homography,
+    refine_homography,
+    transfer_errors,
+)
 
 Array = NDArray[np.float64]
 H = np.array([[0.9, -0.2, 30.0], [0.15, 1.1, -12.0], [2e-4, -1e-4, 1.0]])
@@ -42,6 +48,34 @@ class TestFound:
         assert np.abs(move(corners, found.H_0to1) - move(corners)).max() < 1.5
         assert found.is_inlier[1::2].mean() > 0.97
         assert found.is_inlier[::2].mean() < 0.02
+
+    def test_accurate_matches_decide(self) -> None:
+        generator = np.random.default_rng(5)
+        points0, points1 = make_points(600), move(make_points(600))
+        points1[:300] += generator.normal(0, 0.05, (300, 2))
+        points1[300:] += 0.6 + generator.normal(0, 0.8, (300, 2))  # biased, but mostly inliers
+        found = estimate_homography(points0, points1)
+        expected = estimate_homography(points0[:300], points1[:300])
+        assert found.H_0to1 is not None and expected.H_0to1 is not None
+        corners = np.array([[0.0, 0.0], [639.0, 0.0], [0.0, 479.0], [639.0, 479.0]])
+        assert np.abs(move(corners, expected.H_0to1) - move(corners)).max() < 0.05
+        assert np.abs(move(corners, found.H_0to1) - move(corners)).max() < 0.12
+        alike, _ = cv2.findHomography(points0, points1, 0)  # all weights alike
+        assert np.abs(move(corners, np.asarray(alike, np.float64)) - move(corners)).max() > 0.25
+
+    def test_equal_accuracy_costs_little(self) -> None:
+        points0, points1 = make_points(400), move(make_points(400))
+        points1 += np.random.default_rng(6).normal(0, 0.5, points1.shape)
+        corners = np.array([[0.0, 0.0], [639.0, 0.0], [0.0, 479.0], [639.0, 479.0]])
+        least_squares, _ = cv2.findHomography(points0, points1, 0)
+        refined = refine_homography(H, points0, points1, 3.0)
+        difference = move(corners, refined) - move(corners, np.asarray(least_squares, np.float64))
+        assert np.abs(difference).max() < 0.25
+
+    def test_refinement_keeps_what_few_inliers_determine(self) -> None:
+        points = make_points(4)
+        assert refine_homography(H, points, move(points) + 0.5, 3.0) is H
+        assert refine_homography(H, points[:0], points[:0], 3.0) is H
 
     def test_agrees_with_another_estimator(self) -> None:
         points0, points1 = make_points(200), move(make_points(200))

@@ -232,6 +232,33 @@ def check_repeatability(metrics: ModuleType) -> None:
     assert math.isnan(metrics.repeatability(empty, empty, empty, empty, 3.0))
 
 
+def check_differences(metrics: ModuleType) -> None:
+    errors, others = [0.0, 1.0, 4.0, 4.0], [2.0, math.inf, 0.0, 0.0]
+    clusters, limits = ["a", "a", "b", "b"], [2.0, 8.0]
+    bounds = metrics.bootstrap_auc_difference(
+        errors, others, limits, clusters, torch.Generator().manual_seed(1), level=0.8, resamples=300
+    )
+    # Two clusters drawn of two: a twice or b twice, a quarter of the samples each, are the extremes.
+    extremes = []
+    for rows in ([0, 1, 0, 1], [2, 3, 2, 3]):
+        areas = [
+            metrics.area_under_error_curve(np.array(values)[rows], limits) for values in (errors, others)
+        ]
+        extremes.append(areas[0] - areas[1])
+    assert (extremes[0] > 0).all() and (extremes[1] < 0).all()
+    expected = np.stack([extremes[1], extremes[0]], axis=1)
+    assert bounds == pytest.approx(expected)
+    # Within a third of the samples around the median both clusters are drawn.
+    narrow = metrics.bootstrap_auc_difference(
+        errors, others, limits, clusters, torch.Generator().manual_seed(1), level=0.3, resamples=300
+    )
+    assert (narrow[:, 0] == narrow[:, 1]).all()
+    none = metrics.bootstrap_auc_difference([], [], limits, [], torch.Generator())
+    assert none.shape == (2, 2) and np.isnan(none).all()
+    with pytest.raises(ValueError, match="of the same pairs, got 1, 2 and 1"):
+        metrics.bootstrap_auc_difference([0.0], [0.0, 1.0], limits, ["a"], torch.Generator())
+
+
 CHECKS = (
     check_errors,
     check_limits_are_included,
@@ -244,6 +271,7 @@ CHECKS = (
     check_matching_accuracy,
     check_corners,
     check_areas,
+    check_differences,
     check_coverage,
     check_repeatability,
 )

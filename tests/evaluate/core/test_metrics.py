@@ -50,6 +50,8 @@ MUTATIONS = {
         "ordered = np.sort(np.asarray(errors, np.float64))\n    if",
         "ordered = np.sort(np.asarray(errors, np.float64)[np.isfinite(errors)])\n    if",
     ),
+    "pairs drawn, not clusters": ("rows.setdefault(name, [])", "rows.setdefault(row, [])"),
+    "the second method first": ("(first - second)", "(second - first)"),
     "rows for columns": ("[columns.ravel(), rows.ravel()]", "[rows.ravel(), columns.ravel()]"),
     "the bound left out": ("np.nextafter(radius, np.inf)", "np.nextafter(radius, 0)"),
     "one side only": ("((targets1, keypoints1), (targets0, keypoints0))", "((targets1, keypoints1),)"),

@@ -9,24 +9,29 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
+import ucn
 from support.evaluation_cases import SHIFT_XY, BlankExtractor, ColourExtractor, make_method, write_sequence
+from ucn.config import MatchConfig
 from ucn.data.bundled import Motorcycle
 from ucn.errors import DataError
 from ucn.evaluate.core.benchmark_pairs import BenchmarkPair
 from ucn.evaluate.core.predictions import RunSettings
-from ucn.evaluate.matches.predictions import MatchedPair, find_keypoints, predict_matches
+from ucn.evaluate.matches.predictions import HPATCHES, MatchedPair, find_keypoints, predict_matches
 from ucn.evaluate.matches.report import run_matches
-from ucn.evaluate.matches.scoring import match_errors, ransac_homography, score_matches
+from ucn.evaluate.matches.scoring import LIMITS, compare_homographies, match_errors, score_matches
 from ucn.evaluate.points.benchmarks import find_benchmark
+from ucn.evaluate.points.predictions import prepare_pair
 from ucn.features.lightglue import LightGlueMethod, SizedKeypoints
 from ucn.features.method import LoadedMethods, Method
 from ucn.matching.cells import CONSENSUS_GAP, CONSENSUS_RADIUS, CONSENSUS_WEIGHT
 from ucn.matching.consensus import Consensus
 from ucn.matching.guided import match_guided
+from ucn.matching.matcher import Matcher
 from ucn.paper.registry import METHODS
-from ucn.types import Features, FloatArray, ImageLike
+from ucn.types import Features, ImageLike
 
 # The canvas of HPatches shows the synthetic sequence ten times enlarged.
 SHIFT = 10 * np.array(SHIFT_XY, np.float64)
@@ -57,7 +62,9 @@ def test_matches_are_mutual_and_kept(folder: Path, tmp_path: Path) -> None:
     assert len(pair.keypoints0) == len(pair.keypoints1) == 16 * 12
     truth = np.array([[1, 0, SHIFT[0]], [0, 1, SHIFT[1]], [0, 0, 1]])
     assert np.allclose(pair.true_0to1 / pair.true_0to1[2, 2], truth, atol=1e-3)
-    assert len({*pair.rows[:, 0]}) == len({*pair.rows[:, 1]}) == len(pair.rows)
+    for points, keypoints in ((pair.points0, pair.keypoints0), (pair.points1, pair.keypoints1)):
+        matched = {*map(tuple, points.tolist())}
+        assert matched <= {*map(tuple, keypoints.tolist())} and len(matched) == len(points)
     errors = match_errors(pair)
     assert (errors <= 3).mean() > 0.8  # of the keypoints that image 1 does not show some match by chance
     again = GridExtractor()
@@ -88,10 +95,11 @@ def test_methods_with_a_matcher_of_their_own(folder: Path, tmp_path: Path) -> No
     assert len(pair.keypoints0) == len(pair.keypoints1) == 1000  # the strongest, none in the padding
     left = max(0.0, pair.content0[0] - 0.5)
     assert pair.keypoints0[0].tolist() == [math.ceil(4 * left) / 4, 240]
-    assert pair.rows.tolist() == [[row, row] for row in range(1000)]
+    assert pair.points0.tolist() == pair.keypoints0.tolist()
+    assert pair.points1.tolist() == pair.keypoints1.tolist()
     report = run_matches(folder, LoadedMethods[Method]([method]), RunSettings(tmp_path / "cache", limit=1))
     assert [info.name for info in report.methods] == ["own"]
-    assert "LightGlue matches the 1,000 strongest keypoints" in report.protocol[3]
+    assert "LightGlue's and DISK, which have the 1,000 strongest keypoints" in report.protocol[2]
 
 
 def test_keypoints_are_corners_unless_a_method_has_its_own() -> None:
@@ -113,10 +121,9 @@ def make_pair(
     points1 = (points0 + shift + np.stack([errors, np.zeros(len(errors))], axis=-1)).astype(np.float32)
     truth = np.array([[1, 0, shift[0]], [0, 1, shift[1]], [0, 0, 1]], np.float64)
     pair = BenchmarkPair(Motorcycle(), 0, group, group, group)
-    rows = np.stack([np.arange(len(errors))] * 2, axis=-1)
     whole = (0, 0, 100, 80)
     scored = np.zeros((0, 5), np.float32)
-    return MatchedPair(pair, truth, whole, whole, points0, points1, rows, scored)
+    return MatchedPair(pair, truth, whole, whole, points0, points1, points0, points1, scored)
 
 
 def test_figures_by_hand() -> None:
@@ -203,11 +210,11 @@ def test_homographies_leave_wrong_matches_out() -> None:
 
 def test_views_are_not_swapped() -> None:
     pair = make_pair([0.0] * 8, shift=(30.0, -10.0))
-    swapped = replace(pair, keypoints0=pair.keypoints1, keypoints1=pair.keypoints0)
+    swapped = replace(pair, points0=pair.points1, points1=pair.points0)
     assert score_matches("m", [pair])[0].mma == (1, 1, 1)
     assert score_matches("m", [swapped])[0].mma == (0, 0, 0)
     assert score_matches("m", [swapped])[0].auc == (0, 0, 0)
-    crossed = replace(pair, rows=np.stack([np.arange(8), np.arange(8)[::-1]], axis=-1))
+    crossed = replace(pair, points1=pair.points1[::-1])
     assert score_matches("m", [crossed])[0].mma[0] < 0.3
 
 
@@ -218,7 +225,7 @@ def test_keypoints_outside_the_other_image_do_not_count_for_repeatability() -> N
         keypoints0=np.array([[10, 10], [90, 10]], np.float32),
         keypoints1=np.array([[70, 10]], np.float32),
     )
-    figure = score_matches("m", [replace(far, rows=np.zeros((0, 2), np.int64))])[0]
+    figure = score_matches("m", [far])[0]
     assert figure.repeatable == 1  # (90, 10) would lie at (150, 10)
 
 
@@ -228,23 +235,56 @@ def test_corners_are_those_of_the_image() -> None:
     margin = np.array([40, 20], np.float32)
     moved = replace(
         pair,
-        keypoints0=pair.keypoints0 + margin,
-        keypoints1=pair.keypoints1 + margin,
+        points0=pair.points0 + margin,
+        points1=pair.points1 + margin,
         content0=(40, 20, 140, 100),
         content1=(40, 20, 140, 100),
     )
     assert score_matches("m", [moved])[0].auc == pytest.approx((1, 1, 1), abs=1e-3)
 
 
-def test_homographies_need_four_matches() -> None:
-    points: FloatArray = np.array([[0, 0], [9, 0], [0, 9], [9, 9]], np.float32)
-    assert ransac_homography(points[:3], points[:3], 0) is None
-    found = ransac_homography(points, points + np.array([2, 3], np.float32), 0)
-    assert found is not None
-    assert (found @ [1, 1, 1]).tolist() == pytest.approx([3, 4, 1])
-    line = np.array([[x, x] for x in range(9)], np.float32)
-    flat = ransac_homography(line, line, 0)
-    assert flat is None or np.isfinite(flat).all()
+def test_comparison_by_hand() -> None:
+    sure = [make_pair([0.0] * 12) for _ in range(4)]
+    moved = [make_pair([1.5] * 12) for _ in range(4)]
+    scores = [score_matches(name, own)[0] for name, own in (("first", sure), ("second", moved))]
+    scores.append(replace(scores[0], method="third", corners=(math.nan, math.inf, 0.0, 0.0)))
+    first, second, third = compare_homographies(scores, ["a", "a", "b", "b"])
+    assert first.lead == (0, 0, 0) and first.intervals == ((0, 0),) * 3
+    assert (first.median, second.median) == pytest.approx((0, 1.5), abs=1e-4)
+    # All four pairs are off by 1.5 px: the curve rises to 1/4 until there, and jumps to 1.
+    assert second.lead == pytest.approx([1.5 * (1 - 1 / 8) / limit for limit in LIMITS], abs=1e-3)
+    assert second.intervals[0] == pytest.approx((0.4375, 0.4375), abs=1e-3)
+    # Sequence a fails: a resample of two sequences has it never, once or twice.
+    assert third.lead == pytest.approx((0.5, 0.5, 0.5), abs=1e-3)
+    assert third.intervals[0] == pytest.approx((0, 1), abs=1e-3)
+    assert math.isinf(third.median)
+
+
+def test_networks_match_as_the_matcher_does(folder: Path, tmp_path: Path) -> None:
+    photograph = Image.open(Path(ucn.__file__).parent / "data" / "pictures" / "coffee.jpg")
+    for number, left in ((1, 0), (2, 6)):
+        photograph.crop((left, 0, left + 160, 120)).save(folder / "v_two" / f"{number}.png")
+    (folder / "v_two" / "H_1_2").write_text("1 0 -6\n0 1 0\n0 0 1\n")
+    pairs = find_benchmark("hpatches").open(folder)
+    methods = METHODS.load_dense(["geometric-lite"]).methods
+    (pair,) = predict_matches(methods, [0], pairs, tmp_path / "cache")["geometric-lite"]
+    matcher = methods[0].extractor
+    assert isinstance(matcher, Matcher)
+    sample = prepare_pair(HPATCHES, pairs[0], seed=0).sample
+    features0, features1 = matcher.extract(sample.image0), matcher.extract(sample.image1)
+    features0 = replace(features0, keypoints=torch.from_numpy(pair.keypoints0))
+    masks = []
+    for left, top, right, bottom in (pair.content0, pair.content1):
+        masks.append(np.zeros((480, 640), np.bool_))
+        masks[-1][top:bottom, left:right] = True
+    expected = matcher.with_config(MatchConfig(max_side=None)).match_features(
+        features0, features1, mask0=masks[0], mask1=masks[1]
+    )
+    assert len(pair.points0) == len(expected) > 20
+    assert np.median(match_errors(pair)) < 0.5  # pixels of a canvas of four times the size
+    np.testing.assert_allclose(pair.points0, expected.points0)
+    np.testing.assert_allclose(pair.points1, expected.points1, atol=1e-3)
+    assert len(pair.scored) == len(pair.keypoints0) >= len(pair.points0)
 
 
 def test_run(folder: Path, tmp_path: Path) -> None:

@@ -128,8 +128,7 @@ def bootstrap_interval(
     # How often each pair was sampled, so that one product gives all resampled sums.
     times = np.stack([np.bincount(row, minlength=len(totals)) for row in sampled])
     shares = (times @ sums) / (times @ weights)[:, None]
-    tail = 50 * (1 - level)
-    return np.asarray(np.percentile(shares, [tail, 100 - tail], axis=0).T, np.float64)
+    return _find_bounds(shares, level)
 
 
 def median_error(errors: ArrayLike) -> float:
@@ -225,6 +224,54 @@ def area_under_error_curve(errors: ArrayLike, limits: ArrayLike) -> Shares:
     return np.array(areas)
 
 
+def bootstrap_auc_difference(
+    errors: ArrayLike,
+    others: ArrayLike,
+    limits: ArrayLike,
+    clusters: Sequence[object],
+    generator: torch.Generator,
+    *,
+    level: float = 0.95,
+    resamples: int = 1000,
+) -> Shares:
+    """Paired bootstrap interval of the difference of two methods' areas under the error curve.
+
+    Clusters of pairs are resampled with replacement, the same ones for both methods, since the errors of
+    pairs that share an image are correlated.
+
+    Args:
+        errors: (P,) as in `area_under_error_curve`, of the first method.
+        others: (P,) of the second method, whose area is subtracted.
+        limits: (T,) above 0.
+        clusters: P names; pairs of one name are sampled together.
+        generator: of the resampling, on the CPU.
+        level: confidence level, in (0, 1).
+        resamples: number of resamplings.
+
+    Returns:
+        (T, 2) lower and upper bounds; NaN where there are no pairs.
+
+    Raises:
+        ValueError: the numbers of pairs differ.
+    """
+    both = [np.asarray(values, np.float64) for values in (errors, others)]
+    if not len(both[0]) == len(both[1]) == len(clusters):
+        counts = f"{len(both[0])}, {len(both[1])} and {len(clusters)}"
+        raise ValueError(f"errors, others and clusters must be of the same pairs, got {counts}")
+    rows: dict[object, list[int]] = {}
+    for row, name in enumerate(clusters):
+        rows.setdefault(name, []).append(row)
+    members = [np.array(own) for own in rows.values()]
+    if not members:
+        return np.full((np.size(limits), 2), np.nan)
+    differences = []
+    for sampled in torch.randint(len(members), (resamples, len(members)), generator=generator).tolist():
+        chosen = np.concatenate([members[cluster] for cluster in sampled])
+        first, second = (area_under_error_curve(values[chosen], limits) for values in both)
+        differences.append(first - second)
+    return _find_bounds(differences, level)
+
+
 def coverage(points: ArrayLike, image_hw: tuple[int, int], radius: float) -> float:
     """Share of an image's pixels that have a point within a radius.
 
@@ -267,6 +314,12 @@ def repeatability(
         near = cKDTree(found).query(expected)[0] if len(found) else np.full(len(expected), np.inf)
         distances.append(near)
     return float(accuracy_curve(np.concatenate(distances), [limit])[0])
+
+
+def _find_bounds(resampled: ArrayLike, level: float) -> Shares:
+    """Percentiles (T, 2) that hold the central part of resampled values (R, T)."""
+    tail = 50 * (1 - level)
+    return np.asarray(np.percentile(resampled, [tail, 100 - tail], axis=0).T, np.float64)
 
 
 def _check_counts(correct: ArrayLike, totals: ArrayLike) -> tuple[Counts, Counts]:

@@ -1,8 +1,10 @@
-"""Stage 1 of `hpatches-matches`: keypoints of both images and their mutual nearest neighbours, kept on disk.
+"""Stage 1 of `hpatches-matches`: the matches that a method chooses, kept on disk.
 
-The benchmark `hpatches` gives every method the same points. Here a method chooses its matches: keypoints
-that are each other's nearest neighbours, or best matches by similarity and neighbourhood consensus. Of
-networks the matches of all keypoints are kept, too, with the scores of `ucn.Matcher`.
+The benchmark `hpatches` gives every method the same points. Here a method chooses its matches. Networks match
+the corners of image 0 as `ucn.Matcher` does, with sub-pixel positions in image 1; LightGlue matches keypoints
+of its detector; of other methods, keypoints of both images that are each other's nearest neighbours match, or
+best matches by similarity and neighbourhood consensus. Of networks the matches of all corners are kept, too,
+with their scores.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +43,7 @@ from ucn.matching.consensus import measure_consensus
 from ucn.matching.guided import match_guided
 from ucn.matching.keypoints import detect_corners
 from ucn.matching.matcher import Matcher
-from ucn.types import Features, FloatArray
+from ucn.types import Features, FloatArray, Matches
 
 HPATCHES = find_benchmark("hpatches")
 """The benchmark whose pairs are matched."""
@@ -49,6 +52,7 @@ KEYPOINTS = 1000
 VERSION = 1
 """Part of every key: raise it where code changes what is predicted."""
 
+_MATCHER_VERSION = 1  # part of the keys of networks: raise it where `Matcher` changes what it keeps
 _KEPT_IMAGES = 8  # whose keypoints LightGlue's methods keep, since pairs share image 1
 _HOMOGRAPHY_POINTS = 200  # correspondences from which the true homography of prepared images is computed
 
@@ -64,7 +68,8 @@ class MatchedPair:
         content1: image 1 without its padding.
         keypoints0: (N, 2) keypoints of image 0.
         keypoints1: (M, 2) keypoints of image 1.
-        rows: (K, 2) int64 rows of both that match.
+        points0: (K, 2) matched points of image 0, keypoints.
+        points1: (K, 2) their matches; of networks not keypoints, but any positions.
         scored: (S, 5) of a network: x0, y0, x1, y1 and score of the matches of all keypoints of image 0;
             (0, 5) of other methods, which have no scores in [0, 1].
     """
@@ -75,18 +80,9 @@ class MatchedPair:
     content1: Rectangle
     keypoints0: FloatArray
     keypoints1: FloatArray
-    rows: NDArray[np.int64]
+    points0: FloatArray
+    points1: FloatArray
     scored: FloatArray
-
-    @property
-    def points0(self) -> FloatArray:
-        """(K, 2) matched keypoints of image 0."""
-        return self.keypoints0[self.rows[:, 0]]
-
-    @property
-    def points1(self) -> FloatArray:
-        """(K, 2) matched keypoints of image 1."""
-        return self.keypoints1[self.rows[:, 1]]
 
 
 MatchingMethod = DenseMethod | LightGlueMethod
@@ -123,8 +119,7 @@ def predict_matches(
         PredictionCache(
             folder,
             name_folder(method.name),
-            # Other methods have no scores, and keep the key of older predictions.
-            {**key, "method": method.key, **({"scores": 1} if _has_scores(method) else {})},
+            {**key, "method": method.key, **({"matcher": _MATCHER_VERSION} if _is_network(method) else {})},
         )
         for method in methods
     ]
@@ -169,10 +164,13 @@ def _record_truth(prepared: PreparedPair) -> Record:
 def _make_matcher(method: MatchingMethod, device: torch.device) -> Callable[[PreparedPair], Record]:
     if isinstance(method, LightGlueMethod):
         return partial(_match_by_method, method, FeatureCache(method.extract, _KEPT_IMAGES))
-    return partial(_match, method, cache_features(method.extractor, device))
+    cache = cache_features(method.extractor, device)
+    if isinstance(method.extractor, Matcher):
+        return partial(_match_by_network, method.extractor, method.uses_consensus, cache)
+    return partial(_match, method, cache)
 
 
-def _has_scores(method: MatchingMethod) -> bool:
+def _is_network(method: MatchingMethod) -> bool:
     return isinstance(method.extractor, Matcher)
 
 
@@ -189,6 +187,31 @@ def _match_by_method(
     return {"keypoints0": keypoints0, "keypoints1": keypoints1, "rows": rows.numpy()}
 
 
+def _match_by_network(
+    matcher: Matcher, consensus: bool, cache: FeatureCache[Features], prepared: PreparedPair
+) -> Record:
+    """The matches of `Matcher.match` for the corners of image 0, and all of them with their scores."""
+    sample, both, masks = prepared.sample, [], []
+    for image, content in ((sample.image0, prepared.content0), (sample.image1, prepared.content1)):
+        features = cache.extract(image, digest_image(image))
+        points = find_keypoints(matcher, image, features)
+        both.append(replace(features, keypoints=points[is_inside_content(points, content)]))
+        masks.append(np.zeros(features.image_hw, np.bool_))
+        masks[-1][content[1] : content[3], content[0] : content[2]] = True
+
+    def match(**settings: Any) -> Matches:
+        config = MatchConfig(max_side=None, consensus=consensus, **settings)
+        return matcher.with_config(config).match_features(*both, mask0=masks[0], mask1=masks[1])
+
+    found, scored = match(), match(min_score=0.0, use_mutual=False)
+    return {
+        "keypoints0": both[0].keypoints.numpy().astype(np.float32),
+        "keypoints1": both[1].keypoints.numpy().astype(np.float32),
+        "matches": np.concatenate([found.points0, found.points1], axis=1),
+        "scored": np.concatenate([scored.points0, scored.points1, scored.scores[:, None]], axis=1),
+    }
+
+
 def _match(method: DenseMethod, cache: FeatureCache[Features], prepared: PreparedPair) -> Record:
     sample = prepared.sample
     both, keypoints, encoded, descriptors = [], [], [], []
@@ -196,7 +219,7 @@ def _match(method: DenseMethod, cache: FeatureCache[Features], prepared: Prepare
         features = cache.extract(image, digest_image(image))
         points = find_keypoints(method.extractor, image, features)
         points = points[is_inside_content(points, content)]
-        both.append(replace(features, keypoints=points))
+        both.append(features)
         keypoints.append(points.numpy().astype(np.float32))
         encoded.append(_to_encoded(features, points))
         descriptors.append(sample_descriptors(features.map, encoded[-1][None])[0])
@@ -212,28 +235,11 @@ def _match(method: DenseMethod, cache: FeatureCache[Features], prepared: Prepare
         found = mutual_nearest(descriptors[0], descriptors[1])
     nearest = found.cpu().numpy()
     rows = np.flatnonzero(nearest >= 0)
-    record: Record = {
+    return {
         "keypoints0": keypoints[0],
         "keypoints1": keypoints[1],
         "rows": np.stack([rows, nearest[rows]], axis=-1).astype(np.int64),
     }
-    if isinstance(method.extractor, Matcher):
-        record["scored"] = _score(method.extractor, method.uses_consensus, both[0], both[1], prepared)
-    return record
-
-
-def _score(
-    matcher: Matcher, consensus: bool, features0: Features, features1: Features, prepared: PreparedPair
-) -> FloatArray:
-    """The matches of all keypoints of image 0 by `Matcher` with their scores; see `MatchedPair.scored`."""
-    config = MatchConfig(max_side=None, min_score=0.0, use_mutual=False, consensus=consensus)
-    masks = []
-    for features, content in ((features0, prepared.content0), (features1, prepared.content1)):
-        mask = np.zeros(features.image_hw, np.bool_)
-        mask[content[1] : content[3], content[0] : content[2]] = True
-        masks.append(mask)
-    found = matcher.with_config(config).match_features(features0, features1, mask0=masks[0], mask1=masks[1])
-    return np.concatenate([found.points0, found.points1, found.scores[:, None]], axis=1)
 
 
 def _cells_inside(features: Features, content: Rectangle) -> Tensor:
@@ -257,13 +263,19 @@ def _to_encoded(features: Features, points: Tensor) -> Tensor:
 
 def _collect(pair: BenchmarkPair, truth: Record, record: Record) -> MatchedPair:
     content0, content1 = (tuple(truth[name].tolist()) for name in ("content0", "content1"))
+    keypoints0, keypoints1 = record["keypoints0"], record["keypoints1"]
+    if "matches" in record:
+        points0, points1 = record["matches"][:, :2], record["matches"][:, 2:]
+    else:
+        points0, points1 = keypoints0[record["rows"][:, 0]], keypoints1[record["rows"][:, 1]]
     return MatchedPair(
         pair,
         truth["truth_0to1"],
         content0,
         content1,
-        record["keypoints0"],
-        record["keypoints1"],
-        record["rows"],
+        keypoints0,
+        keypoints1,
+        points0,
+        points1,
         scored=record.get("scored", np.zeros((0, 5), np.float32)),
     )

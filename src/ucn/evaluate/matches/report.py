@@ -24,9 +24,13 @@ from ucn.evaluate.matches.predictions import HPATCHES, KEYPOINTS, VERSION, Match
 from ucn.evaluate.matches.scoring import (
     CURVE_LIMITS,
     INLIER_PIXELS,
+    LEVEL,
     LIMITS,
     NEAR_PIXELS,
+    RESAMPLES,
+    Comparison,
     MatchScore,
+    compare_homographies,
     score_matches,
 )
 from ucn.features.lightglue import LightGlueMethod
@@ -70,7 +74,11 @@ def run_matches(
         "curve_limits": CURVE_LIMITS,
         "data_sha256": digest_pairs([pairs[row] for row in chosen]),
         "protocol_sha256": hash_protocol(
-            version=VERSION, keypoints=KEYPOINTS, limits=LIMITS, **HPATCHES.to_dict(settings.seed)
+            version=VERSION,
+            keypoints=KEYPOINTS,
+            limits=LIMITS,
+            estimator="poselib, reweighted",
+            **HPATCHES.to_dict(settings.seed),
         ),
     }
     page = settings.page
@@ -85,15 +93,25 @@ def run_matches(
         scores = list(page.merge(scores, page.values.get("curves"), "curves"))
         methods = page.merge_methods(methods, scores)
     groups = list(dict.fromkeys(score.group for score in scores))
+    sequences = [pairs[row].category for row in chosen]
+    last = [score for score in scores if score.group == groups[-1]]  # of all pairs
+    compared = compare_homographies(last, sequences, settings.seed)
     return Report(
         name="hpatches-matches",
         title=TITLE,
-        tables=tuple(_tabulate([score for score in scores if score.group == group]) for group in groups),
+        tables=(
+            *(_tabulate([score for score in scores if score.group == group]) for group in groups),
+            *([_tabulate_comparisons(compared)] if len(compared) > 1 else []),
+        ),
         protocol=_describe_protocol(len(chosen), len(pairs), settings, methods),
         methods=tuple(methods),
         skipped=usable.skipped,
         rows=tuple(_to_row(score) for score in scores),
-        values={**identity, "curves": [asdict(score) for score in scores]},
+        values={
+            **identity,
+            "curves": [asdict(score) for score in scores],
+            "homographies": [asdict(row) for row in compared],
+        },
         plots=(_plot(scores, groups),),
         **describe_run(settings),
     )
@@ -106,15 +124,21 @@ def _describe_protocol(
         f"data: {TITLE}; {count_pairs(count, total)}",
         f"images: {HPATCHES.preparation.describe()}",
         f"keypoints: the {KEYPOINTS:,} strongest corners of each image (Shi and Tomasi), the same for all "
-        "methods but those that have keypoints of their own",
-        "matching: mutual nearest neighbours among the descriptors at the keypoints; no ratio test; "
-        f"LightGlue matches the {KEYPOINTS:,} strongest keypoints of its detector by itself",
+        f"methods but LightGlue's and DISK, which have the {KEYPOINTS:,} strongest keypoints of their own "
+        "detector",
+        "matching: networks match the corners of image 0 to any position of image 1 by `ucn.Matcher` with "
+        "its default settings, as a user does, scores of at least 0.5 and photometric refinement included; "
+        "LightGlue by itself; other methods by mutual nearest neighbours among the descriptors at the "
+        "keypoints of both images, without ratio test",
         *describe_consensus(methods),
         "MMA@T: share of a pair's matches at most T pixels from the ground truth, mean over pairs; a pair "
         "without matches counts 0",
-        f"AUC@T: area under the curve of the mean error of the four corners, of homographies by OpenCV's "
-        f"RANSAC, threshold {INLIER_PIXELS:g} px, seed {settings.seed}; a pair without a homography counts "
-        "as infinitely wrong",
+        f"AUC@T: area under the curve of the mean error of the four corners, of homographies by "
+        "`ucn.geometry.homography.estimate_homography` for all methods: poselib's LO-RANSAC, threshold "
+        f"{INLIER_PIXELS:g} px, seed {settings.seed}, then reweighted least squares over the inliers; a pair "
+        "without a homography counts as infinitely wrong",
+        f"lead: AUC@T of the first method minus that of the other, with {LEVEL:.0%} intervals of "
+        f"{RESAMPLES:,} paired bootstrap samples of the sequences",
         f"coverage: share of image 0 within {NEAR_PIXELS:g} px of a match that is correct within "
         f"{LIMITS[0]:g} px; repeatability: share of the keypoints visible in both images that have one of "
         f"the other image within {LIMITS[0]:g} px, in both directions",
@@ -137,6 +161,20 @@ def _tabulate(scores: Sequence[MatchScore]) -> Table:
         shares = (*shares, score.calibration_error)
         rows.append((score.method, format_number(score.matches, 0), *map(format_percent, shares)))
     return Table(f"{scores[0].group}, {scores[0].pairs:,} pairs, per cent", header, tuple(rows))
+
+
+def _tabulate_comparisons(compared: Sequence[Comparison]) -> Table:
+    header = ("method", "median corner error, px", *(f"lead at AUC@{limit:g}" for limit in LIMITS))
+    rows = []
+    for row in compared:
+        cells = [
+            f"{100 * lead:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+            for lead, (low, high) in zip(row.lead, row.intervals, strict=True)
+        ]
+        is_first = row is compared[0]
+        rows.append((row.method, format_number(row.median, 2), *(["–"] * len(cells) if is_first else cells)))
+    title = f"homographies of all pairs, and the lead of {compared[0].method}, points"
+    return Table(title, header, tuple(rows))
 
 
 def _to_row(score: MatchScore) -> Mapping[str, object]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ucn.evaluate.core.benchmark_pairs import ALL, list_groups
 from ucn.evaluate.core.metrics import (
     Shares,
     area_under_error_curve,
+    bootstrap_auc_difference,
     corner_error,
     coverage,
     mean_matching_accuracy,
@@ -22,6 +21,7 @@ from ucn.evaluate.core.metrics import (
 )
 from ucn.evaluate.core.score_metrics import measure_reliability
 from ucn.evaluate.matches.predictions import MatchedPair
+from ucn.geometry.homography import estimate_homography
 from ucn.geometry.warp import warp_points
 from ucn.types import FloatArray
 
@@ -30,12 +30,14 @@ LIMITS = (3.0, 5.0, 10.0)
 CURVE_LIMITS = tuple(float(limit) for limit in range(1, 11))
 """Pixels of the canvas: of the curves in the plot."""
 INLIER_PIXELS = 3.0
-"""RANSAC threshold of homographies."""
+"""Largest transfer error of the inliers of a homography, for all methods."""
 NEAR_PIXELS = 16.0
 """Distance within which a pixel counts as covered by a match."""
 
+LEVEL, RESAMPLES = 0.95, 1000
+"""Confidence level and number of resamplings of the bootstrap intervals."""
+
 _COVERAGE_STEP = 4  # pixels between the positions at which coverage is measured
-_RANSAC_ITERATIONS, _RANSAC_CONFIDENCE = 5000, 0.9999
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class MatchScore:
         mma: share of correct matches within each of `LIMITS`, mean over pairs.
         curve: the same within each of `CURVE_LIMITS`.
         auc: area under the curve of corner errors up to each of `LIMITS`.
+        corners: corner error of each pair, infinite without a homography.
         failures: share of pairs without a homography.
         covered: share of image 0 near a correct match, mean over pairs.
         repeatable: repeatability of keypoints, mean over the pairs where it is defined.
@@ -64,6 +67,7 @@ class MatchScore:
     mma: tuple[float, ...]
     curve: tuple[float, ...]
     auc: tuple[float, ...]
+    corners: tuple[float, ...]
     failures: float
     covered: float
     repeatable: float
@@ -91,6 +95,7 @@ def score_matches(method: str, pairs: Sequence[MatchedPair], seed: int = 0) -> l
                 mma=tuple(mean_matching_accuracy([errors[row] for row in rows], LIMITS).tolist()),
                 curve=tuple(mean_matching_accuracy([errors[row] for row in rows], CURVE_LIMITS).tolist()),
                 auc=tuple(area_under_error_curve(corners[rows], LIMITS).tolist()),
+                corners=tuple(corners[rows].tolist()),
                 failures=float(np.isinf(corners[rows]).mean()),
                 covered=float(covered[rows].mean()),
                 repeatable=float(defined.mean()) if len(defined) else float("nan"),
@@ -98,6 +103,47 @@ def score_matches(method: str, pairs: Sequence[MatchedPair], seed: int = 0) -> l
             )
         )
     return scores
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The homographies of a method beside those of the first method, on all pairs.
+
+    Attributes:
+        method: its name.
+        median: corner error in pixels; infinite where half of the pairs have no homography.
+        lead: area of the first method up to each of `LIMITS`, minus that of this one.
+        intervals: lower and upper bound of each lead, from a paired bootstrap over sequences.
+    """
+
+    method: str
+    median: float
+    lead: tuple[float, ...]
+    intervals: tuple[tuple[float, float], ...]
+
+
+def compare_homographies(
+    scores: Sequence[MatchScore], sequences: Sequence[str], seed: int = 0
+) -> list[Comparison]:
+    """Compares the first of the scores of all methods, on the same pairs, with each of them.
+
+    Args:
+        scores: of one group, a method each.
+        sequences: the sequence of each of its pairs; sequences are resampled.
+        seed: of the bootstrap.
+    """
+    # A report on disk has nothing in place of an infinite error.
+    errors = [np.nan_to_num(np.array(score.corners), nan=np.inf, posinf=np.inf) for score in scores]
+    found = []
+    for score, own in zip(scores, errors, strict=True):
+        lead = area_under_error_curve(errors[0], LIMITS) - area_under_error_curve(own, LIMITS)
+        generator = torch.Generator().manual_seed(seed)
+        bounds = bootstrap_auc_difference(
+            errors[0], own, LIMITS, sequences, generator, level=LEVEL, resamples=RESAMPLES
+        )
+        intervals = tuple((low, high) for low, high in bounds.tolist())
+        found.append(Comparison(score.method, float(np.median(own)), tuple(lead.tolist()), intervals))
+    return found
 
 
 def match_errors(pair: MatchedPair) -> Shares:
@@ -130,30 +176,10 @@ def _corner_error(pair: MatchedPair, seed: int) -> float:
     corner = np.array([left, top], np.float32)
     # The corners are those of the image without its padding.
     shift = np.array([[1, 0, left], [0, 1, top], [0, 0, 1]], np.float64)
-    estimated = ransac_homography(pair.points0 - corner, pair.points1, seed)
-    return corner_error(estimated, pair.true_0to1 @ shift, (bottom - top, right - left))
-
-
-def ransac_homography(points0: FloatArray, points1: FloatArray, seed: int) -> NDArray[np.float64] | None:
-    """A homography (3, 3) from matches (N, 2), by OpenCV's RANSAC; None where there is none.
-
-    Args:
-        points0: pixels of image 0.
-        points1: pixels of image 1.
-        seed: random seed of RANSAC.
-    """
-    if len(points0) < 4:
-        return None
-    cv2.setRNGSeed(seed)
-    found, _ = cv2.findHomography(
-        points0.reshape(-1, 1, 2).astype(np.float64),
-        points1.reshape(-1, 1, 2).astype(np.float64),
-        cv2.RANSAC,
-        INLIER_PIXELS,
-        maxIters=_RANSAC_ITERATIONS,
-        confidence=_RANSAC_CONFIDENCE,
+    estimated = estimate_homography(
+        pair.points0 - corner, pair.points1, threshold=INLIER_PIXELS, min_inliers=4, seed=seed
     )
-    return None if found is None else np.asarray(found, np.float64)
+    return corner_error(estimated.H_0to1, pair.true_0to1 @ shift, (bottom - top, right - left))
 
 
 def _cover(pair: MatchedPair, errors: Shares) -> float:
