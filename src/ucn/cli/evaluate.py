@@ -70,6 +70,7 @@ def run(
             minimum=0,
         ),
     ] = 0,
+    seeds: Annotated[int, opt.count_option("Average over N seeds from --seed on, for reconstruction.")] = 1,
     refinement: Annotated[
         bool,
         opt.flag("--refinement/--no-refinement", "With and without sub-cell refinement, or only without."),
@@ -122,6 +123,7 @@ def run(
     - disk-lightglue, aliked-lightglue, xfeat-lighterglue (relative pose,
       hpatches-matches, reconstruction)
     """
+    from ucn.errors import ConfigError
     from ucn.evaluate.core.predictions import RunSettings
     from ucn.evaluate.core.report import check_outputs, list_outputs, to_dict, write_report
     from ucn.evaluate.core.update import read_page
@@ -131,6 +133,8 @@ def run(
 
     evaluation = find_evaluation(name)
     _check_options(name, evaluation, data, sheet, class_masks, scenes, update)
+    if seeds > 1 and not evaluation.has_seeds:
+        raise ConfigError(f"{name} does not average over seeds; leave --seeds out")
     given = {
         "--data": data,
         "--methods": methods,
@@ -141,6 +145,7 @@ def run(
         "--vgg": vgg,
         "--limit": limit,
         "--seed": seed or None,
+        "--seeds": seeds if seeds > 1 else None,
         "--no-refinement": not refinement,
         "--max-side": max_side,
         "--sheet": sheet or None,
@@ -160,6 +165,7 @@ def run(
         cache=cache or output / "predictions",
         limit=limit,
         seed=seed,
+        seeds=seeds,
         refinements=(True, False) if refinement else (False,),
         max_side=max_side,
         device=str(choose_device(device)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,14 @@ from ucn.cli._report import find_version, print_json, print_lines
 if TYPE_CHECKING:
     from ucn.folders.reconstruction import ReconstructionResult
     from ucn.formats.colmap import SparseModel
+
+
+class PrincipalPointName(StrEnum):
+    """When principal points are refined."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
 
 
 @opt.expand_options
@@ -45,12 +55,13 @@ def run(
         bool, opt.flag("--shared/--single", "One camera for all images of a size, or one per image.")
     ] = True,
     refine_principal_point: Annotated[
-        bool,
-        opt.flag(
-            "--refine-principal-point",
-            "Refine the principal point too, which otherwise is the image centre; for cropped images.",
+        PrincipalPointName,
+        typer.Option(
+            help="Refine principal points, which otherwise are image centres: where the images determine "
+            "them, always or never.",
+            show_default="auto",
         ),
-    ] = False,
+    ] = PrincipalPointName.auto,
     adjust: Annotated[bool, opt.flag("--adjust/--no-adjust", "Refine keypoints photometrically.")] = True,
     seed: Annotated[int, opt.count_option("Random seed of COLMAP.", minimum=0)] = 0,
     threads: Annotated[int, opt.count_option("Threads of COLMAP; more than one is not reproducible.")] = 1,
@@ -68,8 +79,8 @@ def run(
     from ucn.formats.colmap import CameraSettings, MappingSettings, load_pycolmap
 
     load_pycolmap()
-    if intrinsics is not None and refine_principal_point:
-        raise ConfigError("--intrinsics are fixed; give either them or --refine-principal-point")
+    if intrinsics is not None and refine_principal_point is PrincipalPointName.always:
+        raise ConfigError("--intrinsics are fixed; give either them or --refine-principal-point always")
     _open_output(output, folder, options.overwrite)
     K = None if intrinsics is None else opt.read_camera_option("--intrinsics", intrinsics)
     found = options.find_method()
@@ -77,7 +88,7 @@ def run(
         extract=options.build_settings(found),
         pairing=PairingSettings(pairing.value, overlap, neighbours, pairs),
         cameras=CameraSettings(camera_model, K, shared),
-        mapping=MappingSettings(seed, threads, options={"ba_refine_principal_point": refine_principal_point}),
+        mapping=MappingSettings(seed, threads, principal_point=refine_principal_point.value),
         use_adjustment=adjust,
         min_similarity=min_similarity,
         consensus=consensus,
@@ -139,6 +150,7 @@ def _summarise(made: ReconstructionResult) -> dict[str, Any]:
         "track_length": model.track_length,
         "reprojection_error_px": model.reprojection_error,
         "models": model.models,
+        "principal_points": [asdict(point) for point in model.principal_points],
         "pairs": made.pairs,
         "matches": made.matches,
         "verified_matches": made.verified,
@@ -160,6 +172,16 @@ def _write(output: Path, summary: dict[str, Any], model: SparseModel) -> None:
     write_bytes_atomically(output / "summary.json", text.encode(), overwrite=True)
 
 
+def _describe_principal_points(model: SparseModel) -> dict[str, str]:
+    """A line for the most frequent camera, and how many others there are."""
+    points = sorted(model.principal_points, key=lambda point: -point.images)
+    if not points:
+        return {}
+    state = "refined" if points[0].is_refined else "image centre"
+    others = f"; {len(points) - 1} other cameras in summary.json" if len(points) > 1 else ""
+    return {"principal point": f"{state} ({points[0].reason}){others}"}
+
+
 def _print(summary: dict[str, Any], made: ReconstructionResult) -> None:
     lines = {
         "registered": f"{summary['registered']} of {summary['images']} images",
@@ -168,6 +190,7 @@ def _print(summary: dict[str, Any], made: ReconstructionResult) -> None:
         "reprojection": f"{summary['reprojection_error_px']:.3f} px",
         "matches": f"{summary['matches']:,} in {summary['pairs']:,} pairs, {summary['verified_matches']:,} "
         f"verified, {summary['used_matches']:,} used",
+        **_describe_principal_points(made.model),
         "method": summary["method"]["title"],
         "time": f"{summary['seconds']:.1f} s",
         "written": f"{summary['output']}: features.h5, pairs.txt, matches.h5, database.db, sparse/, "

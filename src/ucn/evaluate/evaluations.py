@@ -71,6 +71,7 @@ class Evaluation:
         images: endings of the images of the data that it can draw.
         has_classes: whether it takes masks of semantic classes.
         has_scenes: whether it takes names of scenes.
+        has_seeds: whether it averages over seeds.
         update_obstacle: why its reports cannot be updated; empty where they can.
     """
 
@@ -82,6 +83,7 @@ class Evaluation:
     images: tuple[str, ...] = ()
     has_classes: bool = False
     has_scenes: bool = False
+    has_seeds: bool = False
     update_obstacle: str = ""
 
     def run(self, request: Request) -> Report:
@@ -188,7 +190,7 @@ _LIST = (
     ),
     Evaluation("hpatches-matches", MATCHES_TITLE, _evaluate_matches),
     Evaluation("pair-score", PAIR_SCORE_TITLE, partial(_evaluate_dense, run_pair_score)),
-    Evaluation("reconstruction", RECONSTRUCTION_TITLE, _evaluate_reconstruction),
+    Evaluation("reconstruction", RECONSTRUCTION_TITLE, _evaluate_reconstruction, has_seeds=True),
     *(
         Evaluation(
             benchmark.name,

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.errors import ConfigError, DataError
+from ucn.formats.principal_point import (
+    PRINCIPAL_POINT,
+    PrincipalPoint,
+    find_principal_points,
+    refine_principal_points,
+)
 from ucn.geometry.coords import to_corner_origin
 from ucn.types import FloatArray
 
@@ -86,6 +92,7 @@ class SparseModel:
         track_length: mean number of observations of a point.
         reprojection_error: mean, in pixels.
         models: number of separate models; this is the one with most images.
+        principal_points: of each guessed camera, with the reason why it was refined or not.
     """
 
     reconstruction: pycolmap.Reconstruction
@@ -95,6 +102,7 @@ class SparseModel:
     track_length: float
     reprojection_error: float
     models: int
+    principal_points: tuple[PrincipalPoint, ...] = ()
 
     def centre(self, name: str) -> Values:
         """The projection centre (3,) of an image."""
@@ -125,13 +133,23 @@ class MappingSettings:
         seed: random seed of RANSAC and mapping.
         threads: of bundle adjustment; with more than one the last digits vary.
         max_error: inlier threshold of two-view geometry, in pixels.
+        principal_point: when that of guessed cameras is refined, one of `PRINCIPAL_POINT`.
         options: of pycolmap's IncrementalPipelineOptions, by dotted name.
     """
 
     seed: int = 0
     threads: int = 1
     max_error: float = 4.0
+    principal_point: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks the choice of principal points."""
+        if self.principal_point not in PRINCIPAL_POINT:
+            raise ConfigError(
+                f"principal_point must be one of {', '.join(PRINCIPAL_POINT)}, "
+                f"got '{self.principal_point[:80]}'"
+            )
 
 
 def find_obstacle() -> str:
@@ -319,7 +337,7 @@ def map_incrementally(
         on_image: called whenever an image is registered.
 
     Returns:
-        The model with most images.
+        The model with most images; its principal points are refined as the settings say.
 
     Raises:
         DataError: no model could be reconstructed; the message says what to try.
@@ -341,10 +359,25 @@ def map_incrementally(
                 "no model: no two images share enough verified matches at a wide enough angle; take images "
                 "that overlap more, from viewpoints further apart, or match more pairs"
             )
+        best = max(
+            found, key=lambda index: (found[index].num_reg_images(), found[index].num_points3D(), -index)
+        )
+        model, principal_points = _choose_principal_points(colmap, found[best], settings, are_cameras_known)
+        if model is not found[best]:
+            model.write(part / str(best))
         shutil.rmtree(output, ignore_errors=True)
         part.replace(output)
-    best = max(found, key=lambda index: (found[index].num_reg_images(), found[index].num_points3D(), -index))
-    return summarise(found[best], len(found))
+    return replace(summarise(model, len(found)), principal_points=tuple(principal_points))
+
+
+def _choose_principal_points(
+    colmap: Any, model: pycolmap.Reconstruction, settings: MappingSettings, are_cameras_known: bool
+) -> tuple[pycolmap.Reconstruction, list[PrincipalPoint]]:
+    if are_cameras_known:
+        return model, []
+    if settings.principal_point == "auto":
+        return refine_principal_points(colmap, model, settings.threads)
+    return model, find_principal_points(model, f"{settings.principal_point} refined")
 
 
 def _build_options(colmap: Any, settings: MappingSettings, are_cameras_known: bool) -> Any:
@@ -353,6 +386,7 @@ def _build_options(colmap: Any, settings: MappingSettings, are_cameras_known: bo
     if are_cameras_known:
         options.ba_refine_focal_length = options.ba_refine_extra_params = False
         options.mapper.abs_pose_refine_focal_length = options.mapper.abs_pose_refine_extra_params = False
+    options.ba_refine_principal_point = settings.principal_point == "always" and not are_cameras_known
     for part in (options, options.mapper, options.triangulation):
         part.random_seed = settings.seed
     options.num_threads = options.mapper.num_threads = settings.threads

@@ -24,6 +24,7 @@ def make_sift_model(
     names: Sequence[str],
     cameras: CameraSettings,
     settings: MappingSettings,
+    max_keypoints: int | None = None,
 ) -> SparseModel:
     """Reconstructs a sparse model with COLMAP's SIFT and exhaustive matching, on the CPU.
 
@@ -33,6 +34,7 @@ def make_sift_model(
         names: of the images; they share one camera.
         cameras: what is known of it.
         settings: seed, threads, inlier threshold and mapper options.
+        max_keypoints: of an image; COLMAP's 8,192 when None.
 
     Raises:
         DataError: no model could be reconstructed.
@@ -46,6 +48,8 @@ def make_sift_model(
         reader.camera_model, reader.camera_params = "PINHOLE", known.params_to_string()
     extraction, matching = colmap.FeatureExtractionOptions(), colmap.FeatureMatchingOptions()
     extraction.num_threads = matching.num_threads = settings.threads
+    if max_keypoints is not None:
+        extraction.sift.max_num_features = max_keypoints
     extraction.use_gpu = matching.use_gpu = False
     verification = colmap.TwoViewGeometryOptions()
     verification.ransac.random_seed = settings.seed

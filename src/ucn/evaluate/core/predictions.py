@@ -49,6 +49,7 @@ class RunSettings:
         cache: folder of predictions.
         limit: maximum number of pairs, evenly spread; None takes all.
         seed: random seed of points, bootstrap and estimators.
+        seeds: how many seeds, from that one on, are averaged by benchmarks that can.
         refinements: with and without sub-cell refinement of matches; both are evaluated by default.
         max_side: longest side of images in pixels, in place of the benchmark's own; None keeps that.
         device: where torch networks and matching run.
@@ -60,6 +61,7 @@ class RunSettings:
     cache: Path
     limit: int | None = None
     seed: int = 0
+    seeds: int = 1
     refinements: Sequence[bool] = (True, False)
     max_side: int | None = None
     device: str = "cpu"

@@ -29,8 +29,11 @@ from ucn.folders.reconstruction import (
 from ucn.folders.worker import OWN_DETECTOR, ExtractSettings
 from ucn.formats.colmap import CameraSettings, MappingSettings, SparseModel, load_pycolmap, quiet
 from ucn.formats.colmap_sift import make_sift_model
+from ucn.formats.principal_point import MAX_SHARE, MIN_IMAGES, MIN_RATIO
 
 Values = NDArray[np.float64]
+PRINCIPAL_POINT_RULE = (MappingSettings().principal_point, MIN_IMAGES, MIN_RATIO, MAX_SHARE)
+"""When the principal points of guessed cameras are refined."""
 COLMAP_SIFT = "colmap-sift"
 """COLMAP's own keypoints, descriptors and matches."""
 
@@ -100,6 +103,7 @@ class SceneModel:
         points: number of 3D points.
         track_length: mean number of images of a point.
         reprojection_error: pixels.
+        is_refined: whether a principal point is.
     """
 
     is_registered: NDArray[np.bool_]
@@ -108,6 +112,7 @@ class SceneModel:
     points: int
     track_length: float
     reprojection_error: float
+    is_refined: bool = False
 
 
 def list_scenes(folder: Path) -> list[Scene]:
@@ -209,6 +214,7 @@ def _key(variant: Variant, scene: Scene, seed: int) -> dict[str, Any]:
         "consensus": settings.consensus,
         "adjusted": adjustment if variant.is_adjusted else None,
         "K": scene.K.round(9).tolist() if variant.are_cameras_known else None,
+        "principal_point": None if variant.are_cameras_known else PRINCIPAL_POINT_RULE,
         "images": digest_images(scene.folder, scene.images),
         "colmap": str(load_pycolmap().COLMAP_version),
         "seed": seed,
@@ -222,10 +228,15 @@ def _make(scene: Scene, variant: Variant, cache: Path, seed: int, device: str) -
         with tempfile.TemporaryDirectory(dir=cache) as folder, quiet():
             if method.name == COLMAP_SIFT:
                 mapping = use_strict_limits(settings.mapping) if variant.is_adjusted else settings.mapping
-                sizes = (settings.cameras, mapping)
-                return _to_scene_model(
-                    make_sift_model(Path(folder), scene.folder, scene.images, *sizes), scene
+                model = make_sift_model(
+                    Path(folder),
+                    scene.folder,
+                    scene.images,
+                    settings.cameras,
+                    mapping,
+                    settings.extract.max_keypoints,
                 )
+                return _to_scene_model(model, scene)
         # Features and matches are in the cache, so that the variants of a method share them.
         work = cache / f"models-{variant.method.name}-{digest_key(_work_key(variant, scene, settings))}"
         work.mkdir(exist_ok=True)
@@ -256,6 +267,7 @@ def _to_scene_model(model: SparseModel, scene: Scene) -> SceneModel:
         model.points,
         model.track_length,
         model.reprojection_error,
+        any(point.is_refined for point in model.principal_points),
     )
 
 
@@ -271,4 +283,5 @@ def _from_record(record: Record) -> SceneModel:
         int(record["points"]),
         float(record["track_length"]),
         float(record["reprojection_error"]),
+        bool(record["is_refined"]),
     )

@@ -11,10 +11,11 @@ import numpy as np
 
 from ucn.errors import DataError
 from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
-from ucn.evaluate.core.predictions import Progress, RunSettings
+from ucn.evaluate.core.predictions import Progress, RunSettings, count_part
 from ucn.evaluate.core.report import Plot, Report, Table, describe_run, format_number, hash_protocol
 from ucn.evaluate.reconstruction.predictions import (
     COLMAP_SIFT,
+    PRINCIPAL_POINT_RULE,
     Scene,
     choose_variants,
     label_variant,
@@ -24,6 +25,7 @@ from ucn.evaluate.reconstruction.predictions import (
 from ucn.evaluate.reconstruction.scoring import (
     CameraErrors,
     ReconstructionScore,
+    average_scores,
     list_camera_errors,
     score_model,
 )
@@ -42,8 +44,8 @@ from ucn.weights import list_weights
 TITLE = "sparse reconstructions of Strecha's scenes, camera centres against laser-scanned ground truth"
 
 _SIFT_TITLE = (
-    "COLMAP's own SIFT (8,192 features at most, first octave −1, ratio 0.8, cross check), all pairs, with "
-    "pycolmap's defaults"
+    "COLMAP's own SIFT (first octave −1, ratio 0.8, cross check), all pairs, with pycolmap's defaults but "
+    "for the number of keypoints"
 )
 
 
@@ -107,6 +109,7 @@ def run_reconstruction(
     identity = {
         "scenes": [scene.name for scene in scenes],
         "seed": settings.seed,
+        "seeds": settings.seeds,
         "refinements": list(settings.refinements),
         "cameras_sha256": _digest_cameras(scenes),
         "protocol_sha256": hash_protocol(
@@ -114,6 +117,7 @@ def run_reconstruction(
             extract=asdict(ExtractSettings()),
             consensus=ReconstructSettings().consensus,
             mapping=asdict(MappingSettings(seed=settings.seed)),
+            principal_point=PRINCIPAL_POINT_RULE,
             refinements=settings.refinements,
         ),
     }
@@ -125,14 +129,29 @@ def run_reconstruction(
     except OSError as error:
         raise DataError(f"cannot make {settings.cache}: {explain_failure(error)}") from error
     variants = choose_variants(methods, settings.refinements)
-    models = make_models(scenes, variants, settings.cache, settings.seed, settings.device, progress)
+    models = [
+        make_models(
+            scenes,
+            variants,
+            settings.cache,
+            seed,
+            settings.device,
+            count_part(progress, part, settings.seeds),
+        )
+        for part, seed in enumerate(range(settings.seed, settings.seed + settings.seeds))
+    ]
     made = [
-        (scene, variant, models[number, place])
+        (scene, variant, [found[number, place] for found in models])
         for place, scene in enumerate(scenes)
         for number, variant in enumerate(variants)
     ]
-    scores: Sequence[ReconstructionScore] = [score_model(*model) for model in made]
-    errors: Sequence[CameraErrors] = [list_camera_errors(*model) for model in made]
+    scores: Sequence[ReconstructionScore] = [
+        average_scores([score_model(scene, variant, model) for model in found])
+        for scene, variant, found in made
+    ]
+    errors: Sequence[CameraErrors] = [
+        list_camera_errors(scene, variant, found[0]) for scene, variant, found in made
+    ]
     if not any(score.registered for score in scores):
         raise DataError(f"{folder}: no method registered an image; nothing to evaluate")
     if page is not None:
@@ -170,11 +189,14 @@ def _digest_cameras(scenes: Sequence[Scene]) -> str:
 
 def _describe_protocol(scenes: Sequence[Scene], settings: RunSettings) -> list[str]:
     extract, mapping = ExtractSettings(), MappingSettings()
+    first, last = settings.seed, settings.seed + settings.seeds - 1
+    seeds = f"seed {first}" if first == last else f"means over seeds {first} to {last}"
     images = ", ".join(f"{scene.name} ({len(scene.images)} images)" for scene in scenes)
     return [
         f"data: {images}; longest side at most {extract.max_side} px",
         f"keypoints: the {extract.max_keypoints:,} strongest corners of an image (Shi and Tomasi), at least "
-        f"{MIN_DISTANCE:g} px apart, at sub-pixel positions; DISK and LightGlue's methods have their own",
+        f"{MIN_DISTANCE:g} px apart, at sub-pixel positions; DISK, LightGlue's methods and COLMAP's SIFT "
+        "have their own, as many at most",
         "matches: mutual nearest neighbours of all pairs of images, guided by neighbourhood consensus; "
         "LightGlue matches by itself",
         f"adjusted: keypoints are refined photometrically over all their verified matches, "
@@ -182,10 +204,11 @@ def _describe_protocol(scenes: Sequence[Scene], settings: RunSettings) -> list[s
         f"{MAX_RESIDUAL:g} px are dropped, and so are observations with a reprojection error over "
         f"{STRICT_ERROR:g} px instead of COLMAP's 4. `ucn reconstruct` does so by default",
         f"stricter: COLMAP's SIFT with that limit of {STRICT_ERROR:g} px",
-        f"verification and mapping: COLMAP's, threshold {mapping.max_error:g} px, seed {settings.seed}, one "
-        "thread, otherwise pycolmap's defaults, the same for all methods",
+        f"verification and mapping: COLMAP's, threshold {mapping.max_error:g} px, {seeds}, one thread, "
+        "otherwise pycolmap's defaults, the same for all methods",
         "given intrinsics: the true ones, fixed; guessed intrinsics: one SIMPLE_RADIAL camera of all images, "
-        "from EXIF or 1.2 times the longer side, refined",
+        "from EXIF or 1.2 times the longer side, refined; its principal point is refined after mapping where "
+        "a jackknife over images shows that they determine it, for every method, as `ucn reconstruct` does",
         "centre errors: distances of camera centres from the ground truth, in mm, after the similarity "
         "(scale, rotation, translation) that fits all registered ones best (Umeyama 1991)",
         "directions: rotation errors of cameras in degrees, after the same similarity",
@@ -201,8 +224,10 @@ def _tabulate(scores: Sequence[ReconstructionScore], scene: str, cameras: str) -
             format_number(score.track_length, 2),
             format_number(score.reprojection_error, 3),
             f"{format_number(score.centre_mean, 2)} / {format_number(score.centre_median, 2)}",
+            _format_range(score),
             format_number(score.centre_max, 2),
             format_number(score.direction_mean, 4),
+            f"{score.refined} of {score.seeds}",
         )
         for score in scores
         if (score.scene, score.cameras) == (scene, cameras)
@@ -214,10 +239,17 @@ def _tabulate(scores: Sequence[ReconstructionScore], scene: str, cameras: str) -
         "track length",
         "reprojection, px",
         "centre error, mm: mean / median",
+        "range of means",
         "max",
         "direction, °",
+        "principal point refined",
     )
     return Table(f"{scene}, {cameras} intrinsics", header, tuple(rows))
+
+
+def _format_range(score: ReconstructionScore) -> str:
+    low, high = (format_number(value, 2) for value in score.centre_range)
+    return "–" if score.seeds == 1 else f"{low}–{high}"
 
 
 def _plot(errors: Sequence[CameraErrors]) -> Plot:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,9 +26,12 @@ class ReconstructionScore:
         track_length: mean number of images of a point.
         reprojection_error: pixels.
         centre_mean: mean error of camera centres in mm, over registered images.
+        centre_range: smallest and largest of these means over the seeds.
         centre_median: mm.
         centre_max: mm.
         direction_mean: mean error of viewing directions, degrees.
+        refined: number of seeds whose model has a refined principal point.
+        seeds: number of seeds; all but the fewest registered images and the range are averages over them.
     """
 
     scene: str
@@ -40,9 +44,12 @@ class ReconstructionScore:
     track_length: float
     reprojection_error: float
     centre_mean: float
+    centre_range: tuple[float, float]
     centre_median: float
     centre_max: float
     direction_mean: float
+    refined: int
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,7 @@ def score_model(scene: Scene, variant: Variant, model: SceneModel) -> Reconstruc
     angles = direction_errors(model.centres[rows], truth, model.rotations[rows], scene.rotations[rows])
     is_scored = len(errors) > 0 and bool(np.isfinite(errors).all())
     nan = float("nan")
+    mean = float(errors.mean()) if is_scored else nan
     return ReconstructionScore(
         scene=scene.name,
         method=variant.method.name,
@@ -84,10 +92,31 @@ def score_model(scene: Scene, variant: Variant, model: SceneModel) -> Reconstruc
         points=model.points,
         track_length=model.track_length,
         reprojection_error=model.reprojection_error,
-        centre_mean=float(errors.mean()) if is_scored else nan,
+        centre_mean=mean,
+        centre_range=(mean, mean),
         centre_median=float(np.median(errors)) if is_scored else nan,
         centre_max=float(errors.max()) if is_scored else nan,
         direction_mean=float(angles.mean()) if is_scored else nan,
+        refined=int(model.is_refined),
+        seeds=1,
+    )
+
+
+def average_scores(scores: Sequence[ReconstructionScore]) -> ReconstructionScore:
+    """The score of a variant on a scene over several seeds; NaN where a seed has no error."""
+    names = ("track_length", "reprojection_error", "centre_mean", "centre_median", "centre_max")
+    means = [score.centre_mean for score in scores]
+    return replace(
+        scores[0],
+        registered=min(score.registered for score in scores),
+        points=round(np.mean([score.points for score in scores])),
+        centre_range=(float(np.min(means)), float(np.max(means))),
+        refined=sum(score.refined for score in scores),
+        seeds=len(scores),
+        **{
+            name: float(np.mean([getattr(score, name) for score in scores]))
+            for name in (*names, "direction_mean")
+        },
     )
 
 
