@@ -85,6 +85,7 @@ def test_json_and_only_cells(tmp_path: Path) -> None:
         (("hpatches-matches", "--data", "x", "--sheet", "2"), "hpatches-matches has no sheet of matches"),
         (("motorcycle", "--data", "x"), "motorcycle has its data in the package; leave --data out"),
         (("mini", "--data", "x"), "mini has its data in the package; leave --data out"),
+        (("hpatches", "--data", "x", "--seeds", "5"), "hpatches does not average over seeds; leave --seeds"),
         (("hpatches", "--data", "x", "--scenes", "a"), "hpatches has no scenes to choose from; leave --sc"),
         (("multiview", "--data", "x", "--scenes", ","), "--scenes names no scene: expected names such as"),
         (("self", "--data", "x"), "self has its data in the package; leave --data out"),

@@ -195,15 +195,22 @@ class TestReconstruct:
         scene = make_scene(tmp_path / "scene")
         size = ("-o", out, "--method", "sift", "--max-keypoints", 400)
         found = []
-        for options in ((), ("--refine-principal-point", "--overwrite")):
-            assert run("reconstruct", scene.folder, *size, *options).exit_code == 0
+        for choice in ("never", "always"):
+            options = ("--refine-principal-point", choice, "--overwrite")
+            result = run("reconstruct", scene.folder, *size, *options)
+            assert f"({choice} refined)" in result.stdout
+            (point,) = json.loads((out / "summary.json").read_text())["principal_points"]
+            assert point["is_refined"] == (choice == "always")
             (camera,) = pycolmap.Reconstruction(str(out / "sparse" / "0")).cameras.values()
             found.append((camera.principal_point_x, camera.principal_point_y))
         assert found[0] == (120, 90)
         assert 0 < float(np.linalg.norm(np.subtract(found[1], found[0]))) < 30
         both = run("reconstruct", scene.folder, *size, *options, "--intrinsics", "200,200,120,90")
         assert both.exit_code == 1
-        assert "give either them or --refine-principal-point" in both.stderr
+        assert "give either them or --refine-principal-point always" in both.stderr
+        assert run("reconstruct", scene.folder, *size, "--overwrite").exit_code == 0
+        (point,) = json.loads((out / "summary.json").read_text())["principal_points"]
+        assert point["reason"] == "5 images, 6 are needed"
 
     @pytest.mark.slow
     def test_all_views_of_the_fountain(self, data_folder: Path, out: Path) -> None:

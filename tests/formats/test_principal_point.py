@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from ucn.formats.colmap import (
     verify_matches,
     write_database,
 )
-from ucn.formats.principal_point import MIN_IMAGES, _decide, jackknife_deviation
+from ucn.formats.principal_point import MIN_IMAGES, jackknife_deviation, judge
 
 pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
 Values = NDArray[np.float64]
@@ -32,7 +33,7 @@ FAST = MappingSettings(options={"extract_colors": False})
 
 
 def see_points(count: int, off: Values, sizes: int = 1, seed: int = 0) -> list[DatabaseImage]:
-    """Views of a cloud of points from an arc of 60 degrees, rolled; every second of another size with sizes=2."""
+    """Views of random points from an arc of 60 degrees, rolled; with sizes=2 every second is larger."""
     rng = np.random.default_rng(seed)
     space = rng.uniform(-1, 1, (POINTS, 3))
     images = []
@@ -48,7 +49,7 @@ def see_points(count: int, off: Values, sizes: int = 1, seed: int = 0) -> list[D
 
 
 def see_road(count: int) -> list[DatabaseImage]:
-    """Views of a camera that moves forward without turning, and whose lens has a distortion it is not told of."""
+    """Views of a camera that moves forward without turning, with a distortion its model lacks."""
     rng = np.random.default_rng(0)
     space = rng.uniform([-4, -2, 8], [4, 2, 30], (POINTS, 3))
     images = []
@@ -73,7 +74,7 @@ def reconstruct(
         return map_incrementally(folder / "d.db", folder, folder / "sparse", mapping)
 
 
-def read_shifts(model: "pycolmap.Reconstruction") -> Values:
+def read_shifts(model: Any) -> Values:
     """Principal points relative to the image centres, by camera."""
     cameras = [model.camera(number) for number in sorted(model.cameras)]
     return np.array(
@@ -93,7 +94,9 @@ def test_off_the_centre(tmp_path: Path) -> None:
     assert point.deviation is not None
     np.testing.assert_allclose(point.shift, OFF, atol=0.5)
     assert 0.02 < point.deviation < 0.5
-    assert "px off the centre, with a standard deviation of" in point.reason
+    assert point.fall is not None
+    assert point.fall > 0.1
+    assert "px off the centre, standard deviation" in point.reason
     kept = reconstruct(see_points(8, OFF), tmp_path, replace(FAST, principal_point="never"))
     assert model.reprojection_error < 0.8 * kept.reprojection_error
     assert (read_shifts(kept.reconstruction) == 0).all()
@@ -103,7 +106,7 @@ def test_off_the_centre(tmp_path: Path) -> None:
 def test_the_refined_model_is_written(tmp_path: Path) -> None:
     model = reconstruct(see_points(8, OFF), tmp_path)
     written = pycolmap.Reconstruction(str(tmp_path / "sparse" / "0"))
-    np.testing.assert_allclose(read_shifts(written), [model.principal_points[0].shift], atol=1e-9)
+    np.testing.assert_allclose(read_shifts(written), read_shifts(model.reconstruction), atol=1e-9)
     assert written.compute_mean_reprojection_error() == pytest.approx(model.reprojection_error)
     for name in model.registered:
         image = written.find_image_with_name(name)
@@ -169,16 +172,25 @@ class TestDecision:
         assert jackknife_deviation(samples) == pytest.approx(np.sqrt(3 / 4 * 4))
 
     @pytest.mark.parametrize(
-        ("shift", "is_refined", "reason"),
+        ("shift", "deviation", "fall", "is_refined", "reason"),
         [
-            ((5.3, 0.0), True, "5.3 px off the centre, with a standard deviation of 1.7 px"),
-            ((0.0, -5.1), False, "undetermined: 5.1 px off"),
-            ((-81.0, 0.0), False, "implausible: 81.0 px off"),
-            ((float("nan"), 0.0), False, "the bundle adjustment failed"),
+            (
+                (4.0, -3.0),
+                1.6,
+                0.02,
+                True,
+                "5.0 px off the centre, standard deviation 1.6 px, squared errors",
+            ),
+            ((4.0, -3.0), 1.7, 0.02, False, "undetermined: 5.0 px off"),
+            ((4.0, -3.0), 1.6, 0.009, False, "undetermined: 5.0 px off"),
+            ((0.0, 81.0), 1.0, 0.5, False, "implausible: 81.0 px off"),
+            ((float("nan"), 0.0), 1.0, 0.5, False, "the bundle adjustment failed"),
+            ((4.0, -3.0), 1.0, float("nan"), False, "the bundle adjustment failed"),
         ],
     )
-    def test_limits(self, shift: tuple[float, float], is_refined: bool, reason: str) -> None:
-        samples = np.array(shift) + np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1]])
-        found = _decide(4, 20, np.array(shift), samples, 400)
-        assert (found.camera, found.images, found.is_refined) == (4, 20, is_refined)
-        assert found.reason.startswith(reason)
+    def test_limits(
+        self, shift: tuple[float, float], deviation: float, fall: float, is_refined: bool, reason: str
+    ) -> None:
+        found = judge(np.array(shift), deviation, fall, 400)
+        assert found[0] == is_refined
+        assert found[1].startswith(reason)

@@ -2,10 +2,11 @@
 
 COLMAP keeps a guessed principal point at the image centre. Where it is elsewhere, as in cropped images, this
 bends the model; but a bundle adjustment that may move it also explains other errors with it, such as lens
-distortion that the camera model lacks, most of all for few views or a camera that moves forward. How well it
-is determined is measured by a jackknife: the adjustment is repeated without every fifth image, and the point
-is refined only if it lies further from the centre than it varies. The covariance of the adjustment is no
-measure: it knows only independent noise, and is up to ten times too small on real images.
+distortion that the camera model lacks, most of all for few views or a camera that moves forward. So it is
+refined only under two conditions. It lies further from the centre than it varies: a jackknife repeats the
+adjustment without every fifth image, as the covariance of one adjustment knows only independent noise and is
+up to ten times too small on real images. And the residuals fall clearly: a principal point that hardly
+changes them is not their cause.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ MIN_IMAGES = 6
 """Images that a camera needs."""
 MIN_RATIO = 3.0
 """Standard deviations by which a principal point must lie off the centre."""
+MIN_FALL = 0.01
+"""By how much the sum of squared reprojection errors must fall, relative to that with the image centre."""
 MAX_SHARE = 0.2
 """The largest distance from the centre, relative to the longer side of the image."""
 
@@ -44,6 +47,7 @@ class PrincipalPoint:
         is_refined: whether it is off the image centre.
         shift: (x, y) from the image centre in pixels, as a bundle adjustment finds it; None if not tried.
         deviation: its standard deviation in pixels, pooled over x and y; None if not estimated.
+        fall: by how much the squared reprojection errors fall, from 0 to 1; None if not tried.
         reason: in words.
     """
 
@@ -52,6 +56,7 @@ class PrincipalPoint:
     is_refined: bool
     shift: tuple[float, float] | None
     deviation: float | None
+    fall: float | None
     reason: str
 
 
@@ -60,9 +65,8 @@ def find_principal_points(reconstruction: pycolmap.Reconstruction, reason: str) 
     found = []
     for camera, images in _group_images(reconstruction).items():
         shift = _find_shift(reconstruction, camera)
-        found.append(
-            PrincipalPoint(camera, len(images), bool(np.any(shift != 0)), _pair(shift), None, reason)
-        )
+        is_refined = bool(np.any(shift != 0))
+        found.append(PrincipalPoint(camera, len(images), is_refined, _pair(shift), None, None, reason))
     return found
 
 
@@ -81,54 +85,63 @@ def refine_principal_points(
     """
     groups = _group_images(reconstruction)
     tried = [camera for camera, images in groups.items() if len(images) >= MIN_IMAGES]
-    decisions = [
-        PrincipalPoint(
-            camera, len(images), False, None, None, f"{len(images)} images, {MIN_IMAGES} are needed"
+    decisions = {
+        camera: PrincipalPoint(
+            camera, len(images), False, None, None, None, f"{len(images)} images, {MIN_IMAGES} are needed"
         )
         for camera, images in groups.items()
-        if camera not in tried
-    ]
+    }
     if not tried:
-        return reconstruction, decisions
-    refined = _adjust(colmap, reconstruction, tried, threads)
+        return reconstruction, list(decisions.values())
+    _, before = _adjust(colmap, reconstruction, tried, threads, use_centre=True)
+    refined, after = _adjust(colmap, reconstruction, tried, threads)
     parts = []
     for group in range(_GROUPS):
         left_out = [image for camera in tried for image in groups[camera][group::_GROUPS]]
-        parts.append(_adjust(colmap, reconstruction, tried, threads, left_out))
+        parts.append(_adjust(colmap, reconstruction, tried, threads, left_out=left_out)[0])
     for camera in tried:
         shift = _find_shift(refined, camera)
-        samples = np.stack([_find_shift(part, camera) for part in parts])
+        deviation = jackknife_deviation(np.stack([_find_shift(part, camera) for part in parts]))
         side = max(refined.camera(camera).width, refined.camera(camera).height)
-        decisions.append(_decide(camera, len(groups[camera]), shift, samples, side))
-    accepted = [decision.camera for decision in decisions if decision.is_refined]
-    decisions.sort(key=lambda decision: decision.camera)
-    if not accepted:
-        return reconstruction, decisions
-    if len(accepted) < len(tried):
-        refined = _adjust(colmap, reconstruction, accepted, threads)
-    return refined, decisions
+        fall = 1 - after / before if before > 0 else 0.0
+        is_refined, reason = judge(shift, deviation, fall, side)
+        decisions[camera] = PrincipalPoint(
+            camera, len(groups[camera]), is_refined, _pair(shift), deviation, fall, reason
+        )
+    accepted = [camera for camera in tried if decisions[camera].is_refined]
+    if accepted and len(accepted) < len(tried):
+        refined, _ = _adjust(colmap, reconstruction, accepted, threads)
+    return refined if accepted else reconstruction, list(decisions.values())
 
 
-def _decide(camera: int, images: int, shift: Values, samples: Values, side: int) -> PrincipalPoint:
-    """Decides by the shift (2,) of all images and those (G, 2) without one group of them each.
+def judge(shift: Values, deviation: float, fall: float, side: int) -> tuple[bool, str]:
+    """Whether a principal point is refined, and why.
 
-    Deviations of x and y are pooled: of a few groups, each alone can be small by chance.
+    Args:
+        shift: (2,) from the image centre, in pixels.
+        deviation: standard deviation of x and of y, in pixels.
+        fall: of the squared reprojection errors, from 0 to 1.
+        side: longer side of the image.
     """
-    distance, deviation = float(np.linalg.norm(shift)), jackknife_deviation(samples)
-    measured = f"{distance:.1f} px off the centre, with a standard deviation of {deviation:.1f} px"
-    if not np.isfinite(distance + deviation):
-        return PrincipalPoint(camera, images, False, None, None, "the bundle adjustment failed")
+    distance = float(np.linalg.norm(shift))
+    if not np.isfinite(distance + deviation + fall):
+        return False, "the bundle adjustment failed"
+    measured = (
+        f"{distance:.1f} px off the centre, standard deviation {deviation:.1f} px, squared errors fall by "
+        f"{100 * fall:.1f} %"
+    )
+    if distance < MIN_RATIO * deviation or fall < MIN_FALL:
+        return False, f"undetermined: {measured}"
     if distance > MAX_SHARE * side:
-        is_refined, reason = False, f"implausible: {measured}"
-    elif distance < MIN_RATIO * deviation:
-        is_refined, reason = False, f"undetermined: {measured}"
-    else:
-        is_refined, reason = True, measured
-    return PrincipalPoint(camera, images, is_refined, _pair(shift), deviation, reason)
+        return False, f"implausible: {measured}"
+    return True, measured
 
 
 def jackknife_deviation(samples: Values) -> float:
-    """The standard deviation of a point, pooled over x and y, by estimates (G, 2) without one group each."""
+    """The standard deviation of a point by estimates (G, 2), each without one of G groups.
+
+    It is pooled over x and y: of a few groups, that of one alone can be small by chance.
+    """
     groups = len(samples)
     variances = (groups - 1) / groups * ((samples - samples.mean(axis=0)) ** 2).sum(axis=0)
     return float(np.sqrt(variances.mean()))
@@ -158,9 +171,20 @@ def _adjust(
     reconstruction: pycolmap.Reconstruction,
     cameras: Collection[int],
     threads: int,
+    *,
+    use_centre: bool = False,
     left_out: Collection[int] = (),
-) -> pycolmap.Reconstruction:
-    """A copy after bundle adjustment; intrinsics of other cameras than these are constant."""
+) -> tuple[pycolmap.Reconstruction, float]:
+    """A copy after bundle adjustment, and its cost; NaN where that failed.
+
+    Args:
+        colmap: the module pycolmap.
+        reconstruction: it is not changed.
+        cameras: whose intrinsics are refined.
+        threads: of the solver.
+        use_centre: keep principal points where they are.
+        left_out: images without which it is done.
+    """
     model = copy.deepcopy(reconstruction)
     for image in left_out:
         model.deregister_frame(model.image(image).frame_id)
@@ -171,8 +195,8 @@ def _adjust(
             config.set_constant_cam_intrinsics(model.image(image_id).camera_id)
     config.fix_gauge(colmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
     options = colmap.BundleAdjustmentOptions()
-    options.refine_principal_point, options.print_summary = True, False
+    options.refine_principal_point, options.print_summary = not use_centre, False
     options.ceres.solver_options.num_threads = threads
-    colmap.create_default_bundle_adjuster(options, config, model).solve()
+    summary = colmap.create_default_bundle_adjuster(options, config, model).solve()
     model.update_point_3d_errors()
-    return model
+    return model, float(summary.ceres_summary.final_cost) if summary.is_solution_usable() else np.nan

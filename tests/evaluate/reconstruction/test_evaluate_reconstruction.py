@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from ucn.evaluate.reconstruction.predictions import (
     list_scenes,
 )
 from ucn.evaluate.reconstruction.report import load_reconstruction_methods
-from ucn.evaluate.reconstruction.scoring import score_model
+from ucn.evaluate.reconstruction.scoring import average_scores, score_model
 from ucn.features import lightglue
 from ucn.features.method import MethodFiles, MethodInfo
 from ucn.folders.worker import OWN_DETECTOR
@@ -147,6 +148,20 @@ class TestScores:
         )
         assert figure.centre_median <= figure.centre_max
 
+    def test_average_over_seeds(self) -> None:
+        first = score_model(self.scene, self.variant, make_model(5))
+        moved = replace(make_model(4), points=10, is_refined=True)
+        moved.centres[0] += [0.1, 0, 0]
+        second = score_model(self.scene, self.variant, moved)
+        found = average_scores([first, second])
+        assert (found.seeds, found.refined, found.registered) == (2, 1, 4)
+        assert found.points == round((7 + 10) / 2)
+        assert found.centre_mean == pytest.approx((first.centre_mean + second.centre_mean) / 2)
+        assert found.centre_range == (first.centre_mean, second.centre_mean)
+        assert first.centre_range == (first.centre_mean, first.centre_mean)
+        nothing = score_model(self.scene, self.variant, make_model(2))
+        assert np.isnan([*average_scores([first, nothing]).centre_range]).all()
+
     @pytest.mark.parametrize("count", [0, 2])
     def test_too_few_cameras_have_no_error(self, count: int) -> None:
         figure = score_model(self.scene, self.variant, make_model(count))
@@ -239,7 +254,7 @@ def test_command(tmp_path: Path) -> None:
     make_strecha(tmp_path / "data")
     out = tmp_path / "results"
     arguments = ["evaluate", "reconstruction", "--data", str(tmp_path / "data"), "-o", str(out)]
-    arguments += ["--methods", f"sift,{COLMAP_SIFT}", "--no-refinement"]
+    arguments += ["--methods", f"sift,{COLMAP_SIFT}", "--no-refinement", "--seeds", "2"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     report = json.loads((out / "reconstruction.json").read_text())
@@ -247,6 +262,8 @@ def test_command(tmp_path: Path) -> None:
     page = (out / "reconstruction.md").read_text()
     assert "Room, given intrinsics" in page
     assert "| colmap-sift | 5 of 5 |" in page
+    assert report["seeds"] == 2
+    assert all(figure["seeds"] == 2 for figure in report["figures"])
     for suffix in (".png", ".svg", ".csv", ".tex"):
         assert (out / f"reconstruction{suffix}").stat().st_size > 100
     again = CliRunner().invoke(app, [*arguments, "--overwrite"])

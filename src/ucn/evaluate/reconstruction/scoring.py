@@ -104,19 +104,20 @@ def score_model(scene: Scene, variant: Variant, model: SceneModel) -> Reconstruc
 
 def average_scores(scores: Sequence[ReconstructionScore]) -> ReconstructionScore:
     """The score of a variant on a scene over several seeds; NaN where a seed has no error."""
-    names = ("track_length", "reprojection_error", "centre_mean", "centre_median", "centre_max")
     means = [score.centre_mean for score in scores]
     return replace(
         scores[0],
         registered=min(score.registered for score in scores),
         points=round(np.mean([score.points for score in scores])),
+        track_length=float(np.mean([score.track_length for score in scores])),
+        reprojection_error=float(np.mean([score.reprojection_error for score in scores])),
+        centre_mean=float(np.mean(means)),
         centre_range=(float(np.min(means)), float(np.max(means))),
+        centre_median=float(np.mean([score.centre_median for score in scores])),
+        centre_max=float(np.mean([score.centre_max for score in scores])),
+        direction_mean=float(np.mean([score.direction_mean for score in scores])),
         refined=sum(score.refined for score in scores),
         seeds=len(scores),
-        **{
-            name: float(np.mean([getattr(score, name) for score in scores]))
-            for name in (*names, "direction_mean")
-        },
     )
 
 
