@@ -5,8 +5,8 @@ bends the model; but a bundle adjustment that may move it also explains other er
 distortion that the camera model lacks, most of all for few views or a camera that moves forward. So it is
 refined only under two conditions. It lies further from the centre than it varies: a jackknife repeats the
 adjustment without every fifth image, as the covariance of one adjustment knows only independent noise and is
-up to ten times too small on real images. And the residuals fall clearly: a principal point that hardly
-changes them is not their cause.
+up to ten times too small on real images. And the residuals fall clearly, the more the further it moves: a
+camera that moves forward, or looks down on a plane, moves it far for little.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ MIN_RATIO = 3.0
 """Standard deviations by which a principal point must lie off the centre."""
 MIN_FALL = 0.01
 """By how much the sum of squared reprojection errors must fall, relative to that with the image centre."""
-MAX_SHARE = 0.2
-"""The largest distance from the centre, relative to the longer side of the image."""
+DOUBLING_SHARE = 0.5
+"""Share of the longer side of the image by which a wrong principal point must at least double the sum of
+squared reprojection errors: a shift by s of it must lower them by (s / DOUBLING_SHARE)²."""
 
 _GROUPS = 5  # of images, of which one is left out at a time
 Values = NDArray[np.float64]
@@ -130,10 +131,9 @@ def judge(shift: Values, deviation: float, fall: float, side: int) -> tuple[bool
         f"{distance:.1f} px off the centre, standard deviation {deviation:.1f} px, squared errors fall by "
         f"{100 * fall:.1f} %"
     )
-    if distance < MIN_RATIO * deviation or fall < MIN_FALL:
+    needed_fall = max(MIN_FALL, (distance / (DOUBLING_SHARE * side)) ** 2)
+    if distance < MIN_RATIO * deviation or fall < needed_fall:
         return False, f"undetermined: {measured}"
-    if distance > MAX_SHARE * side:
-        return False, f"implausible: {measured}"
     return True, measured
 
 

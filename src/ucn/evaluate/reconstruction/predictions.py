@@ -29,10 +29,10 @@ from ucn.folders.reconstruction import (
 from ucn.folders.worker import OWN_DETECTOR, ExtractSettings
 from ucn.formats.colmap import CameraSettings, MappingSettings, SparseModel, load_pycolmap, quiet
 from ucn.formats.colmap_sift import make_sift_model
-from ucn.formats.principal_point import MAX_SHARE, MIN_FALL, MIN_IMAGES, MIN_RATIO
+from ucn.formats.principal_point import DOUBLING_SHARE, MIN_FALL, MIN_IMAGES, MIN_RATIO
 
 Values = NDArray[np.float64]
-PRINCIPAL_POINT_RULE = (MappingSettings().principal_point, MIN_IMAGES, MIN_RATIO, MIN_FALL, MAX_SHARE)
+PRINCIPAL_POINT_RULE = (MappingSettings().principal_point, MIN_IMAGES, MIN_RATIO, MIN_FALL, DOUBLING_SHARE)
 """When the principal points of guessed cameras are refined."""
 COLMAP_SIFT = "colmap-sift"
 """COLMAP's own keypoints, descriptors and matches."""
