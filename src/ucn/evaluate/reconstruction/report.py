@@ -29,7 +29,7 @@ from ucn.evaluate.reconstruction.scoring import (
     list_camera_errors,
     score_model,
 )
-from ucn.features.lightglue import LIGHTGLUE
+from ucn.features.lightglue import LIGHTGLUE, find_lightglue
 from ucn.features.method import MethodFiles, MethodInfo, UnavailableError
 from ucn.features.registry import order_methods, require_unique
 from ucn.files import explain_failure
@@ -74,7 +74,9 @@ def load_reconstruction_methods(
         try:
             is_sparse = name in LIGHTGLUE
             found.append(
-                METHODS.find(name, kind="sparse") if is_sparse else METHODS.find_features(name, files)
+                find_lightglue(name, ExtractSettings().max_keypoints)
+                if is_sparse
+                else METHODS.find_features(name, files)
             )
         except UnavailableError as error:
             skipped[name] = str(error)
