@@ -33,6 +33,9 @@ class ModelConfig(Config):
     levels: int = 1
     """Levels of the image pyramid that the trunk encodes, each half the size of the last, 1..4; 1: the image
     alone."""
+    semantic_dim: int = 0
+    """Dimensions of the semantic level (GoogLeNet to inception_4c at its own strides), appended to those of
+    `dim`, 0..512; 0: none. It needs `strides` (2, 2, 1, 1)."""
     trunk: Literal["googlenet", "lite"] = "googlenet"
     """The paper's GoogLeNet, or a small trunk with the same grid of cells, for CPUs; lite needs `strides`
     (2, 2, 1, 1), `levels` 1 and a transformer other than `in_branch`."""
@@ -59,6 +62,9 @@ class ModelConfig(Config):
             "context_layers must be 0 where the strides multiply to more than 8",
             self.context_layers,
         )
+        require(0 <= self.semantic_dim <= 512, "semantic_dim must be 0..512", self.semantic_dim)
+        is_on_grid = self.semantic_dim == 0 or self.strides == (2, 2, 1, 1)
+        require(is_on_grid, "semantic_dim must be 0 unless strides are 2, 2, 1, 1", self.semantic_dim)
         if self.trunk == "lite":
             rule = "must be {} where trunk is lite"
             require(self.strides == (2, 2, 1, 1), f"strides {rule.format('2, 2, 1, 1')}", self.strides)

@@ -101,11 +101,12 @@ class SourceConfig(Config):
 
     The name ``synthetic`` stands for a folder of photographs, from which synthetic pairs are made with the
     settings of `TrainConfig.synthetic`; of the other keys it uses only `folder`, `weight`, `batch` and
-    `loss`. With `use_warps` the images of a data set are used as such photographs.
+    `loss`. The name ``classes`` stands for a folder of images per class, without points, whose pairs the
+    network `teacher` matches; its option `exclude` names classes to leave out. With `use_warps` the images of a data set are used as such photographs.
     """
 
     name: str
-    """'synthetic', or a data set's name as ``ucn data list`` gives it."""
+    """'synthetic', 'classes', or a data set's name as ``ucn data list`` gives it."""
     folder: str = ""
     """Its folder; empty where it is given when the recipe is read (``data`` of `read_recipe`)."""
     split: str | None = None
@@ -142,6 +143,8 @@ class SourceConfig(Config):
     """Largest translation of each view, as a share of its sides, in [0, 0.5]; needs `on_device`."""
     across: float = 0.0
     """Share of pairs, in [0, 1], of images of two classes instead of one; needs `on_device`."""
+    teacher: str = ""
+    """Weights that match the images of a source without points (`classes`): a name or a .safetensors file."""
     use_warps: bool = False
     """Make synthetic pairs from the set's single images, as from photographs, instead of its own pairs."""
     loss: LossConfig | None = None
@@ -164,7 +167,8 @@ class SourceConfig(Config):
         require(not (self.use_warps and self.on_device), rule, self.use_warps)
         for name in ("shift", "across"):
             value = getattr(self, name)
-            require(self.on_device or value == 0, f"{name} must be 0 unless on_device is true", value)
+            is_on_device = self.on_device or self.name == "classes"
+            require(is_on_device or value == 0, f"{name} must be 0 unless on_device is true", value)
         require_at_most(self, weight=1e6, batch=65_536, points=1_000_000, min_points=1_000_000)
 
 
@@ -195,6 +199,8 @@ class TrainConfig(Config):
     """Peak learning rate of all parameters outside the trunk, at least 0."""
     trunk_learning_rate: float = 1e-4
     """Peak learning rate of the trunk, at least 0; 0 freezes the trunk."""
+    semantic_learning_rate: float = 1e-5
+    """Peak learning rate of the trunk of the semantic level, at least 0; 0 freezes it."""
     weight_decay: float = 1e-4
     """The optimiser's weight decay, at least 0."""
     use_vector_decay: bool = True
@@ -250,7 +256,7 @@ class TrainConfig(Config):
         require(0 <= self.seed < 2**63, "seed must be in [0, 2^63)", self.seed)
         require(32 <= self.max_side <= 1_000_000, "max_side must be 32..1000000", self.max_side)
         require(self.batch >= 1, "batch must be at least 1", self.batch)
-        for name in ("head_learning_rate", "trunk_learning_rate", "weight_decay", "warmup_steps"):
+        for name in ("head_learning_rate", "trunk_learning_rate", "semantic_learning_rate", "weight_decay", "warmup_steps"):
             value = getattr(self, name)
             require(value >= 0, f"{name} must be at least 0", value)
         require(self.clip_norm > 0, "clip_norm must be above 0", self.clip_norm)

@@ -75,6 +75,7 @@ _MODULES = {
     "synthetic": "synthetic",
     "own": "own.folder",
     "colmap": "posed.colmap",
+    "multiview": "posed.scenes",
     "video": "video.tracking",
 }
 

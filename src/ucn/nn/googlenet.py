@@ -1,4 +1,4 @@
-"""The trunk: ImageNet GoogLeNet (BVLC) from conv1 to inception_4a, fully convolutional."""
+"""The trunk: ImageNet GoogLeNet (BVLC) from conv1 to inception_4a or 4c, fully convolutional."""
 
 from __future__ import annotations
 
@@ -63,13 +63,14 @@ class Inception(nn.Module):
 
 
 class GoogLeNetTrunk(nn.Module):
-    """Images to the 512 channels of inception_4a.
+    """Images to the 512 channels of inception_4a, or of inception_4c.
 
     Attributes:
         strides: of conv1, pool1, pool2 and pool3.
         stride: pixels between neighbouring cells; 4 at the paper's strides (2, 2, 1, 1).
         offset: pixel coordinate of cell 0; 2 at the paper's strides.
         reach: radius in pixels of a cell's receptive field.
+        blocks: names of the inception blocks, in their order.
     """
 
     channels_out = 512
@@ -78,7 +79,16 @@ class GoogLeNetTrunk(nn.Module):
         self,
         strides: tuple[int, int, int, int] = (2, 2, 1, 1),
         inception_4a_convolution: SpatialConvolution = plain_convolution,
+        *,
+        to_4c: bool = False,
     ) -> None:
+        """Makes the trunk.
+
+        Args:
+            strides: of conv1, pool1, pool2 and pool3, each 1 or 2.
+            inception_4a_convolution: makes the 3×3 and the 5×5 of inception_4a.
+            to_4c: whether inception_4b and 4c follow.
+        """
         super().__init__()
         self.strides = strides
         self.conv1 = nn.Conv2d(3, 64, 7, stride=strides[0], padding=3)
@@ -87,11 +97,17 @@ class GoogLeNetTrunk(nn.Module):
         self.inception_3a = Inception(192, (64, 96, 128, 16, 32, 32))
         self.inception_3b = Inception(256, (128, 128, 192, 32, 96, 64))
         self.inception_4a = Inception(480, (192, 96, 208, 16, 48, 64), inception_4a_convolution)
-        self.stride, self.offset, self.reach = _locate_cells(strides)
+        blocks = ["inception_3a", "inception_3b", "inception_4a"]
+        if to_4c:
+            self.inception_4b = Inception(512, (160, 112, 224, 24, 64, 64))
+            self.inception_4c = Inception(512, (128, 128, 256, 24, 64, 64))
+            blocks += ["inception_4b", "inception_4c"]
+        self.blocks = tuple(blocks)
+        self.stride, self.offset, self.reach = _locate_cells(strides, len(blocks) - 2)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) RGB in [0, 1] to (B, 512, h, w)."""
-        return self.stages(preprocess(images))["inception_4a"]
+        return self.stages(preprocess(images))[self.blocks[-1]]
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """Named activations for preprocessed input (B, 3, H, W)."""
@@ -99,10 +115,12 @@ class GoogLeNetTrunk(nn.Module):
         x = local_response_norm(max_pool(x, self.strides[1]))
         x = F.relu(self.conv2_reduce(x))
         x = local_response_norm(F.relu(self.conv2(x)))
-        after_3a = self.inception_3a(max_pool(x, self.strides[2]))
-        after_3b = self.inception_3b(after_3a)
-        after_4a = self.inception_4a(max_pool(after_3b, self.strides[3]))
-        return {"inception_3a": after_3a, "inception_3b": after_3b, "inception_4a": after_4a}
+        found = {"inception_3a": self.inception_3a(max_pool(x, self.strides[2]))}
+        found["inception_3b"] = self.inception_3b(found["inception_3a"])
+        x = found["inception_4a"] = self.inception_4a(max_pool(found["inception_3b"], self.strides[3]))
+        for block in self.blocks[3:]:
+            x = found[block] = getattr(self, block)(x)
+        return found
 
 
 def preprocess(images: Tensor) -> Tensor:
@@ -111,12 +129,18 @@ def preprocess(images: Tensor) -> Tensor:
     return images.flip(1) * 255.0 - mean
 
 
-def _locate_cells(strides: tuple[int, int, int, int]) -> tuple[int, float, int]:
-    """Stride, offset and reach of the output cells in pixels, from the layers' kernels and paddings."""
+def _locate_cells(strides: tuple[int, int, int, int], last_blocks: int) -> tuple[int, float, int]:
+    """Stride, offset and reach of the output cells in pixels, from the layers' kernels and paddings.
+
+    Args:
+        strides: of conv1 and the three pools.
+        last_blocks: number of inception blocks after pool3.
+    """
     stride, offset, reach = 1, 0.0, 0
     pools = [(3, s, 1 if s == 1 else 0) for s in strides[1:]]
     inception = (5, 1, 2)
-    layers = [(7, strides[0], 3), pools[0], (3, 1, 1), pools[1], inception, inception, pools[2], inception]
+    stem = [(7, strides[0], 3), pools[0], (3, 1, 1), pools[1]]
+    layers = [*stem, inception, inception, pools[2], *[inception] * last_blocks]
     for kernel, layer_stride, padding in layers:
         offset += ((kernel - 1) / 2 - padding) * stride
         reach += (kernel - 1) // 2 * stride

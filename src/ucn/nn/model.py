@@ -2,10 +2,12 @@
 
     images (B, 3, H, W) ── prepare ── trunk ── head norm ── 1×1 projection ─┬─ transformer ── L2 norm
                               │                    └─────── context branch ─┤                    │
-                              └─ at 1/2, 1/4, … of the size ── trunk ── coarse levels      (B, D, h, w)
+                              ├─ at 1/2, 1/4, … of the size ── trunk ── coarse levels      (B, D, h, w)
+                              └─ semantic level, appended to the descriptors ─────────────────── L2 norm
 
-The context branch, the coarse levels and the spatial transformer are optional (`ModelConfig`). This is the
-reference, in plain torch; `encoder.py` chooses what runs in its place where that is faster.
+The context branch, the coarse levels, the spatial transformer and the semantic level are optional
+(`ModelConfig`). This is the reference, in plain torch; `encoder.py` chooses what runs in its place where that
+is faster.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ucn.nn.googlenet import GoogLeNetTrunk, plain_convolution
 from ucn.nn.lite import LiteTrunk
 from ucn.nn.normalise import ChannelNorm, l2_normalise, normalise_illumination
 from ucn.nn.pyramid import CoarseLevel, downsample
+from ucn.nn.semantic import SemanticLevel
 from ucn.nn.transformer import MAX_REACH_CELLS, ConvolutionalSpatialTransformer
 from ucn.types import FeatureMap
 
@@ -80,6 +83,7 @@ class CorrespondenceNetwork(nn.Module):
             if config.transformer == "after_trunk"
             else nn.Identity()
         )
+        self.semantic = SemanticLevel(config.semantic_dim) if config.semantic_dim else None
         self.stride, self.offset = self.trunk.stride, self.trunk.offset
         self.reach = self._find_reach()
 
@@ -110,10 +114,14 @@ class CorrespondenceNetwork(nn.Module):
         projected = self.projection(features)  # (B, D, h, w)
         if self.context is not None:
             projected = projected + self.context(features)
+        reduced = images
         for level in self.coarse_levels:
-            images = downsample(images)
-            projected = projected + level(self.trunk(images), projected.shape[-2:])
-        return l2_normalise(self.transformer(projected))
+            reduced = downsample(reduced)
+            projected = projected + level(self.trunk(reduced), projected.shape[-2:])
+        fine = l2_normalise(self.transformer(projected))
+        if self.semantic is None:
+            return fine
+        return l2_normalise(torch.cat([fine, self.semantic(images, fine.shape[-2:])], dim=1))
 
     def scale_coarse_levels(self, gain: float) -> None:
         """Multiplies the contribution of the coarse levels, or of the lite trunk's coarse cells."""
@@ -131,7 +139,8 @@ class CorrespondenceNetwork(nn.Module):
             assert isinstance(level, CoarseLevel)
             reaches.append(level.find_reach(self.trunk.reach, self.stride))
         transformer_cells = 0 if self.config.transformer == "none" else MAX_REACH_CELLS
-        return max(reaches) + transformer_cells * self.stride
+        reach = max(reaches) + transformer_cells * self.stride
+        return reach if self.semantic is None else max(reach, self.semantic.reach)
 
 
 def check_images(images: Tensor) -> None:
@@ -158,6 +167,8 @@ def build_model(config: ModelConfig, generator: torch.Generator | None = None) -
             module.initialise_as_convolution()
         if isinstance(module, (ContextBranch, CoarseLevel)):
             module.initialise_to_zero()
+        if isinstance(module, SemanticLevel):
+            module.initialise_gain()
     return model
 
 

@@ -11,7 +11,7 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,23 +36,25 @@ _MAX_LISTED = 3
 _Layers = dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]  # weights and biases by name
 _Shapes = Mapping[str, tuple[int, ...]]  # of the weights; a layer has as many biases as output channels
 
-# Our names of the layers, and Caffe's with _ for /.
-CAFFE_NAMES = {
-    "conv1": "conv1_7x7_s2",
-    "conv2_reduce": "conv2_3x3_reduce",
-    "conv2": "conv2_3x3",
-} | {
-    f"{block}.{ours}": f"{block}_{caffe}"
-    for block in ("inception_3a", "inception_3b", "inception_4a")
-    for ours, caffe in {
-        "conv_1x1": "1x1",
-        "reduce_3x3": "3x3_reduce",
-        "conv_3x3": "3x3",
-        "reduce_5x5": "5x5_reduce",
-        "conv_5x5": "5x5",
-        "pool_projection": "pool_proj",
-    }.items()
+_STEM_NAMES = {"conv1": "conv1_7x7_s2", "conv2_reduce": "conv2_3x3_reduce", "conv2": "conv2_3x3"}
+_BRANCH_NAMES = {
+    "conv_1x1": "1x1",
+    "reduce_3x3": "3x3_reduce",
+    "conv_3x3": "3x3",
+    "reduce_5x5": "5x5_reduce",
+    "conv_5x5": "5x5",
+    "pool_projection": "pool_proj",
 }
+
+
+def caffe_names(blocks: Sequence[str]) -> dict[str, str]:
+    """Our names of the layers of a trunk with these inception blocks, and Caffe's with _ for /."""
+    branches = {f"{b}.{ours}": f"{b}_{caffe}" for b in blocks for ours, caffe in _BRANCH_NAMES.items()}
+    return _STEM_NAMES | branches
+
+
+CAFFE_NAMES = caffe_names(("inception_3a", "inception_3b", "inception_4a"))
+"""The names of a trunk that ends with inception_4a."""
 
 _EXPECTED = (
     "expected BVLC GoogLeNet, as in the ONNX model zoo; torchvision's is another network (batch "
@@ -60,13 +62,17 @@ _EXPECTED = (
 )
 
 
-def load_imagenet_trunk(trunk: GoogLeNetTrunk | LiteTrunk, path: str | Path) -> None:
+def load_imagenet_trunk(
+    trunk: GoogLeNetTrunk | LiteTrunk, path: str | Path, further: str | Path | None = None
+) -> None:
     """Fills a trunk with the weights of BVLC GoogLeNet.
 
     Args:
         trunk: the trunk to fill.
-        path: an .npz with float32 arrays ``NAME_w`` and ``NAME_b`` for each layer up to inception_4a, NAME
-            being Caffe's with _ for /; or an .onnx, as in the ONNX model zoo, which needs the package onnx.
+        path: an .npz with float32 arrays ``NAME_w`` and ``NAME_b`` for each layer of the trunk, NAME being
+            Caffe's with _ for /; or an .onnx, as in the ONNX model zoo, which needs the package onnx and
+            serves trunks that end with inception_4a.
+        further: an .npz with inception_4b and inception_4c, for a trunk that has them; None: `path` has all.
 
     Raises:
         WeightsError: the file is missing, damaged, too large, of another network, or lacks a finite float32
@@ -78,11 +84,16 @@ def load_imagenet_trunk(trunk: GoogLeNetTrunk | LiteTrunk, path: str | Path) -> 
             f"{path} holds GoogLeNet's weights, the network's trunk is 'lite'; start from random weights, "
             "or use the trunk 'googlenet'"
         )
-    parameters = dict(trunk.named_parameters())
-    shapes = {caffe: tuple(parameters[f"{ours}.weight"].shape) for ours, caffe in CAFFE_NAMES.items()}
-    layers = _read_layers(path, shapes)
+    parameters, names = dict(trunk.named_parameters()), caffe_names(trunk.blocks)
+    shapes = {caffe: tuple(parameters[f"{ours}.weight"].shape) for ours, caffe in names.items()}
+    if further is None:
+        layers = _read_layers(path, shapes)
+    else:
+        last = {name: shape for name, shape in shapes.items() if name not in CAFFE_NAMES.values()}
+        first = {name: shape for name, shape in shapes.items() if name not in last}
+        layers = _read_layers(path, first) | _read_layers(Path(further), last)
     with torch.no_grad():
-        for ours, caffe in CAFFE_NAMES.items():
+        for ours, caffe in names.items():
             for kind, array in zip(("weight", "bias"), layers[caffe], strict=True):
                 parameters[f"{ours}.{kind}"].copy_(torch.tensor(array))
 

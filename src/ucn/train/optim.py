@@ -28,7 +28,7 @@ def build_optimiser(model: CorrespondenceNetwork, config: TrainConfig) -> Optimi
 
 
 def _parameter_groups(model: CorrespondenceNetwork, config: TrainConfig) -> list[dict[str, Any]]:
-    """Trunk and head, each split into kernels and vectors where only kernels have weight decay.
+    """Trunk, trunk of the semantic level and head, each split into kernels and vectors where only kernels have weight decay.
 
     Localisers of transformers in the trunk are not pretrained, so they belong to the head.
     """
@@ -37,11 +37,13 @@ def _parameter_groups(model: CorrespondenceNetwork, config: TrainConfig) -> list
     )
     new = {id(parameter) for localiser in localisers for parameter in localiser.parameters()}
     trunk = [parameter for parameter in model.trunk.parameters() if id(parameter) not in new]
-    in_trunk = {id(parameter) for parameter in trunk}
+    semantic = [] if model.semantic is None else list(model.semantic.trunk.parameters())
+    in_trunk = {id(parameter) for parameter in (*trunk, *semantic)}
     head = [parameter for parameter in model.parameters() if id(parameter) not in in_trunk]
     groups: list[dict[str, Any]] = []
     for part, rate, parameters in (
         ("trunk", config.trunk_learning_rate, trunk),
+        ("semantic", config.semantic_learning_rate, semantic),
         ("head", config.head_learning_rate, head),
     ):
         for chosen, decay in _divide_by_decay(parameters, config):
@@ -68,7 +70,7 @@ def set_learning_rates(optimiser: Optimizer, config: TrainConfig, step: int) -> 
 
 
 def read_learning_rates(optimiser: Optimizer) -> dict[str, float]:
-    """The present learning rates of 'trunk' and 'head'."""
+    """The present learning rates of 'trunk' and 'head', and of the 'semantic' trunk where there is one."""
     return {group["part"]: group["lr"] for group in optimiser.param_groups}
 
 

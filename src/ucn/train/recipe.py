@@ -152,6 +152,8 @@ def _expand_variables(values: dict[str, Any], given: Sequence[int]) -> None:
         if index not in given and isinstance(source, dict) and isinstance(source.get("folder"), str):
             remedy = f", or give the folder: data {str(source.get('name'))[:80]}=DIR"
             source["folder"] = _expand(source["folder"], f"sources[{index}].folder", remedy)
+        if isinstance(source, dict) and isinstance(source.get("teacher"), str):
+            source["teacher"] = _expand(source["teacher"], f"sources[{index}].teacher")
 
 
 def _inherit_model(values: dict[str, Any]) -> None:

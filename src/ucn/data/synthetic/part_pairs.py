@@ -146,8 +146,11 @@ def make_part_pairs(
     index1 = torch.where(columns["across"] < augmentation.across, of_any, of_class)
     is_mirrored0 = columns["mirror"] < augmentation.mirror
     is_mirrored1 = is_mirrored0 ^ (columns["mirror_view"] < augmentation.mirror_view)
-    view0 = _render(bank, index0, is_mirrored0, size_hw, augmentation, generator)
-    view1 = _render(bank, index1, is_mirrored1, size_hw, augmentation, generator)
+    views = [
+        render_views(bank.images, index, *_name_parts(bank, index, is_mirrored), is_mirrored, size_hw, augmentation, generator)
+        for index, is_mirrored in ((index0, is_mirrored0), (index1, is_mirrored1))
+    ]
+    view0, view1 = views
     images = torch.stack([view0.images, view1.images])
     image0, image1 = change_photometrically(images, augmentation.photometric, generator)
 
@@ -165,41 +168,57 @@ def make_part_pairs(
     )
 
 
+def _name_parts(bank: PartBank, index: Tensor, is_mirrored: Tensor) -> tuple[Tensor, Tensor]:
+    """Parts (B, P, 2) and their visibility (B, P), under the names that they have in the view."""
+    own = torch.arange(bank.parts.shape[1], device=index.device)
+    names = torch.where(is_mirrored[:, None], bank.mirror_parts[index], own)
+    points = bank.parts[index].gather(1, names[..., None].expand(-1, -1, 2))
+    return points, bank.is_visible[index].gather(1, names)
+
+
 @dataclass(frozen=True)
-class _Views:
-    """One view of all pairs: images (B, 3, H, W), parts (B, P, 2) and their visibility (B, P)."""
+class Views:
+    """One view of all pairs: images (B, 3, H, W), points (B, P, 2) and their visibility (B, P)."""
 
     images: Tensor
     points: Tensor
     is_visible: Tensor
 
 
-def _render(
-    bank: PartBank,
+def render_views(
+    images: ImageBank,
     index: Tensor,
+    points: Tensor,
+    is_visible: Tensor,
     is_mirrored: Tensor,
     size_hw: tuple[int, int],
     augmentation: PartAugmentation,
     generator: torch.Generator,
-) -> _Views:
+) -> Views:
+    """Renders one view of each pair, scaled to fit, with random augmentation.
+
+    Args:
+        images: the images.
+        index: (B,) int64, the image of each pair.
+        points: (B, P, 2) pixels of these images.
+        is_visible: (B, P) bool.
+        is_mirrored: (B,) bool.
+        size_hw: (H, W) of the views.
+        augmentation: of the views; the share of mirrored ones is not used.
+        generator: random generator, on the device of the images.
+    """
     to_view, image_centre, view_centre = _sample_maps(
-        bank, index, is_mirrored, size_hw, augmentation, generator
+        images.sizes[index], is_mirrored, size_hw, augmentation, generator
     )
     grid = pixel_grid(size_hw, index.device).reshape(1, -1, 2)
     in_image = (grid - view_centre) @ torch.linalg.inv_ex(to_view)[0].transpose(1, 2) + image_centre
-    images = bank.images.sample(index, in_image.view(len(index), *size_hw, 2))
-    points = (bank.parts[index] - image_centre) @ to_view.transpose(1, 2) + view_centre
-    names = torch.where(
-        is_mirrored[:, None], bank.mirror_parts[index], torch.arange(points.shape[1], device=index.device)
-    )
-    points = points.gather(1, names[..., None].expand(-1, -1, 2))
-    is_visible = bank.is_visible[index].gather(1, names) & is_inside(points, size_hw)
-    return _Views(images, points, is_visible)
+    rendered = images.sample(index, in_image.view(len(index), *size_hw, 2))
+    points = (points - image_centre) @ to_view.transpose(1, 2) + view_centre
+    return Views(rendered, points, is_visible & is_inside(points, size_hw))
 
 
 def _sample_maps(
-    bank: PartBank,
-    index: Tensor,
+    sizes: Tensor,
     is_mirrored: Tensor,
     size_hw: tuple[int, int],
     augmentation: PartAugmentation,
@@ -209,8 +228,7 @@ def _sample_maps(
     height, width = size_hw
     turn, log_scale = math.radians(augmentation.rotation), math.log(augmentation.scale)
     ranges = {"angle": (-turn, turn, 1), "log_scale": (-log_scale, log_scale, 1), "shift": (-1.0, 1.0, 2)}
-    columns = uniform_columns((len(index),), ranges, generator)
-    sizes = bank.images.sizes[index]
+    columns = uniform_columns((len(sizes),), ranges, generator)
     fitting = torch.minimum(width / sizes[:, 0], height / sizes[:, 1])
     scale = fitting * columns["log_scale"].exp()
     cosine, sine = scale * columns["angle"].cos(), scale * columns["angle"].sin()

@@ -24,6 +24,7 @@ from ucn.data.loading import derive_seed
 from ucn.data.pairs import PairData, Problem
 from ucn.data.synthetic import list_images
 from ucn.errors import DataError
+from ucn.train.sources.classes import CLASSES, ClassSource
 from ucn.train.sources.data_sets import DataSource, PartSource
 from ucn.train.sources.photographs import (
     Photographs,
@@ -171,6 +172,17 @@ def open_sources(
         watch_this = None if watch is None else partial(watch, label)
         if source.name == PHOTOGRAPHS:
             parts = split_photographs(list_images(Path(source.folder)), share)
+        elif source.name == CLASSES:
+            sources[index] = ClassSource(
+                label,
+                source,
+                share,
+                batch=source.batch or config.batch,
+                device=device,
+                validation_pairs=_VALIDATION_PAIRS,
+                seed=derive_seed(config.seed, "source", index),
+            )
+            continue
         else:
             data, left_out = _open_good(label, source, use_skipping, watch_this)
             skipped += left_out
