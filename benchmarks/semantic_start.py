@@ -31,7 +31,9 @@ _SIDE = 192
 
 def main() -> None:
     """Reads the arguments, and writes the weights."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("weights", help="name or file of trained weights without a semantic level")
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--dim", type=int, default=128, help="dimensions of the semantic level")
@@ -43,7 +45,8 @@ def main() -> None:
     own = {f"semantic.{name}": value for name, value in model.semantic.state_dict().items()}
     model.load_state_dict(loaded.model.state_dict() | own)
     first, further = (
-        data / f"googlenet/bvlc_googlenet_{part}.npz" for part in ("conv1_to_inception_4a", "inception_4b_to_4e")
+        data / f"googlenet/bvlc_googlenet_{part}.npz"
+        for part in ("conv1_to_inception_4a", "inception_4b_to_4e")
     )
     load_imagenet_trunk(model.semantic.trunk, first, further)
     set_projection(model, list_images(data))

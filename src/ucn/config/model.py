@@ -9,6 +9,10 @@ from typing import Literal
 from ucn.config.base import Config, require
 
 
+TRUNK_CHANNELS = {"googlenet": 512, "lite": 64}
+"""Channels of each trunk's last map."""
+
+
 @dataclass(frozen=True)
 class ModelConfig(Config):
     """The network: a trunk, an optional projection, an optional convolutional spatial transformer."""
@@ -39,6 +43,11 @@ class ModelConfig(Config):
     trunk: Literal["googlenet", "lite"] = "googlenet"
     """The paper's GoogLeNet, or a small trunk with the same grid of cells, for CPUs; lite needs `strides`
     (2, 2, 1, 1), `levels` 1 and a transformer other than `in_branch`."""
+
+    @property
+    def dimensions(self) -> int:
+        """Dimensions of a descriptor, of all levels together."""
+        return (self.dim or TRUNK_CHANNELS[self.trunk]) + self.semantic_dim
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""

@@ -256,7 +256,13 @@ class TrainConfig(Config):
         require(0 <= self.seed < 2**63, "seed must be in [0, 2^63)", self.seed)
         require(32 <= self.max_side <= 1_000_000, "max_side must be 32..1000000", self.max_side)
         require(self.batch >= 1, "batch must be at least 1", self.batch)
-        for name in ("head_learning_rate", "trunk_learning_rate", "semantic_learning_rate", "weight_decay", "warmup_steps"):
+        for name in (
+            "head_learning_rate",
+            "trunk_learning_rate",
+            "semantic_learning_rate",
+            "weight_decay",
+            "warmup_steps",
+        ):
             value = getattr(self, name)
             require(value >= 0, f"{name} must be at least 0", value)
         require(self.clip_norm > 0, "clip_norm must be above 0", self.clip_norm)

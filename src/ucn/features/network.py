@@ -43,7 +43,6 @@ _DENSE_CONFIG = MatchConfig(max_side=None, keypoints="grid")
 _VIEW_SETTINGS = [MAX_SCALE, MAX_DEGREES, MIN_AGREEMENT, MIN_VIEW_AGREEMENT]
 VIEWS = "views"
 """The entry of these settings in keys of predictions."""
-_TRUNK_CHANNELS = {"googlenet": 512, "lite": 64}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -150,7 +149,7 @@ def find_network(
         name,
         title,
         key,
-        dim=model.dim or _TRUNK_CHANNELS[model.trunk],
+        dim=model.dimensions,
         stride=math.prod(model.strides),
         max_side=header.max_side,
         loader=partial(_load, source, kind, config, engine),

@@ -123,7 +123,6 @@ def check_packages() -> None:
 def build_metadata(loaded: LoadedWeights, kind: Kind, k: int) -> dict[str, str]:
     """Metadata of the file; all values are text, lists and mappings are JSON."""
     model, info = loaded.model, loaded.info
-    dimension = model.config.dim or model.trunk.channels_out
     facts: dict[str, Any] = {
         "format": FORMAT,
         "kind": kind,
@@ -132,7 +131,7 @@ def build_metadata(loaded: LoadedWeights, kind: Kind, k: int) -> dict[str, str]:
         "max_side": loaded.max_side,
         "stride": model.stride,
         "offset": model.offset,
-        "dimension": dimension,
+        "dimension": model.config.dimensions,
         "coordinates": "(x, y) in pixels, the centre of the top-left pixel is (0, 0); "
         "cell c lies at stride * c + offset",
         "weights": Path(info.name).name,

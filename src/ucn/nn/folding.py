@@ -142,11 +142,13 @@ def fold(
     """
     folded = copy.deepcopy(model).eval()
     folded.requires_grad_(False)
-    if isinstance(folded.trunk, GoogLeNetTrunk):
-        if for_tensor_cores and folded.trunk.conv1.stride == (2, 2):
-            setattr(folded.trunk, "conv1", SpaceToDepthConvolution(folded.trunk.conv1))  # noqa: B010
-        for block in ("inception_3a", "inception_3b", "inception_4a"):
-            setattr(folded.trunk, block, JoinedInception(getattr(folded.trunk, block)))
+    trunks = [folded.trunk, *([] if folded.semantic is None else [folded.semantic.trunk])]
+    for trunk in trunks:
+        if isinstance(trunk, GoogLeNetTrunk):
+            if for_tensor_cores and trunk.conv1.stride == (2, 2):
+                setattr(trunk, "conv1", SpaceToDepthConvolution(trunk.conv1))  # noqa: B010
+            for block in trunk.blocks:
+                setattr(trunk, block, JoinedInception(getattr(trunk, block)))
     _fold_norms(folded)
     for module in folded.modules():
         # Beside a 1, half types would round the kernel away.

@@ -16,6 +16,7 @@ from ucn.nn.googlenet import GoogLeNetTrunk, Inception
 from ucn.nn.lite import LiteTrunk
 from ucn.nn.model import CorrespondenceNetwork
 from ucn.nn.pyramid import CoarseLevel
+from ucn.nn.semantic import SemanticLevel
 from ucn.nn.transformer import ConvolutionalSpatialTransformer
 
 
@@ -106,20 +107,36 @@ class _Walk:
             yield self._layer(
                 "transformer", "", "transformer", f"spatial transformer {kernel}×{kernel}", kernel
             )
-        last = model.config.dim or model.trunk.channels_out
         _, h, w = self._shapes["trunk"][1]
-        yield Layer("normalise", "", "L2 norm", (last, h, w), 0, self._stride, self._field)
+        fine = model.config.dimensions - model.config.semantic_dim
+        yield Layer("normalise", "", "L2 norm", (fine, h, w), 0, self._stride, self._field)
+        if model.semantic is not None:
+            yield from self._walk_semantic(model.semantic)
+            shape = (model.config.dimensions, h, w)
+            yield Layer("join", "", "concatenated, L2 norm", shape, 0, self._stride, self._field)
 
-    def _walk_trunk(self, trunk: GoogLeNetTrunk) -> Iterator[Layer]:
-        yield self._layer("conv1", "", "trunk.conv1", "convolution 7×7, ReLU", 7, trunk.strides[0])
-        yield self._pool("pool1", "trunk.conv2_reduce", trunk.strides[1], ", response norm")
-        yield self._layer("conv2", "reduce", "trunk.conv2_reduce", "convolution 1×1, ReLU")
-        yield self._layer("conv2", "", "trunk.conv2", "convolution 3×3, ReLU, response norm", 3)
-        yield self._pool("pool2", "trunk.inception_3a", trunk.strides[2])
-        yield from self._walk_inception("inception_3a", trunk.inception_3a)
-        yield from self._walk_inception("inception_3b", trunk.inception_3b)
-        yield self._pool("pool3", "trunk.inception_4a", trunk.strides[3])
-        yield from self._walk_inception("inception_4a", trunk.inception_4a)
+    def _walk_trunk(self, trunk: GoogLeNetTrunk, path: str = "trunk") -> Iterator[Layer]:
+        yield self._layer("conv1", "", f"{path}.conv1", "convolution 7×7, ReLU", 7, trunk.strides[0])
+        yield self._pool("pool1", f"{path}.conv2_reduce", trunk.strides[1], ", response norm")
+        yield self._layer("conv2", "reduce", f"{path}.conv2_reduce", "convolution 1×1, ReLU")
+        yield self._layer("conv2", "", f"{path}.conv2", "convolution 3×3, ReLU, response norm", 3)
+        yield self._pool("pool2", f"{path}.inception_3a", trunk.strides[2])
+        for block in trunk.blocks:
+            if block == "inception_4a":
+                yield self._pool("pool3", f"{path}.inception_4a", trunk.strides[3])
+            yield from self._walk_inception(block, getattr(trunk, block), f"{path}.{block}")
+
+    def _walk_semantic(self, level: SemanticLevel) -> Iterator[Layer]:
+        """The semantic level, up to where it is appended to the fine descriptors."""
+        stride, field = self._stride, self._field
+        self._stride, self._field = 1, 1
+        for layer in self._walk_trunk(level.trunk, "semantic.trunk"):
+            yield replace(layer, block=f"semantic.{layer.block}")
+        self._field += self._stride  # upsampling interpolates between two cells
+        for name in ("projection", "gain"):
+            kind = f"convolution 1×1{', L2 norm' if name == 'projection' else ', exponential'}, upsampled"
+            yield self._layer("semantic", name, f"semantic.{name}", kind)
+        self._stride, self._field = stride, max(field, self._field)
 
     def _walk_lite(self, trunk: LiteTrunk) -> Iterator[Layer]:
         """Down to the coarsest level and back; blocks are named after the strides of their cells."""
@@ -147,9 +164,9 @@ class _Walk:
         for number in range(len(self._modules[path])):
             yield self._layer(f"cells_{self._stride}", f"{direction}_{number}", f"{path}.{number}", kind, 3)
 
-    def _walk_inception(self, block: str, module: Inception) -> Iterator[Layer]:
+    def _walk_inception(self, block: str, module: Inception, path: str) -> Iterator[Layer]:
         """Four parallel branches; the one with the largest kernel sets the receptive field."""
-        start, path = self._field, f"trunk.{block}"
+        start = self._field
         kernels = {"reduce_3x3": 1, "conv_3x3": 3, "reduce_5x5": 1, "conv_5x5": 5}
         yield self._layer(block, "conv_1x1", f"{path}.conv_1x1", "convolution 1×1")
         for name, kernel in kernels.items():

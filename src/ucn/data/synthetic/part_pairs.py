@@ -147,7 +147,15 @@ def make_part_pairs(
     is_mirrored0 = columns["mirror"] < augmentation.mirror
     is_mirrored1 = is_mirrored0 ^ (columns["mirror_view"] < augmentation.mirror_view)
     views = [
-        render_views(bank.images, index, *_name_parts(bank, index, is_mirrored), is_mirrored, size_hw, augmentation, generator)
+        render_views(
+            bank.images,
+            index,
+            *_name_parts(bank, index, is_mirrored),
+            is_mirrored,
+            size_hw,
+            augmentation,
+            generator,
+        )
         for index, is_mirrored in ((index0, is_mirrored0), (index1, is_mirrored1))
     ]
     view0, view1 = views

@@ -47,7 +47,8 @@ class BandedNetwork:
         with torch.autocast("cpu", enabled=False):  # threads do not inherit the caller's autocast
             return torch.cat([self._describe_one(image[None].float()) for image in images])
 
-    def _describe_one(self, image: Tensor) -> Tensor:
+    def _describe_one(self, whole: Tensor) -> Tensor:
+        image = whole
         described, pooled = self._project(self._head, image[0])
         grid_hw = (described.shape[0], described.shape[1])
         coarser: list[tuple[Callable[[Tensor, tuple[int, int]], Tensor], Tensor]] = []
@@ -76,7 +77,22 @@ class BandedNetwork:
             described[first:stop] = l2_normalise(described[first:stop], dim=-1)
 
         for_each_band(normalise, *grid_hw)
-        return as_image(described)
+        if self._network.semantic is None:
+            return as_image(described)
+        return as_image(self._append(described, as_rows(self._network.semantic(whole, grid_hw))))
+
+    def _append(self, fine: Tensor, semantic: Tensor) -> Tensor:
+        """Unit descriptors (h, w, D) of both levels."""
+        h, w, width = fine.shape
+        joined = fine.new_empty(h, w, width + semantic.shape[2])
+
+        def join(first: int, stop: int) -> None:
+            joined[first:stop, :, :width] = fine[first:stop]
+            joined[first:stop, :, width:] = semantic[first:stop]
+            joined[first:stop] = l2_normalise(joined[first:stop], dim=-1)
+
+        for_each_band(join, h, w)
+        return joined
 
     def _project(self, head: _Head, image: Tensor) -> tuple[Tensor, Tensor]:
         """Projected features (h, w, D) of an image (3, H, W), and the pooled input of the context branch."""

@@ -64,7 +64,9 @@ class ClassSource(Source):
         """
         super().__init__(label, source.weight, source.loss)
         if not source.teacher:
-            raise ConfigError(f"the source {label} needs a network that matches its images: set teacher to weights")
+            raise ConfigError(
+                f"the source {label} needs a network that matches its images: set teacher to weights"
+            )
         if source.crop_hw[0] != source.crop_hw[1]:
             raise ConfigError(f"crop_hw of the source {label} must be square, got {source.crop_hw}")
         self._source, self._batch, self._seed = source, batch, seed
@@ -123,7 +125,9 @@ class ClassSource(Source):
         labels = bank.images.names
 
         def name_pairs() -> Iterator[str]:
-            return (f"{labels[i]}--{labels[j]}" for i, j in zip(index0.tolist(), index1.tolist(), strict=True))
+            return (
+                f"{labels[i]}--{labels[j]}" for i, j in zip(index0.tolist(), index1.tolist(), strict=True)
+            )
 
         return PairBatch(
             image0=image0,

@@ -44,7 +44,9 @@ class PseudoMatches:
     agreement: Tensor
 
 
-def match_cells(features0: Tensor, features1: Tensor, is_usable0: Tensor, is_usable1: Tensor) -> PseudoMatches:
+def match_cells(
+    features0: Tensor, features1: Tensor, is_usable0: Tensor, is_usable1: Tensor
+) -> PseudoMatches:
     """Matches all cells of B pairs.
 
     Args:
@@ -72,7 +74,9 @@ def match_cells(features0: Tensor, features1: Tensor, is_usable0: Tensor, is_usa
 def _expand_support(features0: Tensor, features1: Tensor) -> Tensor:
     """Support (B, N, N) of all pairs of cells, interpolated from that of the coarse cells."""
     h, w = features0.shape[-2:]
-    coarse = [F.normalize(F.avg_pool2d(f.float(), CELLS, ceil_mode=True), dim=1) for f in (features0, features1)]
+    coarse = [
+        F.normalize(F.avg_pool2d(f.float(), CELLS, ceil_mode=True), dim=1) for f in (features0, features1)
+    ]
     support = torch.stack([measure_support(*pair) for pair in zip(*coarse, strict=True)])
     rows, columns = support.shape[1:3]
     support = support.flatten(1, 2)  # (B, n, rows, columns) of views 1

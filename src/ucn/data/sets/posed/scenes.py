@@ -152,4 +152,7 @@ def _balance(scene: ColmapData) -> list[int]:
         median = float(scene.triangulation_angles(index).nanmedian())
         groups.setdefault(bisect_right(_ANGLES, median), []).append(index)
     queues = [groups[key] for key in sorted(groups)]
-    return [queues[turn % len(queues)][turn // len(queues) % len(queues[turn % len(queues)])] for turn in range(_BALANCED)]
+    return [
+        queues[turn % len(queues)][turn // len(queues) % len(queues[turn % len(queues)])]
+        for turn in range(_BALANCED)
+    ]
