@@ -1,10 +1,10 @@
-"""Adds an untrained semantic level to trained weights: the network that `universal` is fine-tuned from.
+"""Adds an untrained semantic level to trained weights, to be fine-tuned by `ucn train`.
 
     UCN_DATA=DIR python benchmarks/semantic_start.py universal -o start.safetensors
 
-The semantic trunk is BVLC GoogLeNet (`$UCN_DATA/googlenet`). Its projection holds the principal directions of
-its features, less their mean, on training images (`voc_objects`, `caltech101` and `photos`). Both levels weigh
-the same.
+The semantic trunk is BVLC GoogLeNet (`$UCN_DATA/googlenet`). Its projection holds the principal directions
+of its features, less their mean, on training images (`voc_objects`, `caltech101` and `photos`). Both levels
+weigh the same.
 """
 
 from __future__ import annotations

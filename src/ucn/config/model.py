@@ -8,7 +8,6 @@ from typing import Literal
 
 from ucn.config.base import Config, require
 
-
 TRUNK_CHANNELS = {"googlenet": 512, "lite": 64}
 """Channels of each trunk's last map."""
 
@@ -39,10 +38,10 @@ class ModelConfig(Config):
     alone."""
     semantic_dim: int = 0
     """Dimensions of the semantic level (GoogLeNet to inception_4c at its own strides), appended to those of
-    `dim`, 0..512; 0: none. It needs `strides` (2, 2, 1, 1)."""
+    `dim`, 0..512; 0: none. It needs `strides` (2, 2, 1, 1) and the trunk googlenet."""
     trunk: Literal["googlenet", "lite"] = "googlenet"
     """The paper's GoogLeNet, or a small trunk with the same grid of cells, for CPUs; lite needs `strides`
-    (2, 2, 1, 1), `levels` 1 and a transformer other than `in_branch`."""
+    (2, 2, 1, 1), `levels` 1, `semantic_dim` 0 and a transformer other than `in_branch`."""
 
     @property
     def dimensions(self) -> int:
@@ -79,5 +78,6 @@ class ModelConfig(Config):
             require(self.strides == (2, 2, 1, 1), f"strides {rule.format('2, 2, 1, 1')}", self.strides)
             # Its coarsest cells already span 32 pixels.
             require(self.levels == 1, f"levels {rule.format('1')}", self.levels)
+            require(self.semantic_dim == 0, f"semantic_dim {rule.format('0')}", self.semantic_dim)
             has_branch = self.transformer == "in_branch"
             require(not has_branch, f"transformer {rule.format('none or after_trunk')}", self.transformer)

@@ -18,6 +18,9 @@ _RENAMED_KEYS = {
     "relight": "illumination",
 }
 
+CLASSES = "classes"
+"""The name of sources that are images by class."""
+
 _SOURCE_RANGES: dict[str, tuple[float, float]] = {
     "mirror": (0, 1),
     "mirror_view": (0, 1),
@@ -97,12 +100,16 @@ class TeacherConfig(Config):
 
 @dataclass(frozen=True)
 class SourceConfig(Config):
-    """A source of training pairs: photographs, or a data set.
+    """A source of training pairs: photographs, images by class, or a data set.
 
     The name ``synthetic`` stands for a folder of photographs, from which synthetic pairs are made with the
     settings of `TrainConfig.synthetic`; of the other keys it uses only `folder`, `weight`, `batch` and
-    `loss`. The name ``classes`` stands for a folder of images per class, without points, whose pairs the
-    network `teacher` matches; its option `exclude` names classes to leave out. With `use_warps` the images of a data set are used as such photographs.
+    `loss`. With `use_warps` the images of a data set are used as such photographs.
+
+    The name ``classes`` stands for a folder with a folder of images per class, without points: the network
+    `teacher` matches them. It uses `folder`, `weight`, `batch`, `crop_hw` (a square), `points`, `mirror`,
+    `rotation`, `scale`, `shift`, `photometric`, `teacher` and `loss`, and the option ``exclude=A,B``, which
+    names classes to leave out.
     """
 
     name: str
@@ -140,11 +147,14 @@ class SourceConfig(Config):
     on_device: bool = False
     """Hold all images on the device and make pairs there, without workers; for data sets of parts."""
     shift: float = 0.0
-    """Largest translation of each view, as a share of its sides, in [0, 0.5]; needs `on_device`."""
+    """Largest translation of each view, as a share of its sides, in [0, 0.5]; needs `on_device`, except for
+    `classes`."""
     across: float = 0.0
     """Share of pairs, in [0, 1], of images of two classes instead of one; needs `on_device`."""
     teacher: str = ""
-    """Weights that match the images of a source without points (`classes`): a name or a .safetensors file."""
+    """Weights that match the images of `classes`: a name or a .safetensors file; empty for other sources."""
+    teacher_sha256: str = ""
+    """SHA-256 of the file of `teacher`; filled in when the recipe is read."""
     use_warps: bool = False
     """Make synthetic pairs from the set's single images, as from photographs, instead of its own pairs."""
     loss: LossConfig | None = None
@@ -165,10 +175,14 @@ class SourceConfig(Config):
         require_within(self, _SOURCE_RANGES)
         rule = "use_warps must be false where on_device is true"
         require(not (self.use_warps and self.on_device), rule, self.use_warps)
-        for name in ("shift", "across"):
-            value = getattr(self, name)
-            is_on_device = self.on_device or self.name == "classes"
-            require(is_on_device or value == 0, f"{name} must be 0 unless on_device is true", value)
+        is_classes = self.name == CLASSES
+        can_shift = self.on_device or is_classes
+        require(can_shift or self.shift == 0, "shift must be 0 unless on_device is true", self.shift)
+        require(self.on_device or self.across == 0, "across must be 0 unless on_device is true", self.across)
+        rule = f"teacher must name weights where name is {CLASSES}, and be empty elsewhere"
+        require((self.teacher != "") == is_classes, rule, self.teacher)
+        is_square = self.crop_hw[0] == self.crop_hw[1]
+        require(is_square or not is_classes, f"crop_hw must be a square where name is {CLASSES}", sides)
         require_at_most(self, weight=1e6, batch=65_536, points=1_000_000, min_points=1_000_000)
 
 

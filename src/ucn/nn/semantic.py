@@ -1,9 +1,9 @@
 """The semantic level: what kind of part a point shows, for descriptors of classes that nobody labelled.
 
-ImageNet's features at GoogLeNet's own strides, two blocks further than the trunk, tell parts of objects apart
-without any training on them. They are coarse: one cell per 16 pixels. The level projects them to unit vectors,
-weights each with a learned gain, and upsamples them to the grid of the fine descriptors. The network appends
-them to these and normalises the whole.
+ImageNet's features at GoogLeNet's own strides, two blocks further than the trunk, tell parts of objects
+apart without any training on them. They are coarse: one cell per 16 pixels. The level projects them to unit
+vectors, weights each with a learned gain, and upsamples them to the grid of the fine descriptors. The network
+appends them to these and normalises the whole.
 """
 
 from __future__ import annotations

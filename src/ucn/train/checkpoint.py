@@ -112,6 +112,7 @@ def record_config(config: TrainConfig) -> dict[str, Any]:
         record["teacher"]["weights"] = Path(config.teacher.weights).name
     for source in record["sources"]:
         source["folder"] = Path(source["folder"]).name
+        source["teacher"] = Path(source["teacher"]).name
     return record
 
 

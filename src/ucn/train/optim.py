@@ -28,8 +28,9 @@ def build_optimiser(model: CorrespondenceNetwork, config: TrainConfig) -> Optimi
 
 
 def _parameter_groups(model: CorrespondenceNetwork, config: TrainConfig) -> list[dict[str, Any]]:
-    """Trunk, trunk of the semantic level and head, each split into kernels and vectors where only kernels have weight decay.
+    """Trunk, trunk of the semantic level, and head: parameters outside both.
 
+    Each is split into kernels and vectors where only kernels have weight decay.
     Localisers of transformers in the trunk are not pretrained, so they belong to the head.
     """
     localisers = (

@@ -50,7 +50,7 @@ def find_recipe(name_or_path: str | Path) -> Path:
 def read_recipe(recipe: str | Path, overrides: Sequence[str] = (), data: Sequence[str] = ()) -> TrainConfig:
     """Reads a recipe and applies overrides.
 
-    ``${NAME}`` in `init`, in the teacher's weights and in the folders of sources is replaced by the
+    ``${NAME}`` in `init`, in the weights of teachers and in the folders of sources is replaced by the
     environment variable. Where `init` is a whole network, missing keys of `model` are taken from it. A
     teacher gets the hash of its file.
 
@@ -64,7 +64,7 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = (), data: Sequenc
     Raises:
         ConfigError: the file is missing, too large or not YAML, has unknown or repeated keys or values out of
             range, or names an environment variable that is not set.
-        WeightsError: `init` or the teacher is a whole network whose file is missing or damaged.
+        WeightsError: `init` or a teacher is a whole network whose file is missing or damaged.
     """
     path = find_recipe(recipe)
     try:
@@ -141,7 +141,7 @@ def _set_folders(values: dict[str, Any], data: Sequence[str]) -> list[int]:
 
 
 def _expand_variables(values: dict[str, Any], given: Sequence[int]) -> None:
-    """Expands environment variables in `init`, the teacher's weights and folders, except `given` ones."""
+    """Expands environment variables in `init`, the weights of teachers and folders, except `given` ones."""
     if isinstance(values.get("init"), str):
         values["init"] = _expand(values["init"], "init")
     teacher = values.get("teacher")

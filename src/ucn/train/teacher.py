@@ -13,7 +13,7 @@ from ucn.nn.encoder import choose_encoder
 from ucn.nn.model import Encoder
 from ucn.runtime.kernels import has_bfloat16_units
 from ucn.train.step import Teacher
-from ucn.weights import load_weights
+from ucn.weights import LoadedWeights, load_weights
 
 
 def load_teacher(config: TrainConfig, student: CorrespondenceNetwork, device: torch.device) -> Teacher | None:
@@ -27,13 +27,7 @@ def load_teacher(config: TrainConfig, student: CorrespondenceNetwork, device: to
     settings = config.teacher
     if settings is None:
         return None
-    loaded = load_weights(settings.weights)
-    if settings.sha256 not in ("", loaded.info.sha256):
-        raise ConfigError(
-            f"teacher.weights '{settings.weights}' have the hash {loaded.info.sha256[:16]}…, but "
-            f"teacher.sha256 is {settings.sha256[:16]}…: give the file that the run began with"
-        )
-    model = loaded.model
+    model = load_same(settings.weights, settings.sha256, "teacher.weights").model
     ours, theirs = (student.stride, student.offset), (model.stride, model.offset)
     if ours != theirs:
         raise ConfigError(
@@ -57,12 +51,41 @@ def load_teacher(config: TrainConfig, student: CorrespondenceNetwork, device: to
 
 
 def record_teacher_hash(config: TrainConfig) -> TrainConfig:
-    """The config with the SHA-256 of its teacher's file, so that logs and checkpoints identify it.
+    """The config with the SHA-256 of its teachers' files, so that logs and checkpoints identify them.
 
     Raises:
-        WeightsError: the file is missing or damaged.
+        WeightsError: a file is missing or damaged.
     """
     settings = config.teacher
-    if settings is None or settings.sha256:
+    if settings is not None and not settings.sha256:
+        settings = replace(settings, sha256=load_weights(settings.weights).info.sha256)
+    sources = tuple(
+        replace(source, teacher_sha256=load_weights(source.teacher).info.sha256)
+        if source.teacher and not source.teacher_sha256
+        else source
+        for source in config.sources
+    )
+    if settings is config.teacher and sources == config.sources:
         return config
-    return replace(config, teacher=replace(settings, sha256=load_weights(settings.weights).info.sha256))
+    return replace(config, teacher=settings, sources=sources)
+
+
+def load_same(weights: str, sha256: str, key: str) -> LoadedWeights:
+    """Loads the weights of a teacher.
+
+    Args:
+        weights: a name or a .safetensors file.
+        sha256: the hash that its file must have; empty for any.
+        key: of the recipe, for the error.
+
+    Raises:
+        ConfigError: the file has another hash.
+        WeightsError: the file is missing or damaged.
+    """
+    loaded = load_weights(weights)
+    if sha256 not in ("", loaded.info.sha256):
+        raise ConfigError(
+            f"{key} '{weights}' have the hash {loaded.info.sha256[:16]}…, but the recorded one is "
+            f"{sha256[:16]}…: give the file that the run began with"
+        )
+    return loaded

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.data.io import IMAGE_SUFFIXES, read_image
+from ucn.data.io import IMAGE_SUFFIXES, image_hw, read_image
 from ucn.data.sets.layout import check_folder
 from ucn.data.synthetic.pyramid import locate_in_pyramid, pack_pyramid
 from ucn.errors import DataError
@@ -154,11 +154,17 @@ def list_images(folder: Path) -> list[Path]:
     return paths
 
 
-def _shrink(image: Tensor, side: int) -> Tensor:
-    height, width = image.shape[-2:]
-    scale = side / max(height, width)
+def find_held_hw(size_hw: tuple[int, int], side: int) -> tuple[int, int]:
+    """(H, W) that an image has in a bank of this side."""
+    scale = side / max(size_hw)
     if scale >= 1:
+        return size_hw
+    return max(1, round(size_hw[0] * scale)), max(1, round(size_hw[1] * scale))
+
+
+def _shrink(image: Tensor, side: int) -> Tensor:
+    size = find_held_hw(image_hw(image), side)
+    if size == image_hw(image):
         return image
-    size = (max(1, round(height * scale)), max(1, round(width * scale)))
     shrunk = F.interpolate(image[None], size=size, mode="bilinear", antialias=True, align_corners=False)
     return shrunk[0].clamp(0, 1)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from ucn.data.sets.posed.colmap import INFO, ColmapData, open_folder
+from ucn.data.sets.posed.colmap import ColmapData, open_folder
+from ucn.data.sets.posed.scenes import find_scenes
 from ucn.errors import DataError
-from ucn.evaluate.core.benchmark_pairs import BenchmarkPair, is_root, refuse_problems
-from ucn.files import suggest
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair, refuse_problems
 
 GROUPS = {"0-15°": 15.0, "15-30°": 30.0, "30-60°": 60.0, "over 60°": float("inf")}
 """Upper bounds, excluded, of the median triangulation angle of a group's pairs, in degrees."""
@@ -33,29 +33,13 @@ def open_multiview(folder: Path, scenes: Sequence[str] = (), seed: int = 0) -> l
         DataError: there is no such scene, one of them has problems, or no pair.
     """
     found: dict[str, list[BenchmarkPair]] = {group: [] for group in GROUPS}
-    for path in _find_scenes(folder, scenes):
+    for path in find_scenes(folder, scenes):
         for pair in _list_pairs(path):
             found[pair.group].append(pair)
     pairs = [pair for own in found.values() for pair in _sample(own, seed)]
     if not pairs:
         raise DataError(f"{folder}: no two images share {MIN_SHARED} 3D points; nothing to evaluate")
     return pairs
-
-
-def _find_scenes(folder: Path, names: Sequence[str]) -> list[Path]:
-    if not folder.is_dir():
-        raise DataError(f"no folder {folder}: expected one that holds scenes with COLMAP reconstructions")
-    places = [folder] if is_root(folder, INFO.name) else sorted(p for p in folder.iterdir() if p.is_dir())
-    found = {place.name: place for place in places if is_root(place, INFO.name)}
-    if not found:
-        raise DataError(
-            f"no scene in {folder}: expected folders with images/ and sparse/, of COLMAP; give their folder"
-        )
-    for name in names:
-        if name not in found:
-            listed = ", ".join(found)
-            raise DataError(f"no scene '{name[:80]}' in {folder}{suggest(name, found)} (there are {listed})")
-    return [place for name, place in found.items() if not names or name in names]
 
 
 def _list_pairs(path: Path) -> list[BenchmarkPair]:

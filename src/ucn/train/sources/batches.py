@@ -18,13 +18,14 @@ from typing import Self
 import torch
 
 from ucn.config import SourceConfig, TrainConfig
+from ucn.config.training import CLASSES
 from ucn.data.catalogue import open_data, parse_options
 from ucn.data.checking import check_data, skip_bad
 from ucn.data.loading import derive_seed
 from ucn.data.pairs import PairData, Problem
 from ucn.data.synthetic import list_images
 from ucn.errors import DataError
-from ucn.train.sources.classes import CLASSES, ClassSource
+from ucn.train.sources.classes import ClassSource
 from ucn.train.sources.data_sets import DataSource, PartSource
 from ucn.train.sources.photographs import (
     Photographs,
@@ -61,7 +62,7 @@ class Skipped:
     Attributes:
         label: of the source.
         problems: of the files.
-        pairs: number of pairs, or of photographs, that are left out.
+        pairs: number of pairs, or of images, that are left out.
     """
 
     label: str
@@ -173,7 +174,7 @@ def open_sources(
         if source.name == PHOTOGRAPHS:
             parts = split_photographs(list_images(Path(source.folder)), share)
         elif source.name == CLASSES:
-            sources[index] = ClassSource(
+            opened = sources[index] = ClassSource(
                 label,
                 source,
                 share,
@@ -181,7 +182,11 @@ def open_sources(
                 device=device,
                 validation_pairs=_VALIDATION_PAIRS,
                 seed=derive_seed(config.seed, "source", index),
+                watch=watch_this,
             )
+            if opened.problems:
+                _refuse_unless(use_skipping, label, source, opened.problems)
+                skipped.append(Skipped(label, opened.problems, len(opened.problems)))
             continue
         else:
             data, left_out = _open_good(label, source, use_skipping, watch_this)
@@ -285,7 +290,8 @@ def _label(plan: Sequence[SourceConfig]) -> list[tuple[str, SourceConfig]]:
 
 def _refuse_unless(is_allowed: bool, label: str, source: SourceConfig, problems: Sequence[Problem]) -> None:
     if not is_allowed:
+        check = "" if source.name == CLASSES else f" (`ucn data check {source.name} DIR` lists all)"
         raise DataError(
-            f"{format_problems(label, source, problems)}. Correct them (`ucn data check {source.name} DIR` "
-            "lists all), or leave their pairs out with use_skipping=True"
+            f"{format_problems(label, source, problems)}. Correct them{check}, or leave their pairs out with "
+            "use_skipping=True"
         )

@@ -1,9 +1,9 @@
 """Matches of two images of one class that nobody annotated, by a trained network and its consensus.
 
 All cells of two views are matched by similarity and neighbourhood consensus. Matches that pass the
-forward-backward check are smoothed by local affine maps, fitted robustly to the matches around each; those that
-disagree with their neighbours are dropped. What is left is more regular than the network's own matches, so that
-a network can learn from it.
+forward-backward check are smoothed by local affine maps, fitted robustly to the matches around each; those
+that disagree with their neighbours are dropped. What is left is more regular than the network's own matches,
+so that a network can learn from it.
 """
 
 from __future__ import annotations
@@ -79,10 +79,14 @@ def _expand_support(features0: Tensor, features1: Tensor) -> Tensor:
     ]
     support = torch.stack([measure_support(*pair) for pair in zip(*coarse, strict=True)])
     rows, columns = support.shape[1:3]
-    support = support.flatten(1, 2)  # (B, n, rows, columns) of views 1
-    support = F.interpolate(support, (h, w), mode="bilinear", align_corners=False).flatten(2)  # (B, n, N)
-    support = support.transpose(1, 2).unflatten(2, (rows, columns))
-    return F.interpolate(support, (h, w), mode="bilinear", align_corners=False).flatten(2).transpose(1, 2)
+
+    def expand(coarse: Tensor) -> Tensor:
+        """(B, C, rows, columns) to (B, C, N); coarse cells at the end may be cut off."""
+        size = (rows * CELLS, columns * CELLS)
+        return F.interpolate(coarse, size, mode="bilinear", align_corners=False)[..., :h, :w].flatten(2)
+
+    in_view1 = expand(support.flatten(1, 2))  # (B, rows * columns, N)
+    return expand(in_view1.transpose(1, 2).unflatten(2, (rows, columns))).transpose(1, 2)
 
 
 def _smooth(cells: Tensor, targets: Tensor, is_consistent: Tensor) -> tuple[Tensor, Tensor]:

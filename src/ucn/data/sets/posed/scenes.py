@@ -8,6 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ucn.data.catalogue import DataInfo
+from ucn.data.checking import spread
 from ucn.data.pairs import DataFile, PairData, Selection, check_index
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.posed import colmap
@@ -21,11 +22,19 @@ INFO = DataInfo(
     title="Scenes with sparse reconstructions of COLMAP, of any kind",
     task="geometric",
     ground_truth="triangulated: keypoints of one 3D point, as accurate as the reconstructions",
-    layout=("SCENE/images/: the images", "SCENE/sparse/: cameras, images and points3D, all .bin or all .txt"),
+    layout=(
+        "SCENE/images/: the images",
+        "SCENE/sparse/ (or SCENE/sparse/0/): cameras, images and points3D, all .bin or all .txt",
+    ),
     splits=("all",),
     licence="of each scene",
     source="",
-    markers=("*/sparse/points3D.bin", "*/sparse/points3D.txt", "*/sparse/0/points3D.bin"),
+    markers=(
+        "*/sparse/points3D.bin",
+        "*/sparse/points3D.txt",
+        "*/sparse/0/points3D.bin",
+        "*/sparse/0/points3D.txt",
+    ),
 )
 
 _ANGLES = (10.0, 20.0, 35.0, 60.0)
@@ -51,12 +60,11 @@ def open_folder(
         scenes: names of the scenes to use, separated by commas; all where empty.
         min_shared: the least number of common 3D points of a pair.
         max_error: 3D points with a mean reprojection error above this, in pixels, are excluded; 0 keeps all.
-        balanced: repeat pairs, so that all scenes, and in each all angles between the views, are equally
-            frequent; for training.
+        balanced: choose or repeat pairs, so that all scenes, and in each all angles between the views, are
+            equally frequent; for training.
     """
-    names = tuple(name.strip() for name in scenes.split(",") if name.strip())
-    places = find_scenes(folder, names)
-    return ScenesData(folder, places, min_shared, max_error, balanced)
+    names = [name.strip() for name in scenes.split(",") if name.strip()]
+    return ScenesData(folder, find_scenes(folder, names), min_shared, max_error, balanced)
 
 
 class ScenesData(PairData):
@@ -146,13 +154,21 @@ def _is_scene(folder: Path) -> bool:
 
 
 def _balance(scene: ColmapData) -> list[int]:
-    """Indices of pairs, those of each group of angles in turn, `_BALANCED` of them."""
+    """Indices of `_BALANCED` pairs, of each group of angles in turn; none where the scene has no pair.
+
+    Of a group with more pairs than that, they are evenly spaced.
+    """
     groups: dict[int, list[int]] = {}
     for index in range(len(scene)):
         median = float(scene.triangulation_angles(index).nanmedian())
         groups.setdefault(bisect_right(_ANGLES, median), []).append(index)
-    queues = [groups[key] for key in sorted(groups)]
-    return [
-        queues[turn % len(queues)][turn // len(queues) % len(queues[turn % len(queues)])]
-        for turn in range(_BALANCED)
-    ]
+    share = -(-_BALANCED // max(1, len(groups)))
+    queues = [_repeat(groups[key], share) for key in sorted(groups)]
+    return [index for turn in zip(*queues, strict=True) for index in turn][:_BALANCED]
+
+
+def _repeat(indices: Sequence[int], count: int) -> list[int]:
+    """`count` of the indices: evenly spaced, or repeated where there are fewer."""
+    if len(indices) > count:
+        return [indices[row] for row in spread(len(indices), count)]
+    return [indices[row % len(indices)] for row in range(count)]
