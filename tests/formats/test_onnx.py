@@ -137,14 +137,15 @@ class TestFiles:
         ModelConfig(transformer="in_branch", dim=24, head_norm="channel", context_layers=1),
         ModelConfig(transformer="after_trunk", dim=16, strides=(2, 2, 2, 1), head_norm="batch", levels=2),
         ModelConfig(trunk="lite", transformer="none", dim=16, head_norm="none"),
+        ModelConfig(transformer="none", dim=16, semantic_dim=12),
     ],
-    ids=lambda config: f"{config.trunk}, {config.transformer}",
+    ids=lambda config: f"{config.trunk}, {config.transformer}, {config.semantic_dim}",
 )
 def test_every_kind_of_network(config: ModelConfig, tmp_path: Path) -> None:
     export = export_onnx(random_weights(config), tmp_path / "n.onnx")
     facts = read_metadata(export.path)
     assert facts["weights"] == "mine.safetensors"
-    assert facts["dimension"] == str(config.dim or 512)
+    assert facts["dimension"] == str((config.dim or 512) + config.semantic_dim)
 
 
 class TestGraphs:

@@ -31,6 +31,7 @@ CONFIGS = {
     "googlenet": CONFIG,
     "transformer": ModelConfig(dim=8, head_norm="batch"),
     "context and levels": ModelConfig(dim=8, context_layers=1, levels=2, use_standard_light=True),
+    "semantic": ModelConfig(dim=8, transformer="none", semantic_dim=6),
     "folded": ModelConfig(dim=None, strides=(2, 2, 2, 1)),
     "lite": ModelConfig(dim=8, trunk="lite", transformer="none", head_norm="none"),
 }

@@ -15,6 +15,7 @@ CONFIGS = {
     "context": ModelConfig(context_layers=2, head_norm="batch", transformer_kernel=5),
     "smaller copies": ModelConfig(dim=16, levels=3, head_norm="batch", transformer="none"),
     "smaller copies, no norm": ModelConfig(dim=None, levels=2, head_norm="none", context_layers=1),
+    "semantic level": ModelConfig(dim=16, transformer="none", semantic_dim=24),
 }
 
 
@@ -58,6 +59,23 @@ def test_fields_by_hand() -> None:
     branch = {layer.title: layer for layer in list_layers(build_model(CONFIGS["in the branches"]), (64, 64))}
     assert branch["inception_4a.conv_5x5"].kind == "spatial transformer 5×5"
     assert branch["inception_3a.conv_5x5"].kind == "convolution 5×5"
+
+
+def test_the_semantic_level_by_hand() -> None:
+    model = build_model(CONFIGS["semantic level"])
+    layers = {layer.title: layer for layer in list_layers(model, (64, 96))}
+    assert model.semantic is not None
+    last = layers["semantic.inception_4c"]
+    # 64 × 96 pixels at strides of 16; as many parameters as its trunk has.
+    assert (last.shape, last.stride) == ((512, 4, 6), 16)
+    assert last.receptive_field == 2 * model.semantic.trunk.reach + 1
+    parts = [layer for title, layer in layers.items() if title.startswith("semantic.")]
+    assert sum(layer.parameters for layer in parts) == sum(p.numel() for p in model.semantic.parameters())
+    assert layers["semantic.projection"].shape == (24, 4, 6) and layers["semantic.gain"].shape == (1, 4, 6)
+    assert layers["semantic.projection"].receptive_field == last.receptive_field + 16
+    assert layers["normalise"].shape == (16, 16, 24) and layers["normalise"].receptive_field == 83
+    assert layers["join"].shape == (40, 16, 24)
+    assert layers["join"].receptive_field == last.receptive_field + 16
 
 
 def test_a_cell_sees_what_is_said() -> None:

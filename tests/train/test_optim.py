@@ -84,6 +84,23 @@ def test_trunk_and_head_have_their_own_learning_rates() -> None:
     assert sorted(grouped) == sorted(map(id, model.parameters()))
 
 
+def test_the_semantic_trunk_has_its_own_learning_rate() -> None:
+    model = build_model(ModelConfig(dim=8, transformer="none", semantic_dim=6))
+    assert model.semantic is not None
+    rates = {"trunk_learning_rate": 0.25, "semantic_learning_rate": 0.0, "head_learning_rate": 0.5}
+    config = make_config(steps=4, **rates)
+    optimiser = build_optimiser(model, config)
+    assert read_learning_rates(optimiser) == {"trunk": 0.25, "semantic": 0.0, "head": 0.5}
+    semantic = next(group for group in optimiser.param_groups if group["part"] == "semantic")
+    assert {id(p) for p in semantic["params"]} == {id(p) for p in model.semantic.trunk.parameters()}
+    grouped = [id(p) for group in optimiser.param_groups for p in group["params"]]
+    assert sorted(grouped) == sorted(map(id, model.parameters()))
+    before = copy.deepcopy(model)
+    step_with(model, optimiser, gradient=1.0)
+    for name, move in moves(before, model).items():
+        assert move.any() != name.startswith("semantic.trunk."), name  # a learning rate of 0 freezes it
+
+
 def test_localisers_in_the_trunk_have_the_learning_rate_of_the_head() -> None:
     model = build_model(ModelConfig(dim=None, head_norm="none", transformer="in_branch"))
     optimiser = build_optimiser(model, make_config(trunk_learning_rate=0.25, head_learning_rate=0.5))

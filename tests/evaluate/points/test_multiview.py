@@ -79,7 +79,7 @@ def test_scenes_are_chosen_by_name(tmp_path: Path) -> None:
         open_multiview(tmp_path, ["cap"])
     with pytest.raises(ConfigError, match="hpatches has no scenes to choose from"):
         find_benchmark("hpatches").select(["cup"])
-    with pytest.raises(DataError, match=r"no scene in .*: expected folders with images/ and sparse/"):
+    with pytest.raises(DataError, match=r"no scene in it; expected folders with images/ and sparse/"):
         open_multiview(tmp_path / "cup" / "images")
     with pytest.raises(DataError, match="no folder"):
         open_multiview(tmp_path / "missing")

@@ -24,6 +24,7 @@ CONFIGS = [
     ModelConfig(dim=24, transformer="in_branch"),
     ModelConfig(dim=24, levels=3, context_layers=2, context_dilation=2, head_norm="batch"),
     ModelConfig(dim=24, levels=4, context_layers=1, use_standard_light=True),
+    ModelConfig(dim=24, transformer="none", levels=2, semantic_dim=12, use_standard_light=True),
 ]
 
 
@@ -37,7 +38,7 @@ def _images(count: int, height: int, width: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "config", CONFIGS, ids=lambda c: f"{c.head_norm}-{c.transformer}{c.transformer_kernel}-{c.levels}"
+    "config", CONFIGS, ids=lambda c: f"{c.head_norm}-{c.transformer}{c.transformer_kernel}-{c.levels}-{c.semantic_dim}"
 )
 @torch.no_grad()
 def test_descriptors_are_those_of_the_network(config: ModelConfig) -> None:
@@ -66,9 +67,10 @@ def test_shipped_weights(name: str) -> None:
     torch.testing.assert_close(found.features, expected.features, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("config", [CONFIGS[2], CONFIGS[7]], ids=["fine", "semantic"])
 @torch.no_grad()
-def test_a_blank_image_and_no_images() -> None:
-    model = make_lively(CONFIGS[2])
+def test_a_blank_image_and_no_images(config: ModelConfig) -> None:
+    model = make_lively(config)
     encoder = CpuEncoder(model)
     for images in (torch.zeros(1, 3, 40, 40), torch.ones(1, 3, 40, 40), torch.zeros(0, 3, 40, 40)):
         torch.testing.assert_close(encoder(images), model(images), rtol=0, atol=1e-5)
@@ -76,7 +78,7 @@ def test_a_blank_image_and_no_images() -> None:
 
 @torch.no_grad()
 def test_an_image_of_a_batch_is_what_it_is_alone() -> None:
-    encoder = CpuEncoder(make_lively(CONFIGS[5]))
+    encoder = CpuEncoder(make_lively(CONFIGS[7]))
     images = _images(3, 50, 66)
     assert torch.equal(encoder(images)[1:2], encoder(images[1:2]))
 

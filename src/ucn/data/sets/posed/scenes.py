@@ -10,7 +10,7 @@ from pathlib import Path
 from ucn.data.catalogue import DataInfo
 from ucn.data.checking import spread
 from ucn.data.pairs import DataFile, PairData, Selection, check_index
-from ucn.data.sets.layout import find_root
+from ucn.data.sets.layout import check_folder, find_root
 from ucn.data.sets.posed import colmap
 from ucn.data.sets.posed.colmap import ColmapData
 from ucn.errors import DataError
@@ -130,13 +130,13 @@ def find_scenes(folder: Path, names: Sequence[str] = ()) -> list[Path]:
     Raises:
         DataError: there is none, or none of a given name.
     """
-    if not folder.is_dir():
-        raise DataError(f"no folder {folder}: expected one that holds scenes with COLMAP reconstructions")
+    check_folder(folder, "the folder of the scenes")
     places = [folder] if _is_scene(folder) else sorted(p for p in folder.iterdir() if p.is_dir())
     found = {place.name: place for place in places if _is_scene(place)}
     if not found:
         raise DataError(
-            f"no scene in {folder}: expected folders with images/ and sparse/, of COLMAP; give their folder"
+            f"{folder} does not have the expected layout: no scene in it; expected folders with images/ and "
+            "sparse/, of COLMAP; give their folder"
         )
     for name in names:
         if name not in found:
