@@ -42,11 +42,12 @@ class WeightsInfo:
 
 _GEOMETRIC = WeightsInfo(
     name="geometric",
-    sha256="e09a96150eb2d64731bdcad8668fcbafe78eee86398bc78c601612cf9cc0d0a9",
+    sha256="5a7ba2a12e9dcdcf32b57fd8e6b612f2fcf91cec19ab1d9683321f7a2bdd7415",
     task="geometric",
-    data="synthetic views of 467 photographs under open licences; trunk from BVLC GoogLeNet (ImageNet)",
+    data="synthetic views of 467 photographs and real views of 4 scenes, all under open licences; trunk from "
+    "BVLC GoogLeNet (ImageNet)",
     licence="MIT (training photographs under licences that allow any use, see the card)",
-    restrictions="same scene only, not semantic; trained on synthetic views; scale changes up to about 4",
+    restrictions="same scene only, not semantic; scale changes up to about 4",
     description="Finds the same point of one scene in two photographs of it.",
     metrics={"HPatches pck@3": 69.6, "HPatches pck@5": 81.4, "HPatches pck@10": 90.4},
 )
