@@ -52,7 +52,13 @@ def test_every_set_has_complete_metadata() -> None:
     for info in infos:
         for value in (info.title, info.ground_truth, info.layout, info.splits, info.licence, info.markers):
             assert value, f"{info.name} leaves something empty"
-        assert info.source.startswith("http") or info.name in ("synthetic", "own", "colmap", "multiview", "video")
+        assert info.source.startswith("http") or info.name in (
+            "synthetic",
+            "own",
+            "colmap",
+            "multiview",
+            "video",
+        )
         assert find_info(info.name) is info
 
 

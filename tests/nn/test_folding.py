@@ -28,7 +28,9 @@ def _images(height: int = 41, width: int = 52) -> Tensor:
     return torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.head_norm}-{c.transformer}-{c.levels}-{c.semantic_dim}")
+@pytest.mark.parametrize(
+    "config", CONFIGS, ids=lambda c: f"{c.head_norm}-{c.transformer}-{c.levels}-{c.semantic_dim}"
+)
 @pytest.mark.parametrize("for_tensor_cores", [False, True])
 @torch.no_grad()
 def test_folded_network_gives_the_same_descriptors(config: ModelConfig, for_tensor_cores: bool) -> None:

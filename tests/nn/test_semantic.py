@@ -1,4 +1,4 @@
-"""The semantic level: where its cells lie, how it is joined to the fine descriptors, what it may be built with."""
+"""The semantic level: where its cells lie, how it is joined to the fine descriptors, what it needs."""
 
 from pathlib import Path
 
@@ -183,8 +183,14 @@ def test_weights_files_keep_it(tmp_path: Path) -> None:
     [
         ({"semantic_dim": -1}, r"semantic_dim must be 0\.\.512, got -1"),
         ({"semantic_dim": 513}, r"semantic_dim must be 0\.\.512"),
-        ({"semantic_dim": 8, "strides": [2, 2, 2, 1]}, "semantic_dim must be 0 unless strides are 2, 2, 1, 1"),
-        ({"semantic_dim": 8, "trunk": "lite", "transformer": "none"}, "semantic_dim must be 0 where trunk is"),
+        (
+            {"semantic_dim": 8, "strides": [2, 2, 2, 1]},
+            "semantic_dim must be 0 unless strides are 2, 2, 1, 1",
+        ),
+        (
+            {"semantic_dim": 8, "trunk": "lite", "transformer": "none"},
+            "semantic_dim must be 0 where trunk is",
+        ),
     ],
 )
 def test_settings_are_checked(settings: dict[str, object], message: str) -> None:

@@ -38,7 +38,9 @@ def _images(count: int, height: int, width: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "config", CONFIGS, ids=lambda c: f"{c.head_norm}-{c.transformer}{c.transformer_kernel}-{c.levels}-{c.semantic_dim}"
+    "config",
+    CONFIGS,
+    ids=lambda c: f"{c.head_norm}-{c.transformer}{c.transformer_kernel}-{c.levels}-{c.semantic_dim}",
 )
 @torch.no_grad()
 def test_descriptors_are_those_of_the_network(config: ModelConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -108,7 +109,7 @@ class ScenesData(PairData):
     def read(self, index: int) -> PairSample:
         """Reads a pair with a correspondence for each 3D point that both images observe."""
         scene, row = self._find(index)
-        return self._scenes[scene].read(row)
+        return replace(self._scenes[scene].read(row), name=self.pair_name(index))
 
     def files(self) -> Sequence[DataFile]:
         """The images of all scenes."""
