@@ -108,6 +108,7 @@ FIELDS = {
         "use_standard_light",
         "levels",
         "trunk",
+        "semantic_dim",
     ],
     "MatchConfig": [
         "max_side",

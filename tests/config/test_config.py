@@ -36,6 +36,7 @@ def changed_everywhere() -> TrainConfig:
         optimiser="sgd",
         head_learning_rate=0.5,
         trunk_learning_rate=0.25,
+        semantic_learning_rate=0.125,
         weight_decay=0.125,
         use_vector_decay=False,
         momentum=0.75,
@@ -79,6 +80,7 @@ def changed_everywhere() -> TrainConfig:
         sources=(
             SourceConfig("cub", "birds", crop_hw=(96, 128), options=("pairing=any",), use_warps=True),
             SourceConfig("faces", "helen", loss=LossConfig(radius=3.0), on_device=True, shift=0.25),
+            SourceConfig("classes", "cars", teacher="universal", teacher_sha256="cd"),
         ),
     )
 
@@ -88,11 +90,11 @@ def test_round_trip_of_nested_settings_tuples_and_none() -> None:
     assert config.teacher is not None
     for part in (config, config.model, config.loss, config.teacher, config.synthetic):
         for field in dataclasses.fields(part):
-            if field.name == "trunk":
-                continue  # the other one leaves no choice of strides
+            if field.name in ("trunk", "semantic_dim"):
+                continue  # others leave no choice of strides
             assert getattr(part, field.name) != field.default, field.name
     plain = config.to_dict()
-    assert [source["loss"] for source in plain["sources"]] == [None, LossConfig(radius=3.0).to_dict()]
+    assert [source["loss"] for source in plain["sources"]] == [None, LossConfig(radius=3.0).to_dict(), None]
     assert plain["model"]["strides"] == [1, 2, 2, 1]
     assert plain["model"]["dim"] is None
     assert plain["synthetic"]["zoom"] == [0.5, 0.75]

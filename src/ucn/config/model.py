@@ -36,12 +36,12 @@ class ModelConfig(Config):
     levels: int = 1
     """Levels of the image pyramid that the trunk encodes, each half the size of the last, 1..4; 1: the image
     alone."""
-    semantic_dim: int = 0
-    """Dimensions of the semantic level (GoogLeNet to inception_4c at its own strides), appended to those of
-    `dim`, 0..512; 0: none. It needs `strides` (2, 2, 1, 1) and the trunk googlenet."""
     trunk: Literal["googlenet", "lite"] = "googlenet"
     """The paper's GoogLeNet, or a small trunk with the same grid of cells, for CPUs; lite needs `strides`
     (2, 2, 1, 1), `levels` 1, `semantic_dim` 0 and a transformer other than `in_branch`."""
+    semantic_dim: int = 0
+    """Dimensions of the semantic level (GoogLeNet to inception_4c at its own strides), appended to those of
+    `dim`, 0..512; 0: none. It needs `strides` (2, 2, 1, 1) and the trunk googlenet."""
 
     @property
     def dimensions(self) -> int:

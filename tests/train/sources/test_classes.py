@@ -126,7 +126,7 @@ def test_masks_are_respected(tmp_path: Path, teacher: Path) -> None:
 def test_objects_with_too_few_matches_have_no_points(tmp_path: Path, teacher: Path, columns: slice) -> None:
     write_copies(tmp_path / "cat", 2, suffix="webp")
     for number in range(2):
-        write_mask(tmp_path / f"cat/cat{number}.png", columns, slice(30, 43))  # at most 4 × 3 cells
+        write_mask(tmp_path / f"cat/cat{number}.png", columns, slice(31, 43))  # at most 4 × 3 cells
     mixture = open_classes(make_source(tmp_path, teacher))
     assert not draw(mixture).is_valid.any()
     batch = next(iter(mixture.sources[0].validation_batches()))
