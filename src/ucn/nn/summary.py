@@ -133,9 +133,8 @@ class _Walk:
         for layer in self._walk_trunk(level.trunk, "semantic.trunk"):
             yield replace(layer, block=f"semantic.{layer.block}")
         self._field += self._stride  # upsampling interpolates between two cells
-        for name in ("projection", "gain"):
-            kind = f"convolution 1×1{', L2 norm' if name == 'projection' else ', exponential'}, upsampled"
-            yield self._layer("semantic", name, f"semantic.{name}", kind)
+        for name, further in (("gain", "exponential"), ("projection", "L2 norm, times gain, upsampled")):
+            yield self._layer("semantic", name, f"semantic.{name}", f"convolution 1×1, {further}")
         self._stride, self._field = stride, max(field, self._field)
 
     def _walk_lite(self, trunk: LiteTrunk) -> Iterator[Layer]:

@@ -18,8 +18,9 @@ from ucn.viz.colours import OKABE_ITO, ImageArray
 _BLOCK_WIDTH, _MARGIN, _LINE = 118, 24, 17
 _TALLEST, _SLANT = 210, 0.32
 _COLOURS = {"context": 0, "level": 0, "pool": 1, "inception": 2, "conv": 3, "projection": 3, "normalise": 4}
-_COLOURS |= {"transformer": 5, "head_norm": 6}
+_COLOURS |= {"transformer": 5, "head_norm": 6, "semantic": 0, "join": 4}
 """Prefix of a block's name to its colour."""
+_SEMANTIC = "semantic."  # before the names of blocks of the semantic level's trunk
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,7 @@ def draw_network(layers: Sequence[Layer], title: str) -> ImageArray:
         _draw_slab(draw, left, floor, block, largest)
         channels, h, w = block.last.shape
         lines = (
-            # Context and pyramid levels run beside the projection and are added to it.
-            f"+ {block.name}" if block.name.startswith(("context", "level")) else block.name,
+            _label(block),
             f"{channels} x {h} x {w}",  # Pillow's default font has no multiplication sign
             f"{block.parameters:,} parameters" if block.parameters else "no parameters",
             f"stride {block.last.stride} px",
@@ -108,4 +108,11 @@ def _draw_slab(draw: PIL.ImageDraw.ImageDraw, left: int, floor: int, block: _Blo
 
 
 def _choose_colour(block: _Block) -> int:
-    return next((colour for name, colour in _COLOURS.items() if block.name.startswith(name)), 3)
+    kind = block.name.removeprefix(_SEMANTIC)
+    return next((colour for name, colour in _COLOURS.items() if kind.startswith(name)), 3)
+
+
+def _label(block: _Block) -> str:
+    """Its name; context, pyramid levels and the semantic level run beside the others, and are added."""
+    is_beside = block.name.startswith(("context", "level", "semantic"))
+    return f"+ {block.name.removeprefix(_SEMANTIC)}" if is_beside else block.name
