@@ -64,6 +64,11 @@ RUNS = {
     "the best lies before": {"validate_every": 1},
     "sgd": {"optimiser": "sgd", "use_nesterov": True, "validate_every": 4},
     "sgd without momentum": {"optimiser": "sgd", "momentum": 0.0, "schedule": "constant"},
+    "semantic level": {
+        "model": {"dim": 8, "transformer": "none", "semantic_dim": 6},
+        "semantic_learning_rate": 1e-3,
+        "validate_every": 2,
+    },
     "batch norm": {"model": {"dim": 8, "head_norm": "batch"}, "use_vector_decay": False, "warmup_steps": 2},
     "frozen norms, a loss of the source's own, dilated context": {
         "model": {

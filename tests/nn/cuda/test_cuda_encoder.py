@@ -74,8 +74,12 @@ def test_matches_are_the_same(matchers: dict[str, Matcher], pair: Tensor) -> Non
 
 @pytest.mark.parametrize(
     "config",
-    [ModelConfig(dim=16, head_norm="batch"), ModelConfig(dim=16, transformer="none", context_layers=1)],
-    ids=["transformer", "context"],
+    [
+        ModelConfig(dim=16, head_norm="batch"),
+        ModelConfig(dim=16, transformer="none", context_layers=1),
+        ModelConfig(dim=16, transformer="none", semantic_dim=12),
+    ],
+    ids=["transformer", "context", "semantic"],
 )
 def test_a_graph_changes_no_bit(config: ModelConfig) -> None:
     encoder = CudaEncoder(make_lively(config).to(DEVICE), use_compiler=False, policy=LAZY_CAPTURE)
