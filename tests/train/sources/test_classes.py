@@ -122,6 +122,24 @@ def test_masks_are_respected(tmp_path: Path, teacher: Path) -> None:
     assert x.min() < 24 and x.max() > 43  # up to the borders of the object
 
 
+def test_masks_are_mirrored_with_their_images(tmp_path: Path, teacher: Path) -> None:
+    photo = make_photo(SIDE, SIDE, grain=5)
+    write(tmp_path / "cat/left.webp", photo)
+    write(tmp_path / "cat/right.webp", photo.flip(-1))
+    write_mask(tmp_path / "cat/left.png", slice(4, 36))
+    write_mask(tmp_path / "cat/right.png", slice(SIDE - 36, SIDE - 4))
+    batch = draw(open_classes(make_source(tmp_path, teacher, points=256)))
+    assert set(batch.names) == {"left.webp--right.webp", "right.webp--left.webp"}
+    torch.testing.assert_close(batch.image0, batch.image1, atol=1e-4, rtol=0)
+    for name, points0, points1, valid in zip(
+        batch.names, batch.points0, batch.points1, batch.is_valid, strict=True
+    ):
+        x = points0[valid][:, 0] if name.startswith("left") else SIDE - 1 - points0[valid][:, 0]
+        assert len(x) > 60 and x.min() >= 3.5 and x.max() <= 35.5
+        assert x.min() < 8 and x.max() > 31
+        torch.testing.assert_close(points0[valid], points1[valid], atol=1.0, rtol=0)
+
+
 @pytest.mark.parametrize("columns", [slice(0, 0), slice(10, 24)])
 def test_objects_with_too_few_matches_have_no_points(tmp_path: Path, teacher: Path, columns: slice) -> None:
     write_copies(tmp_path / "cat", 2, suffix="webp")

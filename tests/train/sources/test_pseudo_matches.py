@@ -83,8 +83,9 @@ def test_masks_are_respected() -> None:
     found = match_cells(features, features, usable0, usable1)
     assert torch.equal(found.is_kept[0], columns >= 5)
     assert found.agreement[0] == 1  # a share of the usable cells alone
-    # Of pair 1, cells of view 0 whose own match is excluded may only match usable cells.
+    # Of pair 1, cells whose own match is excluded may only match usable cells, three or more away.
     assert found.is_kept[1, columns >= 5].all()
+    assert not found.is_kept[1, columns <= 2].any()
     assert found.agreement[1].item() == pytest.approx(found.is_kept[1].float().mean().item())
     alone = match_cells(features[1:], features[1:], usable0[1:], usable1[1:])
     assert torch.equal(alone.is_kept[0], found.is_kept[1])
