@@ -42,19 +42,19 @@ class WeightsInfo:
 
 _GEOMETRIC = WeightsInfo(
     name="geometric",
-    sha256="5a7ba2a12e9dcdcf32b57fd8e6b612f2fcf91cec19ab1d9683321f7a2bdd7415",
+    sha256="a37e6fe6f6ca48bd66d6fd290aeff68481b1b59f0880857663a1a0c14529497e",
     task="geometric",
     data="synthetic views of 467 photographs and real views of 4 scenes, all under open licences; trunk from "
     "BVLC GoogLeNet (ImageNet)",
     licence="MIT (training photographs under licences that allow any use, see the card)",
     restrictions="same scene only, not semantic; scale changes up to about 4",
     description="Finds the same point of one scene in two photographs of it.",
-    metrics={"HPatches pck@3": 69.6, "HPatches pck@5": 81.4, "HPatches pck@10": 90.4},
+    metrics={"HPatches pck@3": 74.8, "HPatches pck@5": 89.0, "HPatches pck@10": 97.0},
 )
 
 _BIRDS = WeightsInfo(
     name="birds",
-    sha256="a1f4c01f958901d50748b89c9c6966a7305b17514e76350ffad931ed03fe164d",
+    sha256="e2f2a718475a7e7ce2627b126768c2d29591fce5c5d8d66c449a9ad39c5ff0fd",
     task="semantic",
     data="parts of 5,994 photographs of birds (CUB-200-2011); trunk from BVLC GoogLeNet (ImageNet)",
     licence="MIT (the authors' rights; training photographs for non-commercial research, see the card)",
@@ -65,7 +65,7 @@ _BIRDS = WeightsInfo(
 
 _UNIVERSAL = WeightsInfo(
     name="universal",
-    sha256="c3f1bf9da8bcc38a09f1597a980a56ec7afb389ecbd645276389bd4ab20226c2",
+    sha256="fa7c96e3eb38a184bdf8112933b3f5fffe28d1f2ffb6911219e215d1a7c05f7c",
     task="geometric and semantic",
     data="synthetic views of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, "
     "40 frames of KITTI odometry; trunk from `birds`",
@@ -74,9 +74,9 @@ _UNIVERSAL = WeightsInfo(
     "were published for non-commercial use",
     description="One network for the same point of a scene and the same part of another bird or face.",
     metrics={
-        "HPatches pck@3": 68.8,
-        "HPatches pck@5": 81.1,
-        "HPatches pck@10": 90.4,
+        "HPatches pck@3": 72.2,
+        "HPatches pck@5": 87.3,
+        "HPatches pck@10": 96.2,
         "CUB test pck@0.1": 95.0,
         "CUB test pck@0.05": 87.7,
         "CUB test pck@0.025": 70.4,
@@ -86,14 +86,14 @@ _UNIVERSAL = WeightsInfo(
 
 _GEOMETRIC_LITE = WeightsInfo(
     name="geometric-lite",
-    sha256="fbf1e4ae0f17f66e54b11dd8affd792af4b54a5a1cf18ac5d324c7069a242ea6",
+    sha256="692a241092204c5198ee90840d5c94ab9e3906a4aee55a1b77a2a8181339137c",
     task="geometric",
     data="synthetic views of 2,128 photographs, distilled from `geometric`",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
     restrictions="as geometric, with less accurate positions; many "
     "photographs were published for non-commercial research",
     description="As geometric, many times faster on a CPU and less accurate.",
-    metrics={"HPatches pck@3": 66.3, "HPatches pck@5": 78.8, "HPatches pck@10": 89.3},
+    metrics={"HPatches pck@3": 68.4, "HPatches pck@5": 83.8, "HPatches pck@10": 95.4},
 )
 
 SHIPPED: dict[str, WeightsInfo] = {

@@ -319,7 +319,7 @@ def repeatability(
 def _find_bounds(resampled: ArrayLike, level: float) -> Shares:
     """Percentiles (T, 2) that hold the central part of resampled values (R, T)."""
     tail = 50 * (1 - level)
-    return np.asarray(np.percentile(resampled, [tail, 100 - tail], axis=0).T, np.float64)
+    return np.asarray(np.percentile(np.asarray(resampled), [tail, 100 - tail], axis=0).T, np.float64)
 
 
 def _check_counts(correct: ArrayLike, totals: ArrayLike) -> tuple[Counts, Counts]:
