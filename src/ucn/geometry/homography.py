@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import cKDTree
 
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -24,8 +25,9 @@ _CONFIDENCE = 0.9999
 _MAX_ITERATIONS = 10_000
 _MAX_STRETCH = 100.0  # largest change of scale between the images
 _STEPS = 8  # of the refinement by reweighted least squares
-_SCALE = 1.5  # of its weights, in standard deviations of the inliers' errors
+_SCALE = 3.0  # of its weights, in standard deviations of the inliers' errors
 _MIN_SCALE = 0.1  # pixels, also for matches that fit better
+_REGION = 0.5  # radius of the region around a match, in standard deviations of the inliers' positions
 _MEDIAN = np.sqrt(2 * np.log(2))  # of the length of a normal error in two dimensions
 
 
@@ -59,8 +61,10 @@ def estimate_homography(
 ) -> HomographyEstimate:
     """Estimates a homography by poselib's LO-RANSAC, then by reweighted least squares over the inliers.
 
-    Where some matches are accurate to a tenth of a pixel and others to pixels, the accurate ones decide: the
-    weights are those of Geman and McClure, whose scale follows the median error of the inliers.
+    In the second step accurate matches count more, by the weights of Geman and McClure, whose scale follows
+    the median error of the inliers. Matches in crowded regions of image 0 count less, by the square root of
+    the number of inliers there: lenses and surfaces deviate a little from any homography, which should not
+    fit the region with most matches alone.
     Failure is a result, not an error. Reasons are too few matches, too few inliers, inliers on one line, or a
     homography that no camera produces around the inliers: one that mirrors the image, or changes its scale a
     hundredfold.
@@ -116,18 +120,29 @@ def refine_homography(H_0to1: Array, points0: Array, points1: Array, threshold: 
         (3, 3), whose last entry is 1; `H_0to1` where the inliers do not determine a homography.
     """
     H = H_0to1
+    is_inlier = transfer_errors(H, points0, points1) <= threshold
+    if not is_inlier.any():
+        return H
+    crowds = _count_near(points0, points0[is_inlier])
     for _ in range(_STEPS):
         errors = transfer_errors(H, points0, points1)
         rows = np.flatnonzero(errors <= threshold)
         if len(rows) <= 4:  # which it fits exactly
             return H
         scale = max(_SCALE * float(np.median(errors[rows])) / _MEDIAN, _MIN_SCALE)
-        weights = (1 + (errors[rows] / scale) ** 2) ** -2
+        weights = (1 + (errors[rows] / scale) ** 2) ** -2 / np.sqrt(crowds[rows])
         moved = _step(H, points0[rows], points1[rows], weights)
         if not np.isfinite(moved).all() or not abs(moved[2, 2]) > 1e-12 * np.abs(moved).max():
             return H
         H = moved / moved[2, 2]
     return H
+
+
+def _count_near(points: Array, inliers: Array) -> Array:
+    """For each of points (N, 2) the number of inliers in its region, at least 1."""
+    radius = _REGION * float(inliers.std(axis=0).mean())
+    counts = cKDTree(inliers).query_ball_point(points, radius, return_length=True)
+    return np.maximum(np.asarray(counts, np.float64), 1)
 
 
 def _step(H: Array, points0: Array, points1: Array, weights: Array) -> Array:
