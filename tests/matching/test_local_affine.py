@@ -8,8 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ucn.geometry.sampling import sample_descriptors
 from ucn.matching import local_affine as module
-from ucn.matching.cells import _Prior, add_prior, match_forward, match_points, measure_guidance
+from ucn.matching.cells import (
+    _Prior,
+    _refine,
+    _refine_reference,
+    add_prior,
+    match_forward,
+    match_points,
+    measure_guidance,
+)
 from ucn.matching.consensus import measure_consensus
 from ucn.matching.local_affine import Lattice, LocalAffine, fit_local_affine, lay_lattice
 from ucn.types import FeatureMap
@@ -234,3 +243,45 @@ def test_matches_without_a_trusted_prior_are_those_of_consensus() -> None:
     )
     torch.testing.assert_close(plain.points1, untrusted.points1)
     torch.testing.assert_close(plain.round_trip_errors, untrusted.round_trip_errors)
+
+
+def test_refinement_moves_to_the_prior_where_descriptors_do_not_decide() -> None:
+    flat = make_map(torch.ones(8, 5, 6))
+    queries, cell = flat.features[0, :, 0, 0][None].expand(2, -1), torch.tensor([2 * 6 + 3, 1 * 6 + 1])
+    places = torch.tensor([[15.3, 8.9], [4.6, 6.2]])  # within a cell of (14, 10) and (6, 6)
+    prior = _Prior(places, torch.tensor([5.0, 5.0]), torch.tensor([0.5, 0.2]))
+    points, similarities = _refine_reference(queries, flat, cell, None, prior)
+    assert torch.allclose(points, places, atol=0.05)
+    assert torch.allclose(similarities, torch.ones(2), atol=1e-5)  # cosines, without the prior
+
+
+def test_refinement_by_a_prior_is_the_peak_of_the_sum() -> None:
+    other = make_smooth_map(3)
+    queries = make_smooth_map(4).features[0, :, 5, 7:12].t().contiguous()
+    cells = torch.tensor([200, 333, 411, 90, 555])
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.stack([4 * (cells % 32) + 2.0, 4 * (cells // 32) + 2.0], dim=1)
+    places = centres + 4 * torch.rand(5, 2, generator=generator) - 2
+    prior = _Prior(places, torch.full((5,), 3.0), torch.full((5,), 0.7))
+    points, _ = _refine_reference(queries, other, cells, None, prior)
+    for row in range(5):
+        best, found = -math.inf, centres[row]
+        for step_y in range(-16, 17):
+            for step_x in range(-16, 17):
+                point = centres[row] + torch.tensor([step_x, step_y]) / 4
+                descriptor = F.normalize(sample_descriptors(other, point[None, None])[0, 0], dim=0)
+                value = float(queries[row] @ descriptor) + float(prior.rate(slice(row, row + 1), point[None]))
+                if value > best:
+                    best, found = value, point
+        assert (points[row] - found).abs().max() <= 0.3
+
+
+def test_weightless_prior_changes_no_refinement_and_chunks_agree() -> None:
+    other, queries = make_smooth_map(5), make_smooth_map(6).features[0].flatten(1).t()[:40]
+    cells = torch.arange(40) * 17
+    prior = _Prior(torch.full((40, 2), 9.0), torch.ones(40), torch.zeros(40))
+    plain, guided = (_refine(queries, other, cells, None, 2**28, which) for which in (None, prior))
+    assert torch.equal(plain.points, guided.points)
+    heavy = replace(prior, weights=torch.ones(40))
+    whole, parts = (_refine(queries, other, cells, None, size, heavy) for size in (2**28, 20_000))
+    assert torch.allclose(whole.points, parts.points, atol=1e-5)

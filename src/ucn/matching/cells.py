@@ -8,6 +8,7 @@ For each query point of image 0 `match_points`
    and the local affine prior (`ucn.matching.local_affine`) decide between all cells (`_find_guided`);
 3. moves the match from that cell's centre to the sub-cell position whose interpolated descriptor is most
    similar (`_refine_reference`, in plain torch; `_refine` takes its fused CUDA twin where that applies);
+   where the local affine prior decides between cells, it counts here, too;
 4. measures the second-best similarity, outside the exclusion radius around the match;
 5. matches back to image 0, and measures the round-trip error: pixels between that match and the query.
 
@@ -46,6 +47,7 @@ _FINE_STEPS = 8
 """Positions per cell and axis that sub-cell refinement compares before it fits a parabola."""
 
 
+_MIN_PRIOR = 0.02  # weight below which the prior does not count in sub-cell refinement
 _GUIDED_CHUNK = 64  # queries of a thread, whose similarities to all cells stay in a core's cache
 _GUIDED_THREADS = 8
 _MIN_MISSING = 0.01  # what the prior must be able to add for a match to move between neighbouring cells
@@ -243,11 +245,13 @@ class _BestCells:
         similarities: (N,) cosine similarity.
         second_best: (N,) best similarity farther than `CONSENSUS_RADIUS` from the centre of that cell, which
             the guided search needs; None where it did not run.
+        prior: of the guided search, which counts in sub-cell refinement, too; None where it did not run.
     """
 
     index: Tensor
     similarities: Tensor
     second_best: Tensor | None = None
+    prior: _Prior | None = None
 
 
 def _find_nearest(
@@ -289,7 +293,14 @@ def _place(
         return NearestPoints(target.centres[index], best.similarities)
     if target.is_allowed is not None:
         index = target.is_allowed.nonzero().flatten()[index]
-    return _refine(descriptors, target.map, index, target.is_allowed, memory_bytes)
+    if best.prior is None:
+        return _refine(descriptors, target.map, index, target.is_allowed, memory_bytes)
+    points, similarities = descriptors.new_empty(len(index), 2), descriptors.new_empty(len(index))
+    has_prior = best.prior.weights > _MIN_PRIOR
+    for rows, prior in ((~has_prior, None), (has_prior, best.prior.select(has_prior))):
+        found = _refine(descriptors[rows], target.map, index[rows], target.is_allowed, memory_bytes, prior)
+        points[rows], similarities[rows] = found.points, found.similarities
+    return NearestPoints(points, similarities)
 
 
 def _find_guided(
@@ -339,7 +350,7 @@ def _find_guided(
     if len(rows):
         moved = _Queries(queries.points[rows], queries.descriptors[rows], None)
         second_best[rows] = _find_second_best(moved, target, centres[index[rows]], radius, memory_bytes)
-    return _BestCells(index, similarities, second_best)
+    return _BestCells(index, similarities, second_best, prior)
 
 
 @dataclass(frozen=True)
@@ -363,10 +374,20 @@ class _Prior:
         places, spread, trust = consensus.priors[0].predict(points)
         return cls(places, spread, PRIOR_WEIGHT * trust * torch.exp(-lead / PRIOR_GAP))
 
+    def select(self, rows: Tensor | slice) -> _Prior:
+        """That of some of the queries."""
+        return _Prior(self.places[rows], self.spread[rows], self.weights[rows])
+
     def rate(self, rows: Tensor | slice, points: Tensor) -> Tensor:
         """What it adds (n,) to queries `rows` at points (n, 2), one of each."""
         errors = (points - self.places[rows]).square().sum(dim=1)
         return self.weights[rows] * torch.exp(-errors / (2 * self.spread[rows].square()))
+
+    def rate_grid(self, centres: Tensor, offsets: Tensor) -> Tensor:
+        """What it adds (N, Q * Q), row by row, on grids with offsets (Q,) in pixels around centres (N, 2)."""
+        errors = centres[:, :, None] + offsets - self.places[:, :, None]  # (N, 2, Q)
+        along_x, along_y = torch.exp(-0.5 * (errors / self.spread[:, None, None]).square()).unbind(1)
+        return (self.weights[:, None, None] * along_y[:, :, None] * along_x[:, None, :]).flatten(1)
 
     def add(self, bonus: Tensor, rows: Tensor, target: FeatureMap) -> None:
         """Adds to `bonus` (n, h * w) what queries `rows` get at all cells; in place."""
@@ -455,9 +476,13 @@ def _refine(
     index: Tensor,
     is_allowed1: Tensor | None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    prior: _Prior | None = None,
 ) -> NearestPoints:
-    """Sub-cell refinement by the fused CUDA kernel where it applies, else by the reference in chunks."""
-    if use_fused(descriptors0, map1.features, index) and len(index):
+    """Sub-cell refinement by the fused CUDA kernel where it applies, else by the reference in chunks.
+
+    With a prior, which the kernel does not know, by the reference.
+    """
+    if prior is None and use_fused(descriptors0, map1.features, index) and len(index):
         from ucn.matching.triton.refinement import can_refine, refine_sub_cell_fused  # needs Triton
 
         if can_refine(descriptors0, map1.features):
@@ -474,14 +499,23 @@ def _refine(
     bytes_per_match = 12 * (descriptors0.shape[-1] + (2 * _FINE_STEPS + 1) ** 2) * 4
     chunk = max(1, memory_bytes // bytes_per_match)
     chunks = [slice(start, start + chunk) for start in range(0, len(index), chunk)]
-    parts = [_refine_reference(descriptors0[rows], map1, index[rows], is_allowed1) for rows in chunks]
+    parts = [
+        _refine_reference(
+            descriptors0[rows], map1, index[rows], is_allowed1, None if prior is None else prior.select(rows)
+        )
+        for rows in chunks
+    ]
     if not parts:
         return NearestPoints(descriptors0.new_zeros(0, 2), descriptors0.new_zeros(0))
     return NearestPoints(torch.cat([p for p, _ in parts]), torch.cat([s for _, s in parts]))
 
 
 def _refine_reference(
-    descriptors0: Tensor, map1: FeatureMap, index: Tensor, is_allowed1: Tensor | None
+    descriptors0: Tensor,
+    map1: FeatureMap,
+    index: Tensor,
+    is_allowed1: Tensor | None,
+    prior: _Prior | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Moves matches from cell centres to where the interpolated descriptor is most similar.
 
@@ -495,6 +529,7 @@ def _refine_reference(
         map1: the other image.
         index: (N,) the best cell of each query.
         is_allowed1: (h * w,) bool, the cells that may take part; None allows all.
+        prior: of the queries, whose Gaussian is added to the similarity; None adds nothing.
 
     Returns:
         (N, 2) pixels and (N,) similarities.
@@ -520,6 +555,9 @@ def _refine_reference(
     surface = (inner / lengths).masked_fill(uses_forbidden, -2.0)  # (N, Q * Q)
 
     size = len(offsets)
+    similarity = surface
+    if prior is not None:
+        surface = surface + prior.rate_grid(cell_centres(map1)[index], map1.stride * offsets)
     best = surface.argmax(dim=1)
     shift = torch.stack(
         [
@@ -528,7 +566,7 @@ def _refine_reference(
         ],
         dim=-1,
     )
-    similarities = surface.gather(1, best[:, None])[:, 0].clamp(-1, 1)
+    similarities = similarity.gather(1, best[:, None])[:, 0].clamp(-1, 1)
     return cell_centres(map1)[index] + map1.stride * shift, similarities
 
 
