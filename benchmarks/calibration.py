@@ -51,7 +51,7 @@ from ucn.weights.store import save_weights
 
 _REPOSITORY = Path(__file__).parents[1]
 _SEED = 7
-_PHOTOGRAPHS = 106  # the last ones, which training holds out
+_PHOTOGRAPHS = 106  # the last ones; `geometric` was trained on 25 of them
 _SIDE = 320  # of synthetic views
 _CORNERS = (500, 4096)  # of which pairs are scored: for query points, and in `Matcher.match`
 _ODDS = 0.25  # of pairs that match: in a folder of images, most pairs do not

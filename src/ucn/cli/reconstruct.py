@@ -13,7 +13,7 @@ import typer
 from ucn.cli import _folder
 from ucn.cli import _options as opt
 from ucn.cli._progress import CountBar
-from ucn.cli._report import find_version, print_json, print_lines
+from ucn.cli._report import find_version, print_json, print_lines, without_nan
 
 if TYPE_CHECKING:
     from ucn.folders.reconstruction import ReconstructionResult
@@ -168,7 +168,7 @@ def _write(output: Path, summary: dict[str, Any], model: SparseModel) -> None:
     from ucn.viz.reconstruction import draw_reconstruction
 
     write_image(output / "above.png", draw_reconstruction(*model.arrays()), overwrite=True)
-    text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(without_nan(summary), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_bytes_atomically(output / "summary.json", text.encode(), overwrite=True)
 
 

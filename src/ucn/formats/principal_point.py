@@ -104,7 +104,7 @@ def refine_principal_points(
         shift = _find_shift(refined, camera)
         deviation = jackknife_deviation(np.stack([_find_shift(part, camera) for part in parts]))
         side = max(refined.camera(camera).width, refined.camera(camera).height)
-        fall = 1 - after / before if before > 0 else 0.0
+        fall = 1 - after / before if before != 0 else 0.0  # NaN where an adjustment failed
         is_refined, reason = judge(shift, deviation, fall, side)
         decisions[camera] = PrincipalPoint(
             camera, len(groups[camera]), is_refined, _pair(shift), deviation, fall, reason

@@ -32,7 +32,9 @@ from ucn.matching.local_affine import (
     LEAD,
     MAX_ANCHORS,
     MAX_REGIONS,
+    MIN_MISSING,
     MIN_SPREAD,
+    MIN_WEIGHT,
     PRIOR_GAP,
     PRIOR_WEIGHT,
     ROUND_TRIP,
@@ -47,10 +49,8 @@ _FINE_STEPS = 8
 """Positions per cell and axis that sub-cell refinement compares before it fits a parabola."""
 
 
-_MIN_PRIOR = 0.02  # weight below which the prior does not count in sub-cell refinement
 _GUIDED_CHUNK = 64  # queries of a thread, whose similarities to all cells stay in a core's cache
 _GUIDED_THREADS = 8
-_MIN_MISSING = 0.01  # what the prior must be able to add for a match to move between neighbouring cells
 
 # Chosen on validation data (docs/development/experiments.md, "Neighbourhood consensus").
 CONSENSUS_WEIGHT = 0.5
@@ -296,7 +296,7 @@ def _place(
     if best.prior is None:
         return _refine(descriptors, target.map, index, target.is_allowed, memory_bytes)
     points, similarities = descriptors.new_empty(len(index), 2), descriptors.new_empty(len(index))
-    has_prior = best.prior.weights > _MIN_PRIOR
+    has_prior = best.prior.weights > MIN_WEIGHT
     for rows, prior in ((~has_prior, None), (has_prior, best.prior.select(has_prior))):
         found = _refine(descriptors[rows], target.map, index[rows], target.is_allowed, memory_bytes, prior)
         points[rows], similarities[rows] = found.points, found.similarities
@@ -318,7 +318,7 @@ def _find_guided(
     prior = _Prior.read(consensus, queries.points, lead)
     missing = prior.weights - prior.rate(slice(None), centres[best.index])
     support = consensus.read_pairs(queries.points, centres[best.index])
-    is_open = (lead < weights * (1 - support) + missing) | (missing > _MIN_MISSING)
+    is_open = (lead < weights * (1 - support) + missing) | (missing > MIN_MISSING)
     rows = is_open.nonzero()[:, 0]
     index, similarities = best.index.clone(), best.similarities.clone()
 

@@ -41,6 +41,10 @@ RIDGE = 0.02
 """How much each stage is drawn towards the linear part of the one before, relative to its radius."""
 FEW_ANCHORS = 4.0
 """Sum of weights of the anchors at which that doubles."""
+MIN_WEIGHT = 0.02
+"""Weight of a query below which its prior does not count in sub-cell refinement."""
+MIN_MISSING = 0.01
+"""What the prior must be able to add for a match to move between neighbouring cells."""
 MIN_SPREAD = 1.25
 """Least standard deviation of a prediction, in feature cells."""
 SPREAD_GAIN = 3.0

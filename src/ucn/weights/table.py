@@ -88,7 +88,7 @@ _GEOMETRIC_LITE = WeightsInfo(
     name="geometric-lite",
     sha256="692a241092204c5198ee90840d5c94ab9e3906a4aee55a1b77a2a8181339137c",
     task="geometric",
-    data="synthetic views of 2,128 photographs, distilled from `geometric`",
+    data="synthetic views of 2,128 photographs, distilled from an earlier `geometric`",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",
     restrictions="as geometric, with less accurate positions; many "
     "photographs were published for non-commercial research",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
@@ -162,6 +163,8 @@ def _balance(scene: ColmapData) -> list[int]:
     groups: dict[int, list[int]] = {}
     for index in range(len(scene)):
         median = float(scene.triangulation_angles(index).nanmedian())
+        if math.isnan(median):
+            continue
         groups.setdefault(bisect_right(_ANGLES, median), []).append(index)
     share = -(-_BALANCED // max(1, len(groups)))
     queues = [_repeat(groups[key], share) for key in sorted(groups)]
