@@ -49,7 +49,7 @@ _GEOMETRIC = WeightsInfo(
     licence="MIT (training photographs under licences that allow any use, see the card)",
     restrictions="same scene only, not semantic; scale changes up to about 4",
     description="Finds the same point of one scene in two photographs of it.",
-    metrics={"HPatches pck@3": 74.8, "HPatches pck@5": 89.0, "HPatches pck@10": 97.0},
+    metrics={"HPatches pck@3": 87.1, "HPatches pck@5": 94.5, "HPatches pck@10": 97.3},
 )
 
 _BIRDS = WeightsInfo(
@@ -74,9 +74,9 @@ _UNIVERSAL = WeightsInfo(
     "were published for non-commercial use",
     description="One network for the same point of a scene and the same part of another bird or face.",
     metrics={
-        "HPatches pck@3": 72.2,
-        "HPatches pck@5": 87.3,
-        "HPatches pck@10": 96.2,
+        "HPatches pck@3": 85.2,
+        "HPatches pck@5": 93.4,
+        "HPatches pck@10": 96.8,
         "CUB test pck@0.1": 95.0,
         "CUB test pck@0.05": 87.7,
         "CUB test pck@0.025": 70.4,
@@ -93,7 +93,7 @@ _GEOMETRIC_LITE = WeightsInfo(
     restrictions="as geometric, with less accurate positions; many "
     "photographs were published for non-commercial research",
     description="As geometric, many times faster on a CPU and less accurate.",
-    metrics={"HPatches pck@3": 68.4, "HPatches pck@5": 83.8, "HPatches pck@10": 95.4},
+    metrics={"HPatches pck@3": 84.3, "HPatches pck@5": 92.4, "HPatches pck@10": 96.4},
 )
 
 SHIPPED: dict[str, WeightsInfo] = {
