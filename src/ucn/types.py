@@ -45,12 +45,14 @@ class FeatureMap:
         stride: pixels between the centres of neighbouring cells.
         offset: pixel coordinate of the centre of cell 0.
         image_hw: (H, W) of the encoded images.
+        semantic_dim: how many of the D dimensions, the last ones, are of the semantic level.
     """
 
     features: Tensor
     stride: int
     offset: float
     image_hw: tuple[int, int]
+    semantic_dim: int = 0
 
     @property
     def grid_hw(self) -> tuple[int, int]:
@@ -60,6 +62,14 @@ class FeatureMap:
     def __getitem__(self, index: int) -> FeatureMap:
         """One image of the batch, with a batch axis of 1; negative indices count from the end."""
         return replace(self, features=self.features[index][None])
+
+    def without_semantic(self) -> FeatureMap:
+        """The descriptors of the fine level alone, of unit norm; the map itself where it has no other."""
+        if self.semantic_dim == 0:
+            return self
+        fine = self.features[:, : -self.semantic_dim]
+        # The norm is at least the weight of the fine level, so it is far from 0.
+        return replace(self, features=fine / fine.norm(dim=1, keepdim=True), semantic_dim=0)
 
 
 @dataclass(frozen=True)

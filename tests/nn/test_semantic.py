@@ -12,10 +12,14 @@ from support.network_cases import make_lively
 from ucn.config import ModelConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.nn import build_model
+from ucn.nn.cpu.encoder import CpuEncoder
+from ucn.nn.encoder import ReferenceEncoder
+from ucn.nn.folding import FoldedEncoder
 from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.semantic import FACTOR, SemanticLevel
 from ucn.nn.tiling import encode_in_tiles
 from ucn.nn.trunk_files import load_imagenet_trunk
+from ucn.types import FeatureMap
 from ucn.weights import load_weights, save_weights
 
 CONFIG = ModelConfig(dim=8, transformer="none", semantic_dim=6)
@@ -153,6 +157,25 @@ def test_the_fine_part_is_that_of_the_network_without() -> None:
         joined.state_dict()[name].copy_(value)
     image = torch.rand(1, 3, 40, 56, generator=seeded())
     torch.testing.assert_close(F.normalize(joined(image)[:, :8], dim=1), plain(image))
+    fine = joined.encode(image).without_semantic()
+    torch.testing.assert_close(fine.features, plain(image))
+    assert (fine.semantic_dim, fine.stride, fine.offset, fine.image_hw) == (0, 4, 2.0, (40, 56))
+    assert fine.without_semantic() is fine
+
+
+@torch.no_grad()
+def test_every_engine_says_which_dimensions_are_semantic() -> None:
+    model = make_lively(CONFIG)
+    image = torch.rand(1, 3, 40, 56, generator=seeded())
+    for encoder in (model, FoldedEncoder(model), CpuEncoder(model), ReferenceEncoder(model)):
+        assert encoder.encode(image).semantic_dim == 6
+    assert encode_in_tiles(model, torch.rand(1, 3, 40, 300, generator=seeded()), 64).semantic_dim == 6
+
+
+def test_fine_descriptors_by_hand() -> None:
+    features = torch.tensor([0.36, 0.48, 0.8]).view(1, 3, 1, 1)
+    found = FeatureMap(features, 4, 2.0, (4, 4), semantic_dim=1).without_semantic()
+    torch.testing.assert_close(found.features.flatten(), torch.tensor([0.6, 0.8]))
 
 
 @pytest.mark.parametrize("size_hw", [(70, 500), (499, 60)])

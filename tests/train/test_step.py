@@ -156,6 +156,26 @@ def test_both_views_are_encoded_as_each_alone(batch: PairBatch) -> None:
             assert (found.stride, found.offset, found.image_hw) == (alone.stride, alone.offset, (64, 64))
 
 
+def test_a_loss_of_the_fine_level_is_that_of_a_network_without_the_other(batch: PairBatch) -> None:
+    plain = make_model(dim=8)
+    joined = build_model(ModelConfig(dim=8, semantic_dim=4)).train()
+    for name, value in plain.state_dict().items():
+        joined.state_dict()[name].copy_(value)
+    config = LossConfig("infonce", radius=6)
+    values = []
+    for model, levels in ((plain, "all"), (joined, "fine"), (joined, "all")):
+        model.zero_grad(set_to_none=True)
+        loss = replace(config, levels=levels)
+        value = compute_loss(*encode_pair(model, batch), batch, loss, torch.Generator())
+        value.backward()
+        values.append(value.item())
+        if levels == "fine":
+            assert joined.semantic is not None
+            gradients = [parameter.grad for parameter in joined.semantic.parameters()]
+            assert all(gradient is None or gradient.abs().max() < 1e-6 for gradient in gradients)
+    assert values[1] == pytest.approx(values[0], rel=1e-5) and values[2] != pytest.approx(values[0], rel=1e-3)
+
+
 def test_compute_loss_passes_every_setting_on(batch: PairBatch) -> None:
     with torch.no_grad():
         map0, map1 = encode_pair(make_model(), batch)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from support.train_cases import CPU, MODEL, make_config
+from ucn.config import LossConfig
 from ucn.nn import build_model
 from ucn.train import validation
 from ucn.train.sources.batches import Source, open_sources
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("few_pairs")
 class FakeSource(Source):
     """A source with a label and nothing else."""
 
-    def __init__(self, label: str) -> None:
-        super().__init__(label, 1.0)
+    def __init__(self, label: str, loss: LossConfig | None = None) -> None:
+        super().__init__(label, 1.0, loss)
 
     def sample_batch(self, number: int, generator: torch.Generator) -> PairBatch:
         raise NotImplementedError
@@ -71,3 +72,16 @@ def test_a_source_without_points_to_validate_does_not_count(monkeypatch: pytest.
     monkeypatch.setattr(validation, "_measure", lambda *_: next(figures))
     found = validate(build_model(MODEL), [FakeSource("a"), FakeSource("b")])
     assert list(found.pck) == ["a pck@5", "b pck@0.1", "b pck@0.05"] and found.score == 0.5
+
+
+def test_each_source_is_measured_by_the_levels_that_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def measure(*arguments: object) -> dict[str, float]:
+        asked.append(str(arguments[-1]))
+        return {"pck@5": 0.5}
+
+    monkeypatch.setattr(validation, "_measure", measure)
+    sources = [FakeSource("a"), FakeSource("b", LossConfig(levels="all"))]
+    validate(build_model(MODEL), sources, loss=LossConfig(levels="fine"))
+    assert asked == ["fine", "all"]

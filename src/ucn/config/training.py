@@ -18,6 +18,9 @@ _RENAMED_KEYS = {
     "relight": "illumination",
 }
 
+Levels = Literal["all", "fine"]
+"""Levels of descriptors: all, or without the semantic level."""
+
 CLASSES = "classes"
 """The name of sources that are images by class."""
 
@@ -56,6 +59,9 @@ class LossConfig(Config):
     """Additional random negatives per point and direction, for sparse points, 0..1000."""
     positive_share: float = 0.5
     """Share of positive examples of the kind one_contrastive, in [0, 1]."""
+    levels: Levels = "all"
+    """Whole descriptors, or without the semantic level (`model.semantic_dim`): the same scene is matched by
+    fine descriptors alone, parts of different objects by both levels."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""

@@ -45,11 +45,13 @@ class ReferenceEncoder:
         stride: pixels between neighbouring cells.
         offset: pixel coordinate of cell 0.
         reach: radius in pixels of a cell's receptive field.
+        semantic_dim: dimensions of the semantic level.
     """
 
     def __init__(self, network: CorrespondenceNetwork) -> None:
         self.network = network
         self.stride, self.offset, self.reach = network.stride, network.offset, network.reach
+        self.semantic_dim = network.semantic_dim
 
     def encode(self, images: Tensor) -> FeatureMap:
         """As `CorrespondenceNetwork.encode`."""

@@ -32,6 +32,7 @@ class FoldedEncoder:
         stride: pixels between neighbouring cells.
         offset: pixel coordinate of cell 0.
         reach: radius in pixels of a cell's receptive field.
+        semantic_dim: dimensions of the semantic level.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class FoldedEncoder:
         """Folds a network on the device where it is; see `fold`."""
         self.network = fold(model, dtype, for_tensor_cores=for_tensor_cores)
         self.stride, self.offset, self.reach = model.stride, model.offset, model.reach
+        self.semantic_dim = model.semantic_dim
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
@@ -53,7 +55,8 @@ class FoldedEncoder:
     def encode(self, images: Tensor) -> FeatureMap:
         """As `CorrespondenceNetwork.encode`."""
         check_images(images)
-        return FeatureMap(self(images), self.stride, self.offset, (images.shape[-2], images.shape[-1]))
+        size_hw = (images.shape[-2], images.shape[-1])
+        return FeatureMap(self(images), self.stride, self.offset, size_hw, self.semantic_dim)
 
     def prepare(self, images: Tensor) -> Tensor:
         """As `CorrespondenceNetwork.prepare`."""

@@ -38,6 +38,7 @@ class Encoder(Protocol):
     stride: int
     offset: float
     reach: int
+    semantic_dim: int
 
     def encode(self, images: Tensor) -> FeatureMap:
         """Images (B, 3, H, W) to descriptors and the positions of their cells."""
@@ -59,6 +60,7 @@ class CorrespondenceNetwork(nn.Module):
         stride: pixels between neighbouring cells.
         offset: pixel coordinate of cell 0.
         reach: radius in pixels of a cell's receptive field.
+        semantic_dim: how many dimensions of a descriptor, the last ones, are of the semantic level.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -85,6 +87,7 @@ class CorrespondenceNetwork(nn.Module):
         )
         self.semantic = SemanticLevel(config.semantic_dim) if config.semantic_dim else None
         self.stride, self.offset = self.trunk.stride, self.trunk.offset
+        self.semantic_dim = config.semantic_dim
         self.reach = self._find_reach()
 
     def encode(self, images: Tensor) -> FeatureMap:
@@ -98,7 +101,7 @@ class CorrespondenceNetwork(nn.Module):
         """
         check_images(images)
         height, width = images.shape[-2:]
-        return FeatureMap(self(images), self.stride, self.offset, (height, width))
+        return FeatureMap(self(images), self.stride, self.offset, (height, width), self.semantic_dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) RGB in [0, 1] to unit descriptors (B, D, h, w)."""

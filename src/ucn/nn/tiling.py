@@ -72,7 +72,8 @@ def encode_in_tiles(
             features = _crop(features, row, -2, height, model.stride)
             pieces.append(_crop(features, column, -1, width, model.stride))
         strips.append(torch.cat(pieces, dim=-1))
-    return FeatureMap(torch.cat(strips, dim=-2), model.stride, model.offset, (height, width))
+    features = torch.cat(strips, dim=-2)
+    return FeatureMap(features, model.stride, model.offset, (height, width), model.semantic_dim)
 
 
 def count_encoded_pixels(size_hw: tuple[int, int], tile_side: int, reach: int) -> int:

@@ -270,7 +270,7 @@ class _Run:
         found = Validation({}, 0.0)
         if is_first:
             with _reading():
-                found = validate(state.average, sources, self._config.precision)
+                found = validate(state.average, sources, self._config.precision, self._config.loss)
         found = self._group.broadcast(found)
         state.validations.append(StepValidation(state.step, found))
         if is_first:

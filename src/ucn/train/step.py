@@ -8,7 +8,7 @@ it are `infonce.py`, `triplet.py` and `distillation.py`). `loop.py` repeats the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ucn.config import LossConfig
+from ucn.config.training import Levels
 from ucn.errors import NonFiniteLossError
 from ucn.losses import (
     descriptor_loss,
@@ -123,10 +124,12 @@ def encode_pair(
     with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
         both = model.encode(torch.cat([batch.image0, batch.image1]))
     features0, features1 = both.features.float().chunk(2)
-    return (
-        FeatureMap(features0, both.stride, both.offset, both.image_hw),
-        FeatureMap(features1, both.stride, both.offset, both.image_hw),
-    )
+    return replace(both, features=features0), replace(both, features=features1)
+
+
+def choose_levels(map0: FeatureMap, map1: FeatureMap, levels: Levels) -> tuple[FeatureMap, FeatureMap]:
+    """The descriptors of the levels that a source trains: all of them, or those of the fine level."""
+    return (map0, map1) if levels == "all" else (map0.without_semantic(), map1.without_semantic())
 
 
 def compute_loss(
@@ -137,6 +140,7 @@ def compute_loss(
     Raises:
         NonFiniteLossError: a loss with mined negatives meets features that are not finite.
     """
+    map0, map1 = choose_levels(map0, map1, config.levels)
     pair = (map0, map1, batch.points0, batch.points1, batch.is_valid)
     radius, direction = config.radius, config.direction
     if config.kind == "infonce":
