@@ -10,7 +10,9 @@ from support.evaluation_cases import write_sequence
 from support.trunk_cases import make_arrays
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core.predictions import RunSettings
+from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
 from ucn.evaluate.evaluations import EVALUATIONS, Request, find_evaluation
+from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS
 from ucn.evaluate.points.benchmarks import BENCHMARKS
 from ucn.features import lightglue
 from ucn.features.method import MethodFiles
@@ -23,8 +25,9 @@ WANTED = (
 
 
 def test_names() -> None:
-    assert set(WANTED) <= set(BENCHMARKS) <= set(EVALUATIONS)
-    assert {"hpatches-matches", "pair-score"} <= set(EVALUATIONS)
+    assert set(WANTED) <= set(BENCHMARKS)
+    others = {"hpatches-matches", "pair-score", "reconstruction"}
+    assert set(EVALUATIONS) == {*BENCHMARKS, *DRIVING_BENCHMARKS, *MOTION_BENCHMARKS, *others}
     assert all(evaluation.name == name for name, evaluation in EVALUATIONS.items())
     with pytest.raises(ConfigError, match=r"no benchmark 'pair-scor'; did you mean 'pair-score'\?"):
         find_evaluation("pair-scor")
