@@ -289,7 +289,7 @@ ENDLESS = ("schedule=constant", "steps=100000", "checkpoint_every=1", "validate_
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
-def test_a_run_that_was_ended_goes_on_as_if_nothing_had_happened(
+def test_a_terminated_run_resumes_exactly(
     number: signal.Signals, recipe: Path, photos: Path, out: Path
 ) -> None:
     output = out / "w.safetensors"
