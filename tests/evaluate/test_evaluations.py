@@ -1,5 +1,7 @@
 """One table of everything that can be measured, and one way to run it."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +35,14 @@ def test_names() -> None:
         find_evaluation("pair-scor")
     with pytest.raises(ConfigError, match=", ".join(EVALUATIONS)):
         find_evaluation("zzz")
+
+
+@pytest.mark.slow
+def test_the_table_imports_no_evaluation() -> None:
+    code = "import sys, ucn.evaluate.evaluations; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    others = ("driving", "matches", "motion", "pair_score", "reconstruction")
+    assert not {f"ucn.evaluate.{package}" for package in others} & {*done.stdout.split()}
 
 
 @pytest.mark.slow
