@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ucn.data.sets.posed.seven_scenes import open_folder, read_pose
 from ucn.errors import DataError
-from ucn.evaluate.reconstruction.metrics import centre_errors
+from ucn.evaluate.reconstruction.scoring import centre_errors
 from ucn.features.method import MethodInfo
 from ucn.folders.detectors import DETECTORS
 from ucn.folders.pairing import PairingSettings

@@ -63,6 +63,16 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pairs to validate and calibrate a trained network on."""
+    from ucn.train import loop
+    from ucn.train.sources import batches
+
+    monkeypatch.setattr(batches, "_VALIDATION_PAIRS", 4)
+    monkeypatch.setattr(loop, "_CALIBRATION_PAIRS", 2)
+
+
 def _find_chromium() -> str | None:
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     return os.environ.get("UCN_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)

@@ -72,7 +72,7 @@ def test_module_imports_only_earlier_packages(path: Path) -> None:
         assert allowed, f"{package} must not import {imported}"
 
 
-def test_no_package_reaches_into_the_fast_twin_of_another() -> None:
+def test_no_package_imports_the_fast_path_of_another() -> None:
     wrong = [
         f"{path.relative_to(SOURCE)} imports {name}"
         for path in MODULES

@@ -43,7 +43,7 @@ def test_estimates_have_no_bias(script: ModuleType) -> None:
     assert squared_mean == pytest.approx(0.25, abs=0.03)
 
 
-def test_a_patch_is_all_that_the_network_sees_of_its_point(script: ModuleType) -> None:
+def test_the_receptive_field_of_a_point_is_its_patch(script: ModuleType) -> None:
     model = build_model(script.MODEL)
     image = make_photo(160, 160)[None]
     point = torch.tensor([[[82.0, 74.0]]])  # the centre of a cell
@@ -105,7 +105,7 @@ def test_each_method_counts_at_its_best_learning_rate(report: ModuleType, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_tiny_run_writes_everything_and_goes_on(
+def test_a_tiny_run_writes_everything_and_resumes(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "results"

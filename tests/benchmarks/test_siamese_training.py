@@ -98,7 +98,7 @@ def test_the_recipe_is_that_of_the_shipped_weights(
     assert script.read_synthetic(script.RECIPE, 24, 96) == replace(synthetic, side=96)
 
 
-def test_one_batch_is_learnt_by_heart(script: ModuleType) -> None:
+def test_one_batch_is_overfitted(script: ModuleType) -> None:
     model = script.start_model(SiameseConfig(patch=32, dim=16, hidden=(32, 16)), None, 0, CPU).train()
     points = [[16.0, 16.0], [48.0, 16.0], [16.0, 48.0], [48.0, 48.0], [32.0, 32.0]]
     batch = make_batch(points, points, [True] * 5)

@@ -105,7 +105,7 @@ def test_windows_that_do_not_move_have_no_change(script: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_a_tiny_run_writes_everything_and_goes_on(
+def test_a_tiny_run_writes_everything_and_resumes(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "results"

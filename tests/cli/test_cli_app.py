@@ -10,9 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from ucn.cli import _command
-from ucn.cli._errors import report_errors
 from ucn.cli._progress import Stages
 from ucn.cli.app import app
+from ucn.cli.commands import report_errors
 from ucn.weights import WeightsInfo
 
 runner = CliRunner()

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 from support.batch_cases import write_images
 from support.scene_cases import HW, make_scene
 from ucn.cli.app import app
-from ucn.evaluate.reconstruction.metrics import centre_errors
 from ucn.evaluate.reconstruction.predictions import list_scenes
+from ucn.evaluate.reconstruction.scoring import centre_errors
 from ucn.formats.hloc import open_features, read_pair_matches_meta
 
 

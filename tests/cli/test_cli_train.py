@@ -22,7 +22,6 @@ from ucn.config import Calibration, ModelConfig
 from ucn.train import loop
 from ucn.train.checkpoint import load_run
 from ucn.train.recipe import read_recipe
-from ucn.train.sources import batches as sources
 from ucn.train.validation import Validation
 from ucn.weights import load_weights
 
@@ -36,10 +35,8 @@ synthetic: {side: 64, points: 50}
 
 
 @pytest.fixture(autouse=True)
-def small_and_without_traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Few validation pairs, and torch's precision as it was: the command sets it for the whole process."""
-    monkeypatch.setattr(sources, "_VALIDATION_PAIRS", 4)
-    monkeypatch.setattr(loop, "_CALIBRATION_PAIRS", 2)
+def without_traces(few_pairs: None) -> Iterator[None]:
+    """Few pairs, and torch's precision as it was: the command sets it for the whole process."""
     precision = torch.get_float32_matmul_precision()
     yield
     torch.set_float32_matmul_precision(precision)
@@ -289,7 +286,7 @@ ENDLESS = ("schedule=constant", "steps=100000", "checkpoint_every=1", "validate_
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
-def test_a_run_that_was_ended_goes_on_as_if_nothing_had_happened(
+def test_a_terminated_run_resumes_exactly(
     number: signal.Signals, recipe: Path, photos: Path, out: Path
 ) -> None:
     output = out / "w.safetensors"

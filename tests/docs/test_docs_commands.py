@@ -136,6 +136,7 @@ def _take_inputs(words: tuple[str, ...], inputs: Path, here: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_pairs")
 @pytest.mark.parametrize("command", RUN.values(), ids=RUN)
 def test_command_runs(
     command: Command,

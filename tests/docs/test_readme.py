@@ -36,6 +36,7 @@ def _find_command(where: str, words: list[str]) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_pairs")
 @pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if b.language == "python"}), ids=name_of)
 def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,7 @@
 """One table of everything that can be measured, and one way to run it."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,9 @@ from support.evaluation_cases import write_sequence
 from support.trunk_cases import make_arrays
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core.predictions import RunSettings
+from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
 from ucn.evaluate.evaluations import EVALUATIONS, Request, find_evaluation
+from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS
 from ucn.evaluate.points.benchmarks import BENCHMARKS
 from ucn.features import lightglue
 from ucn.features.method import MethodFiles
@@ -23,13 +27,22 @@ WANTED = (
 
 
 def test_names() -> None:
-    assert set(WANTED) <= set(BENCHMARKS) <= set(EVALUATIONS)
-    assert {"hpatches-matches", "pair-score"} <= set(EVALUATIONS)
+    assert set(WANTED) <= set(BENCHMARKS)
+    others = {"hpatches-matches", "pair-score", "reconstruction"}
+    assert set(EVALUATIONS) == {*BENCHMARKS, *DRIVING_BENCHMARKS, *MOTION_BENCHMARKS, *others}
     assert all(evaluation.name == name for name, evaluation in EVALUATIONS.items())
     with pytest.raises(ConfigError, match=r"no benchmark 'pair-scor'; did you mean 'pair-score'\?"):
         find_evaluation("pair-scor")
     with pytest.raises(ConfigError, match=", ".join(EVALUATIONS)):
         find_evaluation("zzz")
+
+
+@pytest.mark.slow
+def test_the_table_imports_no_evaluation() -> None:
+    code = "import sys, ucn.evaluate.evaluations; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    others = ("driving", "matches", "motion", "pair_score", "reconstruction")
+    assert not {f"ucn.evaluate.{package}" for package in others} & {*done.stdout.split()}
 
 
 @pytest.mark.slow

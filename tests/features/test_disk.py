@@ -35,8 +35,8 @@ def test_a_shifted_image_is_found(network: Disk) -> None:
     features1 = network.extract(photo[:, 16:112, 16:144].contiguous())
     points = torch.cartesian_prod(torch.arange(40.0, 110, 10), torch.arange(40.0, 80, 10))
     found = find_points(features0, features1, points, (0, 0, 128, 96), use_refinement=False)
-    misses = (found - (points - 16)).norm(dim=1)
-    assert (misses < 1.5).float().mean() > 0.8
+    errors = (found - (points - 16)).norm(dim=1)
+    assert (errors < 1.5).float().mean() > 0.8
 
 
 def test_keypoints_by_hand() -> None:

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from support.photo_cases import make_photo
-from ucn.features.classical import DenseSift
-from ucn.features.pixel_sift import PixelSift
+from ucn.features.classical import DenseSift, PixelSift
 
 
 @pytest.mark.parametrize("size_hw", [(32, 32), (41, 50)])
@@ -26,5 +25,5 @@ def test_stride() -> None:
 def test_parts_of_many_keypoints(monkeypatch: pytest.MonkeyPatch) -> None:
     photo = make_photo(32, 33, seed=1, grain=5)
     whole = PixelSift().extract(photo).map.features
-    monkeypatch.setattr("ucn.features.pixel_sift._BATCH_KEYPOINTS", 100)
+    monkeypatch.setattr("ucn.features.classical._BATCH_KEYPOINTS", 100)
     assert torch.equal(PixelSift().extract(photo).map.features, whole)

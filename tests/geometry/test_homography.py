@@ -180,7 +180,7 @@ class TestNotFound:
         np.testing.assert_allclose(found.H_0to1, np.eye(3), atol=1e-6)
 
 
-def test_misses_by_hand() -> None:
+def test_transfer_errors_by_hand() -> None:
     shift = np.array([[1.0, 0, 3], [0, 1, 4], [0, 0, 1]])
     points = np.array([[0.0, 0.0], [1.0, 1.0]])
     np.testing.assert_allclose(transfer_errors(shift, points, points), [5, 5])

@@ -125,7 +125,7 @@ def test_homography_from_points_by_hand() -> None:
     torch.testing.assert_close(homography_from_points(SQUARE, corners1), expected, atol=1e-5, rtol=0)
 
 
-def test_homography_from_points_sees_its_points_in_front() -> None:
+def test_homography_from_points_has_its_points_in_front() -> None:
     # (0, 0) lies behind the horizon x = 100 of this one, the points before it.
     H = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.01, 0, -1]], dtype=torch.float64)
     points0 = random_points(1, 12)[0] + torch.tensor([150.0, 0])

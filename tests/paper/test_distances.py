@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.photo_cases import make_photo
-from ucn.features.pixel_sift import PixelSift
+from ucn.features.classical import PixelSift
 from ucn.paper.distances import UNRELATED, scale_to_sift, unrelated_distance, window_costs
 
 

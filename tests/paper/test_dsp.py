@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from support.flow_cases import deform_texture, find_errors
-from ucn.features.classical import DenseSift
+from ucn.features.classical import DenseSift, PixelSift
 from ucn.features.pair_matcher import NearestNeighbours
-from ucn.features.pixel_sift import PixelSift
 from ucn.paper.dsp import SpatialPyramid, leaf_costs, list_edges, minimise_on_graph, spread_l1
 from ucn.types import FeatureMap
 

@@ -150,12 +150,7 @@ class TestMetadata:
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "expected"),
-        [
-            ("geometric", set()),
-            ("hog", {"ucn.features.hog"}),
-            ("sift", {"ucn.features.classical"}),
-            ("dsp", {"ucn.features.classical", "ucn.paper.dsp"}),
-        ],
+        [("geometric", set()), ("dsp", {"ucn.features.classical", "ucn.paper.dsp"})],
     )
     def test_imports_the_method_alone(self, name: str, expected: set[str]) -> None:
         code = (

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from support.flow_cases import deform_texture, find_errors
-from ucn.features.classical import DenseSift
+from ucn.features.classical import DenseSift, PixelSift
 from ucn.features.pair_matcher import NearestNeighbours
-from ucn.features.pixel_sift import PixelSift
 from ucn.paper.sift_flow import SiftFlow, build_pyramid, upsample_flow
 from ucn.types import FeatureMap
 

@@ -52,7 +52,7 @@ def switch(name: str, help_text: str) -> Any:
 
 def detail_argument(what: str) -> Any:
     """An optional name of which all details are shown."""
-    return typer.Argument(help=f"Show all details of {what}.", show_default=False)
+    return typer.Argument(metavar="NAME", help=f"Show all details of {what}.", show_default=False)
 
 
 Image0 = Annotated[Path, path_argument("A", "First image.")]

@@ -1,4 +1,7 @@
-"""The table of everything that `ucn evaluate` can evaluate, by name, and how each is run."""
+"""The table of everything that `ucn evaluate` can evaluate, by name, and how each is run.
+
+A run imports only its own evaluation.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,9 @@ from pathlib import Path
 
 from ucn.errors import ConfigError
 from ucn.evaluate.core.predictions import Progress, RunSettings
-from ucn.evaluate.core.report import QUERIES, SHEET, Report
+from ucn.evaluate.core.report import DRIVING_PLOTS, QUERIES, SHEET, Report
 from ucn.evaluate.core.update import update_report
-from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
-from ucn.evaluate.driving.query_sheet import draw_queries
-from ucn.evaluate.driving.report import PLOTS, build_driving_report, run_driving
-from ucn.evaluate.matches.report import TITLE as MATCHES_TITLE
-from ucn.evaluate.matches.report import run_matches
-from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS, MotionBenchmark
-from ucn.evaluate.motion.report import run_camera_motion
-from ucn.evaluate.pair_score.report import TITLE as PAIR_SCORE_TITLE
-from ucn.evaluate.pair_score.report import run_pair_score
-from ucn.evaluate.points.benchmarks import BENCHMARKS, Benchmark
-from ucn.evaluate.points.report import build_report, run_benchmark
-from ucn.evaluate.points.sheet import draw_sheet
-from ucn.evaluate.reconstruction.report import TITLE as RECONSTRUCTION_TITLE
-from ucn.evaluate.reconstruction.report import load_reconstruction_methods, run_reconstruction
+from ucn.evaluate.points.benchmarks import BENCHMARKS
 from ucn.features.lightglue import LIGHTGLUE
 from ucn.features.method import DenseMethod, LoadedMethods, Method, MethodFiles
 from ucn.files import suggest
@@ -64,7 +54,6 @@ class Evaluation:
 
     Attributes:
         name: what the command line calls it.
-        title: its data, in a line.
         evaluate: makes the report; `run` also updates a page.
         needs_folder: whether the user must give a folder of data.
         plots: suffixes of the plots of its report.
@@ -76,7 +65,6 @@ class Evaluation:
     """
 
     name: str
-    title: str
     evaluate: Callable[[Request], Report]
     needs_folder: bool = True
     plots: tuple[str, ...] = ("",)
@@ -107,14 +95,40 @@ def _load(request: Request) -> LoadedMethods[DenseMethod]:
     return loaded
 
 
-def _evaluate_dense(
-    run: Callable[[Path, LoadedMethods[DenseMethod], RunSettings, Progress | None], Report], request: Request
-) -> Report:
-    return run(request.folder, _load(request), request.settings, request.progress)
+def _evaluate_points(name: str, request: Request) -> Report:
+    from ucn.evaluate.points.report import build_report, run_benchmark
+
+    benchmark = BENCHMARKS[name].select(request.scenes) if request.scenes else BENCHMARKS[name]
+    loaded = _load(request)
+    run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress)
+    _report_skipped(request, run.skipped, loaded.skipped)  # some methods only the data rules out
+    images = {}
+    if request.sheet_pairs:
+        from ucn.evaluate.points.sheet import draw_sheet
+
+        images = {SHEET: draw_sheet(run, request.sheet_pairs)}
+    return replace(build_report(run), images=images)
+
+
+def _evaluate_driving(name: str, request: Request) -> Report:
+    from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
+    from ucn.evaluate.driving.query_sheet import draw_queries
+    from ucn.evaluate.driving.report import build_driving_report, run_driving
+    from ucn.evaluate.points.sheet import draw_sheet
+
+    loaded, benchmark, pairs = _load(request), DRIVING_BENCHMARKS[name], request.sheet_pairs
+    masks = request.class_masks
+    run = run_driving(benchmark, request.folder, loaded, request.settings, masks, request.progress)
+    images = {}
+    if pairs:
+        images = {SHEET: draw_sheet(run.dense, pairs), QUERIES: draw_queries(run.dense, pairs)}
+    return replace(build_driving_report(run), images=images)
 
 
 def _evaluate_matches(request: Request) -> Report:
     """Dense methods, and those of LightGlue where they are named."""
+    from ucn.evaluate.matches.report import run_matches
+
     names, stems = request.methods, [path.stem for path in request.files.weights]
     for name in names or ():
         METHODS.check_name(name, others=[*LIGHTGLUE, *stems])
@@ -127,37 +141,28 @@ def _evaluate_matches(request: Request) -> Report:
     return run_matches(request.folder, both, request.settings, request.progress)
 
 
-def _evaluate_motion(benchmark: MotionBenchmark, request: Request) -> Report:
+def _evaluate_pair_score(request: Request) -> Report:
+    from ucn.evaluate.pair_score.report import run_pair_score
+
+    return run_pair_score(request.folder, _load(request), request.settings, request.progress)
+
+
+def _evaluate_motion(name: str, request: Request) -> Report:
+    from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS
+    from ucn.evaluate.motion.report import run_camera_motion
+
     loaded = METHODS.load_sparse(request.methods, request.files, request.settings.device)
     _report_skipped(request, loaded.skipped)
+    benchmark = MOTION_BENCHMARKS[name]
     return run_camera_motion(benchmark, request.folder, loaded, request.settings, request.progress)
 
 
 def _evaluate_reconstruction(request: Request) -> Report:
+    from ucn.evaluate.reconstruction.report import load_reconstruction_methods, run_reconstruction
+
     methods, skipped = load_reconstruction_methods(request.methods, request.files)
     _report_skipped(request, skipped)
     return run_reconstruction(request.folder, methods, skipped, request.settings, request.progress)
-
-
-def _evaluate_points(benchmark: Benchmark, request: Request) -> Report:
-    benchmark = benchmark.select(request.scenes) if request.scenes else benchmark
-    loaded = _load(request)
-    run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress)
-    _report_skipped(request, run.skipped, loaded.skipped)  # some methods only the data rules out
-    images = {SHEET: draw_sheet(run, request.sheet_pairs)} if request.sheet_pairs else {}
-    return replace(build_report(run), images=images)
-
-
-def _evaluate_driving(benchmark: Benchmark, request: Request) -> Report:
-    loaded, masks = _load(request), request.class_masks
-    run = run_driving(benchmark, request.folder, loaded, request.settings, masks, request.progress)
-    images = {}
-    if request.sheet_pairs:
-        images = {
-            SHEET: draw_sheet(run.dense, request.sheet_pairs),
-            QUERIES: draw_queries(run.dense, request.sheet_pairs),
-        }
-    return replace(build_driving_report(run), images=images)
 
 
 _PAIR_BY_PAIR = (
@@ -168,37 +173,30 @@ _PAIR_BY_PAIR = (
 _LIST = (
     *(
         Evaluation(
-            benchmark.name,
-            benchmark.title,
-            partial(_evaluate_points, benchmark),
+            name,
+            partial(_evaluate_points, name),
             benchmark.needs_folder,
             images=(SHEET,),
             has_scenes=benchmark.open_scenes is not None,
         )
-        for benchmark in BENCHMARKS.values()
+        for name, benchmark in BENCHMARKS.items()
     ),
     *(
         Evaluation(
-            benchmark.name,
-            benchmark.title,
-            partial(_evaluate_driving, benchmark),
-            plots=PLOTS,
+            name,
+            partial(_evaluate_driving, name),
+            plots=DRIVING_PLOTS,
             images=(SHEET, QUERIES),
             has_classes=True,
         )
-        for benchmark in DRIVING_BENCHMARKS.values()
+        for name in ("kitti-raw-points", "kitti-odometry-points")
     ),
-    Evaluation("hpatches-matches", MATCHES_TITLE, _evaluate_matches),
-    Evaluation("pair-score", PAIR_SCORE_TITLE, partial(_evaluate_dense, run_pair_score)),
-    Evaluation("reconstruction", RECONSTRUCTION_TITLE, _evaluate_reconstruction, has_seeds=True),
+    Evaluation("hpatches-matches", _evaluate_matches),
+    Evaluation("pair-score", _evaluate_pair_score),
+    Evaluation("reconstruction", _evaluate_reconstruction, has_seeds=True),
     *(
-        Evaluation(
-            benchmark.name,
-            benchmark.title,
-            partial(_evaluate_motion, benchmark),
-            update_obstacle=_PAIR_BY_PAIR,
-        )
-        for benchmark in MOTION_BENCHMARKS.values()
+        Evaluation(name, partial(_evaluate_motion, name), update_obstacle=_PAIR_BY_PAIR)
+        for name in ("kitti-raw", "kitti-odometry", "kitti-odometry-train")
     ),
 )
 

@@ -159,7 +159,7 @@ def _find_hog(_files: MethodFiles) -> MethodInfo:
 
 
 def _find_pixel_sift(_files: MethodFiles) -> MethodInfo:
-    from ucn.features.pixel_sift import PixelSift
+    from ucn.features.classical import PixelSift
 
     return _build_info("pixel-sift", PixelSift(), _OPENCV)
 

@@ -12,8 +12,13 @@ import torch
 from torch import Tensor
 
 from ucn.losses.correspondences import DirectedPair, gather_cells, prepare_pair, sample_pair
-from ucn.losses.mining import MinedNegatives, gather_negatives, sample_random_cells
-from ucn.losses.random_choice import sample_true_indices, sample_uniform
+from ucn.losses.mining import (
+    MinedNegatives,
+    gather_negatives,
+    sample_random_cells,
+    sample_true_indices,
+    sample_uniform,
+)
 from ucn.types import FeatureMap
 
 POSITIVE = 1

@@ -19,7 +19,7 @@ _TRANSFER, _SIAMESE = "nn-transfer", "siamese"
 
 
 def _build_sift_flow() -> MatchingSystem:
-    from ucn.features.pixel_sift import PixelSift
+    from ucn.features.classical import PixelSift
     from ucn.paper.sift_flow import TITLE, SiftFlow
 
     return MatchingSystem(
@@ -88,8 +88,8 @@ def _load_transfer(trunk: MethodInfo, info: MethodInfo, device: str) -> DenseMet
 
 
 def _find_siamese(files: MethodFiles) -> MethodInfo:
-    from ucn.paper.siamese.files import SHIPPED, read_siamese_config
     from ucn.paper.siamese.matcher import STRIDE, format_title
+    from ucn.paper.siamese.network import SHIPPED, read_siamese_config
 
     path = files.siamese or SHIPPED
     if files.siamese is None and not path.is_file():

@@ -409,7 +409,7 @@ def test_grey_stays_grey_and_only_negatives_turn_it_over() -> None:
     assert is_falling.double().mean().item() == pytest.approx(0.15, abs=0.06)
 
 
-def test_both_views_of_a_image_get_the_same_colours() -> None:
+def test_both_views_of_an_image_get_the_same_colours() -> None:
     image = make_photos(6)
     views = torch.stack([image, image.flip(-1)])
     changed = change_colours(views, 0.7, seeded())

@@ -52,7 +52,7 @@ def test_no_deformation_can_fold(grid: int) -> None:
 
 
 @pytest.mark.parametrize("grid", [3, 4, 8])
-def test_sampled_deformation_keep_their_orientation(grid: int) -> None:
+def test_sampled_deformations_keep_their_orientation(grid: int) -> None:
     config = SyntheticConfig(side=64, spline=LARGEST, spline_grid=grid)
     bends = sample_deformation(200, config, 1.0, torch.Generator().manual_seed(1))
     spline = ThinPlateSpline(control_grid(grid, (64, 64)).double())

@@ -70,7 +70,7 @@ def test_a_pixel_of_each_copy_by_hand() -> None:
     assert sheets[0, 0, 2].tolist()[4:] == [7.5, 0.0]
 
 
-def test_a_image_smaller_than_a_block_is_read_at_its_corner() -> None:
+def test_an_image_smaller_than_a_block_is_read_at_its_corner() -> None:
     sheets = pack_pyramid(torch.ones(1, 1, 8, 8))
     sizes, steps = torch.tensor([[1.0, 3.0]]), torch.tensor([[4.0]])
     places = locate_in_pyramid(torch.zeros(1, 1, 1, 2), sizes, steps, 8)

@@ -130,7 +130,7 @@ def test_a_seed_fixes_the_pairs(bank: ImageBank, photometric: float, kind: str) 
     assert not torch.equal(first.points0, other.points0)
 
 
-def test_a_generator_goes_on_to_other_pairs(bank: ImageBank) -> None:
+def test_a_generator_yields_further_pairs(bank: ImageBank) -> None:
     generator = torch.Generator().manual_seed(0)
     first, second = (make_pairs(bank, 2, PLAIN, generator) for _ in range(2))
     assert not torch.equal(first.image0, second.image0)

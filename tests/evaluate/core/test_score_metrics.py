@@ -56,8 +56,8 @@ def check_reliability(module: ModuleType) -> None:
 CHECKS = (check_roc, check_brier, check_reliability)
 
 MUTATIONS = {
-    "labels swapped": ("rankdata(values)[labels]", "rankdata(values)[~labels]"),
-    "ties broken by order": ("rankdata(values)[", 'rankdata(values, "ordinal")['),
+    "labels swapped": ("values[labels]", "values[~labels]"),
+    "ties count nothing": ('("left", "right")', '("left", "left")'),
     "the distance, not its square": ("np.square(values - labels)", "np.abs(values - labels)"),
     "the upper bound of a bin included": (
         "(values * bins).astype(np.int64)",

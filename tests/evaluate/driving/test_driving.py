@@ -15,11 +15,10 @@ from ucn.errors import DataError
 from ucn.evaluate.core import predictions as core_predictions
 from ucn.evaluate.core.metrics import point_errors
 from ucn.evaluate.core.predictions import RunSettings
-from ucn.evaluate.core.report import to_dict, write_csv, write_latex, write_markdown
+from ucn.evaluate.core.report import DRIVING_PLOTS, to_dict, write_csv, write_latex, write_markdown
 from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
 from ucn.evaluate.driving.groups import group_by_baseline, group_by_class, measure_baselines, name_baseline
-from ucn.evaluate.driving.report import CLASSES_PLOT, PLOTS, DrivingRun, build_driving_report, run_driving
-from ucn.evaluate.evaluations import EVALUATIONS
+from ucn.evaluate.driving.report import CLASSES_PLOT, DrivingRun, build_driving_report, run_driving
 from ucn.features.method import LoadedMethods
 from ucn.paper.registry import METHODS
 
@@ -137,7 +136,7 @@ def test_classes_of_points(run: DrivingRun, masks: Path) -> None:
 @pytest.mark.slow
 def test_report(run: DrivingRun) -> None:
     report = build_driving_report(run)
-    assert [plot.suffix for plot in report.plots] == [*PLOTS, CLASSES_PLOT]
+    assert [plot.suffix for plot in report.plots] == [*DRIVING_PLOTS, CLASSES_PLOT]
     text = " ".join(write_markdown(report).split())  # without line breaks
     for words in (
         "All methods dense: with sub-cell refinement",
@@ -158,7 +157,7 @@ def test_report(run: DrivingRun) -> None:
     assert set(plain["curves"]) == {"dense", "keypoints", "baseline", "class"}
     assert "\\begin{tabular}" in write_latex(report)
     without = build_driving_report(replace(run, classes=None))
-    assert [plot.suffix for plot in without.plots] == list(PLOTS)
+    assert [plot.suffix for plot in without.plots] == list(DRIVING_PLOTS)
     assert all("semantic class" not in table.title for table in without.tables)
 
 
@@ -234,6 +233,5 @@ def test_real_samples(data_folder: Path) -> None:
     odometry = DRIVING_BENCHMARKS["kitti-odometry-points"].open(data_folder / "kitti_odometry")
     assert len(odometry) > 20
     assert len(odometry[0].data.read(odometry[0].index)) > 1000
-    assert set(DRIVING_BENCHMARKS) <= set(EVALUATIONS)
     with pytest.raises(DataError, match="it looks like 'hpatches'"):
         DRIVING_BENCHMARKS["kitti-raw-points"].open(data_folder / "hpatches")

@@ -190,6 +190,7 @@ def test_guided_matches_equal_the_reference() -> None:
     assert match_guided(descriptors[0], none[0], points[0], none[1], consensus).tolist() == [-1] * 70
 
 
+@pytest.mark.slow
 def test_networks_have_scores_and_consensus(folder: Path, tmp_path: Path) -> None:
     loaded = METHODS.load_dense(["geometric-lite", "geometric-lite+nearest", "sift"])
     report = run_matches(folder, LoadedMethods(loaded.methods), RunSettings(tmp_path / "cache", limit=1))

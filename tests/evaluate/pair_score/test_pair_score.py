@@ -349,6 +349,7 @@ def untrained(tmp_path: Path) -> DenseMethod:
     )
 
 
+@pytest.mark.slow
 def test_scores_are_kept(
     folder: Path, tmp_path: Path, untrained: DenseMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +382,7 @@ def test_scores_are_kept(
     assert [scores.pair for scores in again["untrained"]] == [scores.pair for scores in first[:2]]
 
 
+@pytest.mark.slow
 def test_run(folder: Path, tmp_path: Path, untrained: DenseMethod) -> None:
     loaded = LoadedMethods([untrained, make_method()], {"xfeat": "not here"})
     settings = RunSettings(tmp_path / "cache", limit=2, command="ucn evaluate")

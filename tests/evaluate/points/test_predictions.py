@@ -123,7 +123,7 @@ def test_a_second_run_predicts_nothing(pairs: list[BenchmarkPair], tmp_path: Pat
     assert extractor.calls == 2
 
 
-def test_an_interrupted_run_goes_on(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes(pairs: list[BenchmarkPair], tmp_path: Path) -> None:
     class Interrupt(ColourExtractor):
         def extract(self, image: object) -> object:  # type: ignore[override]
             if self.calls == 2:

@@ -82,7 +82,7 @@ def test_what_is_compared() -> None:
     assert (margin.group, round(margin.points, 3), margin.required) == ("KITTI flow", 2, 5)
 
 
-def test_no_checked_without_dense_sift_or_a_set_with_a_margin() -> None:
+def test_no_margin_without_dense_sift_or_a_set_with_margins() -> None:
     assert measure_margins([]) == {}
     assert measure_margins([make_score("dsp", "KITTI flow", 0.5)]) == {}
     assert measure_margins([make_score("dsp", "birds", 0.5), make_score("sift", "birds", 0.5)]) == {}

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from support.scene_cases import HW, align_centres, make_scene
 from ucn.cli.app import app
 from ucn.errors import ConfigError, DataError, WeightsError
-from ucn.evaluate.reconstruction.metrics import centre_errors, direction_errors, fit_similarity
 from ucn.evaluate.reconstruction.predictions import (
     COLMAP_SIFT,
     Scene,
@@ -25,7 +24,13 @@ from ucn.evaluate.reconstruction.predictions import (
     list_scenes,
 )
 from ucn.evaluate.reconstruction.report import load_reconstruction_methods
-from ucn.evaluate.reconstruction.scoring import average_scores, score_model
+from ucn.evaluate.reconstruction.scoring import (
+    average_scores,
+    centre_errors,
+    direction_errors,
+    fit_similarity,
+    score_model,
+)
 from ucn.features import lightglue
 from ucn.features.method import MethodFiles, MethodInfo
 from ucn.folders.worker import OWN_DETECTOR

@@ -292,7 +292,7 @@ def test_values_that_cannot_be_searched_show(bad: float) -> None:
         )
 
 
-def test_the_door_takes_the_fused_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_takes_the_fused_search(monkeypatch: pytest.MonkeyPatch) -> None:
     queries, database = draw_unit(2, 16), draw_unit(40, 16, seed=1)
     places = torch.rand(40, 2, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 40
     exclusion = ExclusionRadius(places[:2], places, 9.0)

@@ -124,7 +124,7 @@ def test_transformer_reads_what_the_plain_one_reads(kernel: int, size_hw: tuple[
         nn.init.normal_(parameter, std=0.8, generator=generator)
     rows = torch.randn(*size_hw, 6, generator=generator)
     expected = plain(rows.permute(2, 0, 1)[None])[0].permute(1, 2, 0)
-    torch.testing.assert_close(BandedTransformer(plain)(rows), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(BandedTransformer(plain)(rows), expected, rtol=1e-4, atol=5e-4)
 
 
 @torch.no_grad()

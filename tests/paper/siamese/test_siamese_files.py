@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ucn.errors import WeightsError
 from ucn.paper.siamese import SiameseConfig, build_siamese, load_siamese, save_siamese
-from ucn.paper.siamese.files import FORMAT
+from ucn.paper.siamese.network import FORMAT
 from ucn.weights.table import SHIPPED, shipped_path
 
 TINY = SiameseConfig(patch=32, cell_channels=4, dim=6, hidden=(5, 3))

@@ -28,6 +28,8 @@ SHEET = "-sheet.jpg"
 """Ending of the file that shows matches of some pairs."""
 QUERIES = "-queries.jpg"
 """Ending of the file that shows query points and where methods find them, in the same colours."""
+DRIVING_PLOTS = ("", "-keypoints", "-baselines")
+"""Suffixes of the plots of each report on points in driving scenes."""
 
 _TEXTS = (".json", ".csv", ".md", ".tex")
 _PACKAGES = (

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from ucn.evaluate.core.metrics import Counts, Shares
 
@@ -46,7 +45,9 @@ def area_under_roc(scores: ArrayLike, is_match: ArrayLike) -> float:
     if not positives or not negatives:
         return float("nan")
     # The rank sum of Mann and Whitney; tied scores share their mean rank.
-    ranks = rankdata(values)[labels].sum()
+    ordered, matching = np.sort(values), values[labels]
+    below, up_to = (np.searchsorted(ordered, matching, side).sum() for side in ("left", "right"))
+    ranks = (below + up_to + positives) / 2
     return float((ranks - positives * (positives + 1) / 2) / (positives * negatives))
 
 

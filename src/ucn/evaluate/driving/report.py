@@ -10,7 +10,7 @@ from ucn.errors import DataError
 from ucn.evaluate.core.benchmark_pairs import ALL
 from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, count_part
-from ucn.evaluate.core.report import Plot, Report, Table, describe_run, format_percent
+from ucn.evaluate.core.report import DRIVING_PLOTS, Plot, Report, Table, describe_run, format_percent
 from ucn.evaluate.core.update import Page
 from ucn.evaluate.driving.benchmarks import LIMITS, at_keypoints
 from ucn.evaluate.driving.groups import group_by_baseline, group_by_class, measure_baselines
@@ -28,8 +28,6 @@ from ucn.evaluate.points.report import (
 from ucn.evaluate.points.scoring import Results, Score, score_predictions
 from ucn.features.method import DenseMethod, LoadedMethods
 
-PLOTS = ("", "-keypoints", "-baselines")
-"""Suffixes of the plots that every report has."""
 CLASSES_PLOT = "-classes"
 """Suffix of the plot of classes."""
 
@@ -208,7 +206,7 @@ def _plot(run: DrivingRun) -> Iterator[Plot]:
     yield replace(
         plot_curves(run.keypoints.benchmark, run.keypoints.results),
         caption=f"PCK, {_KEYPOINTS}",
-        suffix=PLOTS[1],
+        suffix=DRIVING_PLOTS[1],
     )
     yield _plot_baselines(run)
     if run.classes is not None:
@@ -232,4 +230,4 @@ def _plot_baselines(run: DrivingRun) -> Plot:
     panel.set_xlabel("camera baseline")
     panel.set_ylabel(f"points within {LIMITS[-1]:g} px, %")
     add_legend(figure, [panel])
-    return save_plot(figure, f"PCK@{LIMITS[-1]:g} px against the camera baseline", PLOTS[2])
+    return save_plot(figure, f"PCK@{LIMITS[-1]:g} px against the camera baseline", DRIVING_PLOTS[2])

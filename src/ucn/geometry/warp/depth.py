@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.geometry.coords import is_inside
-from ucn.geometry.warp.bilinear import neighbours
+from ucn.geometry.warp.flow import neighbours
 
 
 def unproject(points: Tensor, depth: Tensor, K: Tensor) -> Tensor:

@@ -1,8 +1,16 @@
 """A Siamese patch-similarity network, the baseline of the paper for patch-wise matching."""
 
-from ucn.paper.siamese.files import SHIPPED, load_siamese, read_siamese_config, save_siamese
 from ucn.paper.siamese.matcher import PatchExtractor, SiameseMatcher, find_best
-from ucn.paper.siamese.network import SiameseConfig, SiameseNetwork, build_siamese, cut_patches
+from ucn.paper.siamese.network import (
+    SHIPPED,
+    SiameseConfig,
+    SiameseNetwork,
+    build_siamese,
+    cut_patches,
+    load_siamese,
+    read_siamese_config,
+    save_siamese,
+)
 
 __all__ = [
     "SHIPPED",

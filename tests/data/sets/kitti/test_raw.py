@@ -113,7 +113,7 @@ def test_hidden_points_are_excluded(tmp_path: Path) -> None:
         ((20.0, 0.5 - 14.25, -4.75), [(17.125, 7.375), (17.5, 7.5)]),
     ],
 )
-def test_occlusions_in_one_image_alone_is_excluded(
+def test_what_is_occluded_in_one_image_is_excluded(
     tmp_path: Path, far: tuple[float, float, float], points: list[tuple[float, float]]
 ) -> None:
     drive = write_drive(tmp_path)

@@ -209,7 +209,7 @@ class TestImages:
         columns, rows = apply_orientation(points, (3, 4), orientation).long().unbind(-1)
         assert upright[rows.numpy(), columns.numpy()].tolist() == stored.ravel().tolist()
 
-    def test_a_image_turned_by_exif(self, folder: Path, model: FakeModel) -> None:
+    def test_an_image_rotated_by_exif(self, folder: Path, model: FakeModel) -> None:
         straight = open_model(folder).read(0)
         path = folder / "images" / "a ü.png"
         image = PIL.Image.open(path).copy()

@@ -343,7 +343,7 @@ def test_a_set_can_be_handed_to_another_process(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(data)).read(0).points0.tolist() == [[1, 2]]
 
 
-def test_many_problems_are_limit_problemsed() -> None:
+def test_many_problems_are_limited() -> None:
     problems = [Problem(Path("a"), "wrong", line) for line in range(200)]
     assert len(limit_problems(problems)) == 51
     assert (
