@@ -12,6 +12,7 @@ from torch.optim import SGD, AdamW
 
 from support.photo_cases import write_photos
 from ucn.config import LossConfig, ModelConfig, SyntheticConfig
+from ucn.config.training import Levels
 from ucn.data.synthetic import ImageBank, make_pairs
 from ucn.errors import NonFiniteLossError
 from ucn.losses import (
@@ -163,7 +164,8 @@ def test_a_loss_of_the_fine_level_is_that_of_a_network_without_the_other(batch: 
         joined.state_dict()[name].copy_(value)
     config = LossConfig("infonce", radius=6)
     values = []
-    for model, levels in ((plain, "all"), (joined, "fine"), (joined, "all")):
+    cases: list[tuple[CorrespondenceNetwork, Levels]] = [(plain, "all"), (joined, "fine"), (joined, "all")]
+    for model, levels in cases:
         model.zero_grad(set_to_none=True)
         loss = replace(config, levels=levels)
         value = compute_loss(*encode_pair(model, batch), batch, loss, torch.Generator())

@@ -35,6 +35,7 @@ from ucn.matching.local_affine import (
     MIN_MISSING,
     MIN_SPREAD,
     MIN_WEIGHT,
+    MUTUAL_ERROR,
     PRIOR_GAP,
     PRIOR_WEIGHT,
     ROUND_TRIP,
@@ -448,7 +449,8 @@ def add_prior(
         )
         for own, points in ((map0, (points0, points1)), (map1, (points1, points0)))
     )
-    return replace(consensus, priors=(there, back))
+    mutual_share = (found.round_trip_errors <= MUTUAL_ERROR).float().sum() / max(1, len(points0))
+    return replace(consensus, priors=(there, back), mutual_share=mutual_share)
 
 
 def measure_guidance(

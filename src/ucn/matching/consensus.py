@@ -67,6 +67,7 @@ class Consensus:
         cosines: (2,) of the maps, as `measure_cosines`; None where not measured.
         priors: local affine maps from image 0 to image 1 and back, which guide the search as well, as
             `ucn.matching.cells.add_prior` finds them; None without.
+        mutual_share: share of the anchors of these priors that are cycle-consistent; 0 without priors.
     """
 
     support: Tensor
@@ -75,6 +76,7 @@ class Consensus:
     offset: float
     cosines: Tensor | None = None
     priors: tuple[LocalAffine, LocalAffine] | None = None
+    mutual_share: float | Tensor = 0.0
 
     def swap(self) -> Consensus:
         """The same for the images in the other order."""

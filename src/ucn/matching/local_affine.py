@@ -55,6 +55,8 @@ HALF_TRUST = 0.1
 """Share of all anchors, confident or not, whose agreement gives half of the trust."""
 ROUND_TRIP = 8.0
 """Standard deviation of the round-trip errors of confident anchors, in pixels."""
+MUTUAL_ERROR = 3.0
+"""Largest round-trip error of an anchor that counts as cycle-consistent, in pixels."""
 LEAD = 0.04
 """Scale of the lead of an anchor over its second best, in its confidence."""
 _WHOLE_IMAGE = 200.0  # radius of the first stage, in pixels, for its ridge

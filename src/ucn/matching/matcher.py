@@ -38,6 +38,7 @@ from ucn.matching.cells import (
 )
 from ucn.matching.consensus import Consensus, measure_consensus
 from ucn.matching.keypoints import average_channels, detect_corners, grid_points
+from ucn.matching.levels import find_parts_scale, shows_parts, without_semantic
 from ucn.matching.scoring import measure_uniformity, measure_visibility, score_matches, score_pair
 from ucn.matching.views import (
     AlignedViews,
@@ -332,6 +333,9 @@ class Matcher:
     ) -> AlignedViews:
         """Both images as they are matched: as given, or encoded again where scale or rotation differ much.
 
+        With a semantic level in the network the pair is matched by fine descriptors or by those of all
+        levels, whichever agrees better (`ucn.matching.levels`).
+
         Args:
             features0: of image 0.
             features1: of image 1.
@@ -353,10 +357,6 @@ class Matcher:
                 memory_bytes=self.config.memory_bytes,
             )
 
-        if not self.config.use_views:
-            views = AlignedViews(features0, features1, measure(features0, features1), None)
-            return self._add_prior(views, use0, use1)
-
         def encode(features: Features, scale: float, degrees: float, box: Box | None = None) -> Features:
             if progress is not None:
                 progress("encoding views")
@@ -364,7 +364,30 @@ class Matcher:
             pixels, view = change_view(features.image.to(self.device).float() / 255, scale, degrees, box)
             return replace(features, map=self.encode(pixels[None]), grey=_to_grey(pixels), view=view)
 
-        return self._add_prior(align_views(features0, features1, encode, measure), use0, use1)
+        def encode_fine(features: Features, scale: float, degrees: float, box: Box | None = None) -> Features:
+            return without_semantic(encode(features, scale, degrees, box))
+
+        if features0.map.semantic_dim:
+            scales = find_parts_scale(features0), find_parts_scale(features1)
+            parts0, parts1 = (
+                features if scale == 1 or features.image is None else encode(features, scale, 0.0)
+                for features, scale in zip((features0, features1), scales, strict=True)
+            )
+            all_levels, fine_alone = (
+                self._add_prior(AlignedViews(first, second, measure(first, second), None), use0, use1)
+                for first, second in (
+                    (parts0, parts1),
+                    (without_semantic(parts0), without_semantic(parts1)),
+                )
+            )
+            if shows_parts(all_levels.consensus, fine_alone.consensus):
+                return all_levels
+        fine = without_semantic(features0), without_semantic(features1)
+        if self.config.use_views:
+            views = align_views(*fine, encode_fine, measure)
+        else:
+            views = AlignedViews(*fine, measure(*fine), None)
+        return self._add_prior(views, use0, use1)
 
     def _add_prior(self, views: AlignedViews, use0: Tensor | None, use1: Tensor | None) -> AlignedViews:
         """Adds the local affine prior to the consensus of views."""
