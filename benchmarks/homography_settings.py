@@ -161,7 +161,7 @@ def make_deviating_pair(source: Pixels, number: int, rng: np.random.Generator) -
         amount, bend = rng.uniform(0.1, 1.2), rng.uniform(-0.012, 0.012)
     heights = rng.standard_normal(_RELIEF_HW).astype(np.float32)
     relief = cv2.resize(heights, (width, height), interpolation=cv2.INTER_CUBIC)
-    relief *= amount / max(float(np.abs(relief).max()), 1e-6)
+    relief = np.asarray(relief * (amount / max(float(np.abs(relief).max()), 1e-6)), np.float32)
     direction = rng.standard_normal(2)
     direction /= np.linalg.norm(direction)
 
@@ -178,12 +178,8 @@ def make_deviating_pair(source: Pixels, number: int, rng: np.random.Generator) -
 
     def to_plane(points1: Array) -> Array:
         places = move(undistort(points1), to_view0)
-        shifts = cv2.remap(
-            relief,
-            *(places[..., axis].astype(np.float32) for axis in (0, 1)),
-            cv2.INTER_LINEAR,
-            borderMode=cv2.BORDER_REFLECT,
-        )
+        x, y = places.astype(np.float32).transpose(2, 0, 1)
+        shifts = cv2.remap(relief, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
         return np.asarray(places + shifts[..., None] * direction, np.float64)
 
     fine = make_grid(width, height, 1 / _FINE)
