@@ -1,12 +1,17 @@
 """Homographies of synthetic planar pairs: which matches and which estimator are most accurate.
 
 UCN_DATA=DIR python benchmarks/homography_settings.py [--pairs 90] [--lightglue aliked-lightglue] [--json]
+UCN_DATA=DIR python benchmarks/homography_settings.py --deviations --pairs 40 --lightglue aliked-lightglue
 
 The pairs are crops of photographs (multi-view scenes, then single photographs), none of a test set. Half of
 them show the plane through a homography (rotation to 30°, scale to 1.65, perspective), half unmoved or
 nearly so in other light. Blur, colours, noise and JPEG compression differ in all of them. `geometric` matches
-1,000 or 4,096 corners as `ucn.Matcher` does, with photometric refinement and without, and 1,000 corners of
-both images by consensus; LightGlue matches 1,000 keypoints of its detector.
+1,000 or 4,096 corners as `ucn.Matcher` does, with photometric refinement and without, also 1,000 corners at
+least 5 px apart, and 1,000 corners of both images by consensus; LightGlue matches 1,000 keypoints of its
+detector.
+
+With --deviations two of three pairs show the plane through a lens with radial distortion (up to 1.2 % at the
+corners) and with a smooth relief of 0.1 to 1.2 px; ground truth is the least-squares homography of a grid.
 
 Printed is the area under the curve of corner errors up to 1, 3 and 5 px, and the median error.
 """
@@ -37,6 +42,7 @@ from ucn.geometry.homography import estimate_homography
 from ucn.geometry.sampling import sample_descriptors
 from ucn.matching.consensus import measure_consensus
 from ucn.matching.guided import match_guided
+from ucn.matching.keypoints import detect_corners
 
 Array = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
@@ -47,6 +53,8 @@ LIMITS = (1.0, 3.0, 5.0)
 KEYPOINTS = 1000
 _SEED = 7
 _SCENE_IMAGES, _SCENE_PAIRS, _PHOTOGRAPHS = 3, 70, 20
+_DEVIATION_SEED = 11
+_RELIEF_HW = (5, 6)  # random heights, between which the relief is smooth
 _SIZE = 0.75  # of a view, as a share of the photograph
 _FINE = 2  # views are rendered at twice their size
 
@@ -99,6 +107,15 @@ def make_pair(source: Pixels, number: int, rng: np.random.Generator) -> Pair:
         to_view0 = sample_homography(np.array([width, height], np.float64), rng)
         light, change = rng.uniform(0, 0.3), rng.uniform(0.2, 1)
     views = np.stack([render(source, to_source @ move, (width, height)) for move in (np.eye(3), to_view0)])
+    image0, image1 = change_views(views, light, change, number, rng)
+    H_0to1 = np.asarray(np.linalg.inv(to_view0), np.float64)
+    return Pair(image0, image1, H_0to1, "illumination" if number % 2 else "viewpoint")
+
+
+def change_views(
+    views: Pixels, light: float, change: float, number: int, rng: np.random.Generator
+) -> tuple[Pixels, Pixels]:
+    """Two views (2, H, W, 3) in other light, with other colours, noise and compression."""
     pixels = torch.from_numpy(views).permute(0, 3, 1, 2).float() / 255
     generator = torch.Generator().manual_seed(number)
     pixels[1:] = change_illumination(pixels[1:], light, generator)
@@ -110,8 +127,87 @@ def make_pair(source: Pixels, number: int, rng: np.random.Generator) -> Pair:
     noisy = noisy + torch.randn(noisy.shape, generator=generator) * rng.uniform(0.005, 0.02)
     images = (noisy.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()
     image0, image1 = (compress(image, int(rng.integers(80, 96))) for image in images)
-    H_0to1 = np.asarray(np.linalg.inv(to_view0), np.float64)
-    return Pair(image0, image1, H_0to1, "illumination" if number % 2 else "viewpoint")
+    return image0, image1
+
+
+def make_deviating_pairs(folder: Path, count: int) -> Iterator[Pair]:
+    """The first pairs of a fixed sequence of 96, of multi-view scenes, with lens distortion and relief."""
+    rng = np.random.default_rng(_DEVIATION_SEED)
+    sources: list[Path] = []
+    for scene in sorted(path for path in (folder / "multiview").iterdir() if (path / "images").is_dir()):
+        files = sorted((scene / "images").glob("*.webp"))
+        sources += [files[i] for i in rng.choice(len(files), min(_SCENE_IMAGES, len(files)), replace=False)]
+    sources = [sources[i] for i in rng.permutation(len(sources))]
+    for number, path in enumerate(sources[:count]):
+        yield make_deviating_pair(to_rgb(cv2.imread(str(path))), number, rng)
+
+
+def make_deviating_pair(source: Pixels, number: int, rng: np.random.Generator) -> Pair:
+    """Two views of a photograph that deviate from a homography; every third is unmoved in other light."""
+    size = np.array([source.shape[1], source.shape[0]])
+    width, height = (int(side * _SIZE) for side in size)
+    view = np.array([width, height], np.float64)
+    zoom = rng.uniform(0.95, 1.1)
+    left, top = size / 2 + rng.uniform(-0.04, 0.04, 2) * size - zoom * view / 2
+    to_source = np.array([[zoom, 0, left], [0, zoom, top], [0, 0, 1]])
+    if number % 3 == 2:
+        to_view0, amount, bend = np.eye(3), 0.0, 0.0
+        if rng.uniform() < 0.3:
+            to_view0[:2, 2] = rng.uniform(-1.5, 1.5, 2)
+        light, change = rng.uniform(0.5, 1.2), rng.uniform(0.3, 1)
+    else:
+        to_view0 = sample_homography(view, rng)
+        light, change = rng.uniform(0, 0.3), rng.uniform(0.2, 1)
+        amount, bend = rng.uniform(0.1, 1.2), rng.uniform(-0.012, 0.012)
+    heights = rng.standard_normal(_RELIEF_HW).astype(np.float32)
+    relief = cv2.resize(heights, (width, height), interpolation=cv2.INTER_CUBIC)
+    relief = np.asarray(relief * (amount / max(float(np.abs(relief).max()), 1e-6)), np.float32)
+    direction = rng.standard_normal(2)
+    direction /= np.linalg.norm(direction)
+
+    def undistort(points: Array) -> Array:
+        offsets = points - view / 2
+        radii = ((offsets / np.linalg.norm(view / 2)) ** 2).sum(axis=-1, keepdims=True)
+        return np.asarray(points + offsets * bend * radii, np.float64)
+
+    def distort(points: Array) -> Array:
+        found = points.copy()
+        for _ in range(20):
+            found = points - (undistort(found) - found)
+        return found
+
+    def to_plane(points1: Array) -> Array:
+        places = move(undistort(points1), to_view0)
+        x, y = places.astype(np.float32).transpose(2, 0, 1)
+        shifts = cv2.remap(relief, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
+        return np.asarray(places + shifts[..., None] * direction, np.float64)
+
+    fine = make_grid(width, height, 1 / _FINE)
+    places = [move(plane, to_source).astype(np.float32) for plane in (undistort(fine), to_plane(fine))]
+    renders = [
+        cv2.remap(source, own[..., 0], own[..., 1], cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT)
+        for own in places
+    ]
+    views = np.stack([cv2.resize(own, (width, height), interpolation=cv2.INTER_AREA) for own in renders])
+    grid1 = make_grid(width, height, 4.0)
+    points1, points0 = (own.reshape(-1, 2) for own in (grid1, distort(to_plane(grid1))))
+    is_seen = ((points0 >= -0.5) & (points0 <= view - 0.5)).all(axis=1)
+    H_0to1, _ = cv2.findHomography(points0[is_seen], points1[is_seen], 0)
+    image0, image1 = change_views(np.asarray(views, np.uint8), light, change, number, rng)
+    group = "illumination" if number % 3 == 2 else "viewpoint"
+    return Pair(image0, image1, np.asarray(H_0to1, np.float64), group)
+
+
+def make_grid(width: int, height: int, step: float) -> Array:
+    """Points (h, w, 2) every `step` pixels."""
+    x, y = (np.arange((step - 1) / 2, side - 0.5, step) for side in (width, height))
+    return np.stack(np.meshgrid(x, y), axis=-1)
+
+
+def move(points: Array, H: Array) -> Array:
+    """Points (..., 2) moved by a homography."""
+    moved = points @ H[:, :2].T + H[:, 2]
+    return np.asarray(moved[..., :2] / moved[..., 2:], np.float64)
 
 
 def sample_homography(size: Array, rng: np.random.Generator) -> Array:
@@ -149,12 +245,15 @@ def compress(image: Pixels, quality: int) -> Pixels:
 def match_network(matcher: ucn.Matcher, pair: Pair) -> Iterator[tuple[str, Matched]]:
     """The matches of a network, several ways."""
     features0, features1 = matcher.extract(pair.image0), matcher.extract(pair.image1)
-    for count in (KEYPOINTS, 4096):
-        some = replace(features0, keypoints=features0.keypoints[:count])
+    pixels = torch.from_numpy(pair.image0).permute(2, 0, 1).float() / 255
+    apart = detect_corners(pixels, KEYPOINTS, min_distance=5.0).points
+    chosen = {f"{count:,} corners": features0.keypoints[:count] for count in (KEYPOINTS, 4096)}
+    for kind, keypoints in {**chosen, f"{KEYPOINTS:,} corners 5 px apart": apart}.items():
+        some = replace(features0, keypoints=keypoints)
         for is_refined in (True, False):
             config = MatchConfig(max_side=None, use_alignment=is_refined)
             found = matcher.with_config(config).match_features(some, features1)
-            name = f"{count:,} corners, {'refined' if is_refined else 'not refined'}"
+            name = f"{kind}, {'refined' if is_refined else 'not refined'}"
             yield name, (found.points0.astype(np.float64), found.points1.astype(np.float64))
     points = [features.keypoints[:KEYPOINTS] for features in (features0, features1)]
     descriptors = [
@@ -201,12 +300,14 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=_SCENE_PAIRS + _PHOTOGRAPHS)
     parser.add_argument("--weights", nargs="*", default=["geometric"])
     parser.add_argument("--lightglue", nargs="*", default=[], choices=[*LIGHTGLUE])
+    parser.add_argument("--deviations", action="store_true", help="planes with lens distortion and relief")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     networks = {name: ucn.Matcher.from_pretrained(name) for name in options.weights}
     learned = {name: find_lightglue(name).load() for name in options.lightglue}
     errors: dict[tuple[str, str, str], list[float]] = {}
-    for pair in make_pairs(Path(os.environ["UCN_DATA"]), options.pairs):
+    make = make_deviating_pairs if options.deviations else make_pairs
+    for pair in make(Path(os.environ["UCN_DATA"]), options.pairs):
         found: dict[str, Matched] = {}
         for name, matcher in networks.items():
             found |= {f"{name}, {kind}": own for kind, own in match_network(matcher, pair)}

@@ -36,6 +36,20 @@ def test_views_have_their_homography(script: ModuleType) -> None:
         assert np.abs(difference).max() <= 3
 
 
+def test_deviating_views_nearly_have_their_homography(script: ModuleType) -> None:
+    photo = (make_photo(240, 320) * 255).byte().permute(1, 2, 0).numpy()
+    pairs = [script.make_deviating_pair(photo, number, np.random.default_rng(1)) for number in (0, 2)]
+    assert [pair.group for pair in pairs] == ["viewpoint", "illumination"]
+    first = pairs[0]
+    height, width = first.image0.shape[:2]
+    warped = cv2.warpPerspective(first.image0, first.H_0to1, (width, height))
+    is_seen = cv2.warpPerspective(np.ones((height, width), np.uint8), first.H_0to1, (width, height)) == 1
+    shades = [image.mean(axis=-1)[is_seen] for image in (warped, first.image1)]
+    assert np.corrcoef(shades)[0, 1] > 0.9
+    # Lens and relief change only what moves.
+    assert np.abs(pairs[1].H_0to1[:, :2] - np.eye(3)[:, :2]).max() < 1e-6
+
+
 def test_rows_of_all_estimators(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,6 +65,6 @@ def test_rows_of_all_estimators(
     rows = json.loads(capsys.readouterr().out)
     assert {row["group"] for row in rows} == {"viewpoint", "illumination"}
     assert {row["estimator"] for row in rows} == {*script.ESTIMATORS}
-    assert len(rows) == 2 * 5 * 4
+    assert len(rows) == 2 * 7 * 4
     best = {row["matches"]: row["median"] for row in rows if row["estimator"] == "ucn"}
     assert best["geometric-lite, 1,000 corners, refined"] < 3

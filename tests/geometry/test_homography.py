@@ -84,8 +84,25 @@ class TestFound:
             return float(np.linalg.norm(differences, axis=1).mean())
 
         error = measure()
-        monkeypatch.setattr(homography, "_count_near", lambda points, inliers: np.ones(len(points)))
+        find = homography._find_neighbours
+        monkeypatch.setattr(homography, "_find_neighbours", lambda *args: (find(*args)[0], np.ones(1100)))
         assert error < 0.8 * measure()
+
+    def test_noisy_regions_count_less(self) -> None:
+        corners = np.array([[0.0, 0.0], [639.0, 0.0], [0.0, 479.0], [639.0, 479.0]])
+        errors: list[list[float]] = [[], []]
+        for seed in range(10):
+            points0 = make_points(600, seed)
+            points1 = move(points0)
+            is_noisy = points0[:, 0] > 320
+            deviation = np.where(is_noisy, 1.0, 0.1)[:, None]
+            points1 += np.random.default_rng(seed).normal(0, 1, points1.shape) * deviation
+            found = [refine_homography(H, points0, points1, 3.0)]
+            best = np.ones(len(points0)) / deviation[:, 0] ** 2
+            found.append(homography._step(H, points0, points1, best))
+            for own, matrix in zip(errors, found, strict=True):
+                own.append(float(np.abs(move(corners, matrix) - move(corners)).mean()))
+        assert np.mean(errors[0]) < 1.5 * np.mean(errors[1])
 
     def test_equal_accuracy_costs_little(self) -> None:
         points0, points1 = make_points(400), move(make_points(400))

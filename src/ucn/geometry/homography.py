@@ -25,9 +25,10 @@ _CONFIDENCE = 0.9999
 _MAX_ITERATIONS = 10_000
 _MAX_STRETCH = 100.0  # largest change of scale between the images
 _STEPS = 8  # of the refinement by reweighted least squares
-_SCALE = 3.0  # of its weights, in standard deviations of the inliers' errors
+_SCALE = 4.0  # of its weights, in standard deviations of the inliers' errors
 _MIN_SCALE = 0.1  # pixels, also for matches that fit better
-_REGION = 0.5  # radius of the region around a match, in standard deviations of the inliers' positions
+_NEIGHBOURS = 24  # nearest matches, itself included, by which noise is told from a deviation of the surface
+_REGION = 0.75  # radius of the region around a match, in standard deviations of the inliers' positions
 _MEDIAN = np.sqrt(2 * np.log(2))  # of the length of a normal error in two dimensions
 
 
@@ -61,10 +62,10 @@ def estimate_homography(
 ) -> HomographyEstimate:
     """Estimates a homography by poselib's LO-RANSAC, then by reweighted least squares over the inliers.
 
-    In the second step accurate matches count more, by the weights of Geman and McClure, whose scale follows
-    the median error of the inliers. Matches in crowded regions of image 0 count less, by the square root of
-    the number of inliers there: lenses and surfaces deviate a little from any homography, which should not
-    fit the region with most matches alone.
+    In the second step accurate matches count more: by the weights of Geman and McClure, whose scale follows
+    the median error of the inliers, and by the noise of the matches around them. Lenses and surfaces deviate
+    a little from any homography. Where they do, by what neighbouring matches have in common, matches in
+    crowded regions of image 0 count less, so that the homography does not fit these regions alone.
     Failure is a result, not an error. Reasons are too few matches, too few inliers, inliers on one line, or a
     homography that no camera produces around the inliers: one that mirrors the image, or changes its scale a
     hundredfold.
@@ -120,17 +121,16 @@ def refine_homography(H_0to1: Array, points0: Array, points1: Array, threshold: 
         (3, 3), whose last entry is 1; `H_0to1` where the inliers do not determine a homography.
     """
     H = H_0to1
-    is_inlier = transfer_errors(H, points0, points1) <= threshold
-    if not is_inlier.any():
+    inliers = np.flatnonzero(transfer_errors(H, points0, points1) <= threshold)
+    if len(inliers) <= 4:  # which it fits exactly
         return H
-    crowds = _count_near(points0, points0[is_inlier])
+    near, counts = _find_neighbours(points0, points0[inliers])
     for _ in range(_STEPS):
-        errors = transfer_errors(H, points0, points1)
-        rows = np.flatnonzero(errors <= threshold)
-        if len(rows) <= 4:  # which it fits exactly
+        residuals = _transfer(H, points0) - points1
+        rows = np.flatnonzero(transfer_errors(H, points0, points1) <= threshold)
+        if len(rows) <= 4:
             return H
-        scale = max(_SCALE * float(np.median(errors[rows])) / _MEDIAN, _MIN_SCALE)
-        weights = (1 + (errors[rows] / scale) ** 2) ** -2 / np.sqrt(crowds[rows])
+        weights = _weigh(residuals[rows], residuals[inliers][near[rows]], counts[rows])
         moved = _step(H, points0[rows], points1[rows], weights)
         if not np.isfinite(moved).all() or not abs(moved[2, 2]) > 1e-12 * np.abs(moved).max():
             return H
@@ -138,11 +138,36 @@ def refine_homography(H_0to1: Array, points0: Array, points1: Array, threshold: 
     return H
 
 
-def _count_near(points: Array, inliers: Array) -> Array:
-    """For each of points (N, 2) the number of inliers in its region, at least 1."""
-    radius = _REGION * float(inliers.std(axis=0).mean())
-    counts = cKDTree(inliers).query_ball_point(points, radius, return_length=True)
-    return np.maximum(np.asarray(counts, np.float64), 1)
+def _find_neighbours(points: Array, inliers: Array) -> tuple[NDArray[np.int64], Array]:
+    """For each of points (N, 2) the rows (N, K) of the nearest inliers, and how many are in its region."""
+    tree = cKDTree(inliers)
+    near = tree.query(points, [*range(1, min(_NEIGHBOURS, len(inliers)) + 1)])[1]
+    counts = tree.query_ball_point(points, _REGION * float(inliers.std(axis=0).mean()), return_length=True)
+    return np.asarray(near, np.int64), np.maximum(np.asarray(counts, np.float64), 1)
+
+
+def _weigh(residuals: Array, near: Array, counts: Array) -> Array:
+    """Weights (N,) of matches.
+
+    What the nearest matches have in common is no noise, but a deviation of the surface or the lens, which all
+    matches of a region share. The mean of n such matches has the variance noise² / n + deviation², so each of
+    them counts 1 / (noise² + n deviation²): by its accuracy alone where the model is exact, and by the share
+    of its region where it is not.
+
+    Args:
+        residuals: (N, 2) of the matches.
+        near: (N, K, 2) residuals of the nearest ones.
+        counts: (N,) number of inliers in the region of each match.
+    """
+    errors = np.linalg.norm(residuals, axis=1)
+    scale = max(_SCALE * float(np.median(errors)) / _MEDIAN, _MIN_SCALE)
+    common = np.median(near, axis=1)
+    spreads = np.median(np.linalg.norm(near - common[:, None], axis=2), axis=1) / _MEDIAN
+    noise = np.maximum(spreads, _MIN_SCALE) ** 2
+    # Noise moves the median of K residuals, too: by π / 2 of the variance of their mean.
+    chance = np.pi / 2 * float(np.median(noise)) / near.shape[1]
+    deviation = max(float(np.median((common**2).sum(axis=1))) / _MEDIAN**2 - chance, 0.0)
+    return np.asarray((1 + (errors / scale) ** 2) ** -2 / (noise + counts * deviation), np.float64)
 
 
 def _step(H: Array, points0: Array, points1: Array, weights: Array) -> Array:
@@ -173,10 +198,14 @@ def _normaliser(points: Array) -> Array:
 
 def transfer_errors(H_0to1: Array, points0: Array, points1: Array) -> Array:
     """Transfer errors (N,) in image 1; infinite for points behind the camera."""
-    moved = np.column_stack([points0, np.ones(len(points0))]) @ H_0to1.T
-    is_ahead = moved[:, 2] > 0
-    transferred = moved[:, :2] / np.where(is_ahead, moved[:, 2], 1.0)[:, None]
-    return np.where(is_ahead, np.linalg.norm(transferred - points1, axis=1), np.inf)
+    is_ahead = np.column_stack([points0, np.ones(len(points0))]) @ H_0to1[2] > 0
+    return np.where(is_ahead, np.linalg.norm(_transfer(H_0to1, points0) - points1, axis=1), np.inf)
+
+
+def _transfer(H: Array, points0: Array) -> Array:
+    """Points (N, 2) of image 0 in image 1; those behind the camera without division by their depth."""
+    moved = np.column_stack([points0, np.ones(len(points0))]) @ H.T
+    return np.asarray(moved[:, :2] / np.where(moved[:, 2:] > 0, moved[:, 2:], 1.0), np.float64)
 
 
 def _measure_width(points: Array) -> float:

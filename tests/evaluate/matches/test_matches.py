@@ -108,6 +108,7 @@ def test_keypoints_are_corners_unless_a_method_has_its_own() -> None:
     extractor = ColourExtractor()
     corners = find_keypoints(extractor, image, extractor.extract(image))
     assert 4 <= len(corners) < 30
+    assert torch.pdist(corners).min() >= 5
     own = GridExtractor()
     assert len(find_keypoints(own, image, own.extract(image))) == 192
 

@@ -35,6 +35,7 @@ from ucn.evaluate.points.predictions import cache_features, prepare_pair
 from ucn.features.extractor import Extractor, has_own_keypoints
 from ucn.features.lightglue import LightGlueMethod, SizedKeypoints
 from ucn.features.method import DenseMethod
+from ucn.folders.detectors import MIN_DISTANCE
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
 from ucn.geometry.warp import homography_from_points
@@ -49,7 +50,7 @@ HPATCHES = find_benchmark("hpatches")
 """The benchmark whose pairs are matched."""
 KEYPOINTS = 1000
 """Corners of each image, for methods without keypoints of their own; the most keypoints of LightGlue's."""
-VERSION = 1
+VERSION = 2
 """Part of every key: raise it where code changes what is predicted."""
 
 _MATCHER_VERSION = 3  # part of the keys of networks: raise it where `Matcher` changes what it keeps
@@ -249,10 +250,10 @@ def _cells_inside(features: Features, content: Rectangle) -> Tensor:
 
 
 def find_keypoints(extractor: Extractor, image: Tensor, features: Features) -> Tensor:
-    """(N, 2) pixels, on the CPU: the method's own keypoints if it has any, else the strongest corners."""
+    """(N, 2) pixels, on the CPU: the method's own keypoints if it has any, else corners."""
     if has_own_keypoints(extractor):
         return features.keypoints.cpu()
-    return detect_corners(image, KEYPOINTS).points
+    return detect_corners(image, KEYPOINTS, min_distance=MIN_DISTANCE).points
 
 
 def _to_encoded(features: Features, points: Tensor) -> Tensor:

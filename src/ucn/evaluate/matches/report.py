@@ -35,6 +35,7 @@ from ucn.evaluate.matches.scoring import (
 )
 from ucn.features.lightglue import LightGlueMethod
 from ucn.features.method import DenseMethod, LoadedMethods, Method, MethodInfo
+from ucn.folders.detectors import MIN_DISTANCE
 
 _SINGLE = ("failures", "covered", "repeatable", "calibration_error")
 TITLE = "HPatches sequences, image 1 against each of images 2 to 6, matches chosen by each method"
@@ -123,9 +124,9 @@ def _describe_protocol(
     return (
         f"data: {TITLE}; {count_pairs(count, total)}",
         f"images: {HPATCHES.preparation.describe()}",
-        f"keypoints: the {KEYPOINTS:,} strongest corners of each image (Shi and Tomasi), the same for all "
-        f"methods but LightGlue's and DISK, which have the {KEYPOINTS:,} strongest keypoints of their own "
-        "detector",
+        f"keypoints: the {KEYPOINTS:,} strongest corners of each image (Shi and Tomasi), at least "
+        f"{MIN_DISTANCE:g} px apart as in `ucn extract`, the same for all methods but LightGlue's and DISK, "
+        f"which have the {KEYPOINTS:,} strongest keypoints of their own detector",
         "matching: networks match the corners of image 0 to any position of image 1 by `ucn.Matcher` with "
         "its default settings, as a user does, scores of at least 0.5 and photometric refinement included; "
         "LightGlue by itself; other methods by mutual nearest neighbours among the descriptors at the "
