@@ -16,6 +16,7 @@ from ucn.nn.cpu.encoder import CpuEncoder
 from ucn.nn.encoder import ReferenceEncoder
 from ucn.nn.folding import FoldedEncoder
 from ucn.nn.googlenet import GoogLeNetTrunk
+from ucn.nn.model import drop_semantic
 from ucn.nn.semantic import FACTOR, SemanticLevel
 from ucn.nn.tiling import encode_in_tiles
 from ucn.nn.trunk_files import load_imagenet_trunk
@@ -251,3 +252,13 @@ def test_a_file_without_the_further_blocks_is_refused(data_folder: Path) -> None
         with pytest.raises(WeightsError, match="inception_4b_1x1_w"):
             load_imagenet_trunk(trunk, data_folder / FIRST, further)
     assert torch.equal(trunk.conv1.weight, before)
+
+
+@torch.no_grad()
+def test_the_level_can_be_dropped() -> None:
+    joined = make_lively(CONFIG)
+    fine = drop_semantic(joined)
+    assert fine.semantic is None and fine.config == ModelConfig(dim=8, transformer="none")
+    assert fine.training == joined.training and drop_semantic(fine) is fine
+    image = torch.rand(1, 3, 40, 56, generator=seeded())
+    torch.testing.assert_close(fine(image), joined.encode(image).without_semantic().features)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ucn.geometry.sampling import sample_descriptors
 from ucn.matching.keypoints import strongest_corners
+from ucn.nn.model import drop_semantic
 from ucn.weights import LoadedWeights, load_weights
 
 
@@ -51,7 +52,7 @@ class LocalFeature(nn.Module):
         if not laf_scale > 0:
             raise ValueError(f"laf_scale must be above 0 pixels, got {laf_scale}")
         loaded = weights if isinstance(weights, LoadedWeights) else load_weights(weights)
-        self.network = loaded.model.eval()
+        self.network = drop_semantic(loaded.model).eval()
         self.max_side = loaded.max_side
         self.num_features, self.laf_scale = num_features, laf_scale
 

@@ -11,7 +11,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from ucn.files import check_output, write_bytes_atomically
 from ucn.formats.onnx_graphs import PairGraph
 from ucn.formats.onnx_parity import Parity, check_network, check_pair
 from ucn.nn import MIN_SIDE
+from ucn.nn.model import drop_semantic
 from ucn.weights import LoadedWeights
 
 FORMAT = "ucn-onnx-1"
@@ -74,6 +75,8 @@ def export_onnx(
 ) -> Export:
     """Exports a network to ONNX, after onnxruntime has agreed with torch on three image sizes.
 
+    Of a network with a semantic level the fine one is exported, which is complete by itself.
+
     Args:
         loaded: the weights, as `load_weights` returns them.
         path: ends in .onnx.
@@ -95,7 +98,8 @@ def export_onnx(
     check_suffix(path, (".onnx",), "a network")
     check_output(path, overwrite)
     check_packages()
-    model = loaded.model.eval()
+    loaded = replace(loaded, model=drop_semantic(loaded.model).eval())
+    model = loaded.model
     report("tracing the graph")
     if kind == "network":
         content = _trace(model, 1, ["images"], {"features": _CELLS})

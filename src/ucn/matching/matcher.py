@@ -333,8 +333,8 @@ class Matcher:
     ) -> AlignedViews:
         """Both images as they are matched: as given, or encoded again where scale or rotation differ much.
 
-        With a semantic level in the network the pair is matched by fine descriptors or by those of all
-        levels, whichever agrees better (`ucn.matching.levels`).
+        With a semantic level in the network, parts of different objects are matched by the descriptors of all
+        levels (`ucn.matching.levels`), everything else, and without consensus, by fine descriptors.
 
         Args:
             features0: of image 0.
@@ -344,7 +344,7 @@ class Matcher:
             progress: called before each encoding.
         """
         if not self.config.consensus:
-            return AlignedViews(features0, features1, None, None)
+            return AlignedViews(without_semantic(features0), without_semantic(features1), None, None)
 
         def measure(first: Features, second: Features) -> Consensus:
             is_swapped = first.image is not features0.image  # the search compares in both orders

@@ -12,6 +12,7 @@ is faster.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -144,6 +145,20 @@ class CorrespondenceNetwork(nn.Module):
         transformer_cells = 0 if self.config.transformer == "none" else MAX_REACH_CELLS
         reach = max(reaches) + transformer_cells * self.stride
         return reach if self.semantic is None else max(reach, self.semantic.reach)
+
+
+def drop_semantic(model: CorrespondenceNetwork) -> CorrespondenceNetwork:
+    """A network with the fine descriptors of another one alone, sharing its weights.
+
+    The fine level is complete without the semantic one, which only pairs of parts need.
+    """
+    if model.semantic is None:
+        return model
+    with torch.device("meta"):
+        fine = CorrespondenceNetwork(replace(model.config, semantic_dim=0))
+    kept = {name: value for name, value in model.state_dict().items() if not name.startswith("semantic.")}
+    fine.load_state_dict(kept, assign=True)
+    return fine.train(model.training)
 
 
 def check_images(images: Tensor) -> None:

@@ -65,7 +65,7 @@ _BIRDS = WeightsInfo(
 
 _UNIVERSAL = WeightsInfo(
     name="universal",
-    sha256="fa7c96e3eb38a184bdf8112933b3f5fffe28d1f2ffb6911219e215d1a7c05f7c",
+    sha256="556b86faa0ddfa38af15b529a8a702a5f04ac0bebd92e81f99d1d61f92b02002",
     task="geometric and semantic",
     data="synthetic views of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, "
     "40 frames of KITTI odometry; trunk from `birds`",
