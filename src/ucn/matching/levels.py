@@ -1,10 +1,11 @@
 """Which levels of descriptors match a pair: the fine level for one scene, all levels for parts of objects.
 
 A network may append a semantic level to its fine descriptors (`ucn.nn.semantic`). Fine descriptors tell the
-places of a scene apart; the semantic level finds the same part of another object, but blurs places. So both
-images are first matched small, at the size for objects, by a regular set of points: once by fine descriptors,
-once by those of all levels. Where all levels agree clearly better, the pair shows parts and is matched like
-that; else it is matched by fine descriptors at its own size. That needs no name of a class.
+places of a scene apart; the semantic level finds the same part of another object, but blurs places. So a pair
+is matched by fine descriptors first. Where patches around these matches look alike, it shows the same surface
+(`ucn.matching.alignment`), and that is all. Else both images are matched small, at the size for objects, by a
+regular set of points: once by fine descriptors, once by those of all levels. Where all levels agree better,
+the pair shows parts and is matched like that. It takes no name of a class.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ucn.types import Features
 # Chosen on validation data (docs/development/experiments.md, "Levels by the pair").
 PARTS_SIDE = 224
 """Longest side in pixels at which parts of objects are matched; smaller images are not enlarged."""
-MIN_LEAD = 0.1
+MIN_LEAD = 0.05
 """By how much the agreement of all levels must exceed that of the fine level."""
 
 

@@ -54,7 +54,7 @@ from ucn.nn.encoder import Engine, choose_encoder
 from ucn.nn.model import Encoder
 from ucn.nn.tiling import encode_in_tiles, reduce_image
 from ucn.runtime.device import choose_device
-from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, SimilarityMap
+from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, SimilarityMap, ViewChange
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
 
 _PAIR_SCORE_CORNERS = 500  # the number that pair scores were calibrated with
@@ -333,8 +333,9 @@ class Matcher:
     ) -> AlignedViews:
         """Both images as they are matched: as given, or encoded again where scale or rotation differ much.
 
-        With a semantic level in the network, parts of different objects are matched by the descriptors of all
-        levels (`ucn.matching.levels`), everything else, and without consensus, by fine descriptors.
+        With a semantic level in the network, images that do not show the same surface may be matched by the
+        descriptors of all levels (`ucn.matching.levels`). All others, and all without consensus, are matched
+        by fine descriptors.
 
         Args:
             features0: of image 0.
@@ -367,27 +368,38 @@ class Matcher:
         def encode_fine(features: Features, scale: float, degrees: float, box: Box | None = None) -> Features:
             return without_semantic(encode(features, scale, degrees, box))
 
-        if features0.map.semantic_dim:
-            scales = find_parts_scale(features0), find_parts_scale(features1)
-            parts0, parts1 = (
-                features if scale == 1 or features.image is None else encode(features, scale, 0.0)
-                for features, scale in zip((features0, features1), scales, strict=True)
-            )
-            all_levels, fine_alone = (
-                self._add_prior(AlignedViews(first, second, measure(first, second), None), use0, use1)
-                for first, second in (
-                    (parts0, parts1),
-                    (without_semantic(parts0), without_semantic(parts1)),
-                )
-            )
-            if shows_parts(all_levels.consensus, fine_alone.consensus):
-                return all_levels
         fine = without_semantic(features0), without_semantic(features1)
         if self.config.use_views:
             views = align_views(*fine, encode_fine, measure)
         else:
             views = AlignedViews(*fine, measure(*fine), None)
-        return self._add_prior(views, use0, use1)
+        views = self._add_prior(views, use0, use1)
+        if features0.map.semantic_dim == 0 or self._shows_same_surface(views):
+            return views
+        scales = find_parts_scale(features0), find_parts_scale(features1)
+        parts0, parts1 = (
+            features if scale == 1 or features.image is None else encode(features, scale, 0.0)
+            for features, scale in zip((features0, features1), scales, strict=True)
+        )
+        change = ViewChange() if self.config.use_views else None
+        parts, fine_parts = (
+            self._add_prior(AlignedViews(*pair, measure(*pair), change), use0, use1)
+            for pair in ((parts0, parts1), (without_semantic(parts0), without_semantic(parts1)))
+        )
+        return parts if shows_parts(parts.consensus, fine_parts.consensus) else views
+
+    def _shows_same_surface(self, views: AlignedViews) -> bool:
+        """Whether patches around matches of the strongest corners of image 0 look alike in both images."""
+        grey0, grey1 = views.features0.grey, views.features1.grey
+        if grey0 is None or grey1 is None:
+            return False
+        greys = grey0.to(self.device) / 255, grey1.to(self.device) / 255
+        corners = detect_corners(grey0.cpu(), _PAIR_SCORE_CORNERS).points.to(self.device)
+        points0 = to_caller(corners, views.features0)
+        found = self._match_points(views, points0, None, None)
+        matches = self._filter(self._score(views, points0, found, pair_score=0.0), found)
+        points = _both_encoded(matches, views, greys[0].device)
+        return passes_same_surface_test(*greys, *points, max_shift=views.features1.map.stride)
 
     def _add_prior(self, views: AlignedViews, use0: Tensor | None, use1: Tensor | None) -> AlignedViews:
         """Adds the local affine prior to the consensus of views."""
