@@ -56,7 +56,7 @@ def test_every_recipe_parses_and_builds_its_network(path: Path) -> None:
     model = build_model(config.model)
     with torch.no_grad():
         features = model.encode(torch.rand(1, 3, 64, 96)).features
-    assert features.shape[1] == (config.model.dim or 512)
+    assert features.shape[1] == config.model.dimensions
     assert torch.allclose(features.norm(dim=1), torch.ones(()), atol=1e-4)
 
 

@@ -18,7 +18,7 @@ from ucn.types import Features
 # Chosen on validation data (docs/development/experiments.md, "Levels by the pair").
 PARTS_SIDE = 224
 """Longest side in pixels at which parts of objects are matched; smaller images are not enlarged."""
-MIN_LEAD = 0.05
+MIN_LEAD = 0.1
 """By how much the agreement of all levels must exceed that of the fine level."""
 
 
