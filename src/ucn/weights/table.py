@@ -68,19 +68,16 @@ _UNIVERSAL = WeightsInfo(
     sha256="556b86faa0ddfa38af15b529a8a702a5f04ac0bebd92e81f99d1d61f92b02002",
     task="geometric and semantic",
     data="synthetic views of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, "
-    "40 frames of KITTI odometry; trunk from `birds`",
+    "40 frames of KITTI odometry, 23 scenes with COLMAP reconstructions, objects, pets and Caltech 101 "
+    "without points; trunk from `birds`, semantic level from BVLC GoogLeNet",
     licence="MIT (the authors' rights; training images for non-commercial use, see the card)",
-    restrictions="parts of birds and faces only; reduce images of birds to 160 px; birds, faces and streets "
-    "were published for non-commercial use",
-    description="One network for the same point of a scene and the same part of another bird or face.",
+    restrictions="research use: birds, faces, streets, objects and some scenes were published for "
+    "non-commercial use",
+    description="One network for the same point of a scene and the same part of another object.",
     metrics={
-        "HPatches pck@3": 85.2,
-        "HPatches pck@5": 93.4,
-        "HPatches pck@10": 96.8,
-        "CUB test pck@0.1": 95.1,
-        "CUB test pck@0.05": 87.8,
-        "CUB test pck@0.025": 70.3,
-        "Helen test pck@0.1": 81.4,
+        "PF-WILLOW pck@0.15": 87.7,
+        "PF-WILLOW pck@0.1": 75.1,
+        "PF-WILLOW pck@0.05": 44.2,
     },
 )
 
