@@ -85,7 +85,7 @@ FIELDS = {
         "view_change",
     ],
     "Features": ["map", "image_hw", "keypoints", "grey", "image", "view"],
-    "FeatureMap": ["features", "stride", "offset", "image_hw"],
+    "FeatureMap": ["features", "stride", "offset", "image_hw", "semantic_dim"],
     "Flow": ["flow_0to1", "confidence"],
     "PairSample": [
         "image0",
