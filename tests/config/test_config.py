@@ -55,7 +55,7 @@ def changed_everywhere() -> TrainConfig:
         checkpoint_every=3,
         validation_share=0.5,
         model=ModelConfig((1, 2, 2, 1), None, "none", "in_branch", 5, 2, 3, True, 2),
-        loss=LossConfig("triplet", 3.0, 0.5, 2.0, "nearest", "1to0", 2, 3, 0.25),
+        loss=LossConfig("triplet", 3.0, 0.5, 2.0, "nearest", "1to0", 2, 3, 0.25, "fine"),
         teacher=TeacherConfig("geometric", 2.0, 0.5, "ab", 0.3, 0.7),
         synthetic=SyntheticConfig(
             *(64, 9, 0.25, 10.0, 1.5, 0.125, (0.5, 0.75), 0.5),

@@ -18,7 +18,6 @@ from ucn.matching.levels import (
     find_parts_scale,
     measure_agreement,
     shows_parts,
-    without_semantic,
 )
 from ucn.matching.local_affine import Lattice, LocalAffine
 from ucn.matching.matcher import Matcher
@@ -83,10 +82,10 @@ def test_large_images_are_reduced_for_parts_and_small_ones_kept() -> None:
 def test_one_surface_is_matched_by_fine_descriptors(image: Tensor) -> None:
     matcher = make_matcher()
     features = matcher.extract(image)
-    assert features.map.semantic_dim == 8
+    assert features.map.semantic_dim == 0 and features.map.features.shape[1] == 16
     views = matcher.align_views(features, features)
     assert views.features0.map.semantic_dim == views.features1.map.semantic_dim == 0
-    assert torch.equal(views.features0.map.features, without_semantic(features).map.features)
+    assert views.features0 is features
     matches = matcher.match_features(features, features)
     assert len(matches) > 50 and np.abs(matches.points0 - matches.points1).max() < 0.05
 
@@ -104,6 +103,17 @@ def test_parts_are_matched_by_all_levels_at_their_size(
     found = matcher.match_features(features, features, points=points)
     np.testing.assert_allclose(found.points1, points, atol=4)  # a cell of the reduced image
     assert (found.image0_hw, found.image1_hw) == ((168, 232), (168, 232))
+
+
+def test_small_images_are_encoded_again_for_parts(monkeypatch: pytest.MonkeyPatch, image: Tensor) -> None:
+    monkeypatch.setattr(Matcher, "_shows_same_surface", lambda *_: False)
+    monkeypatch.setattr(matching, "shows_parts", lambda *_: True)
+    matcher = make_matcher()
+    small = matcher.extract(image[:, :80, :100].contiguous())
+    views = matcher.align_views(small, small)
+    assert views.features0.map.image_hw == (80, 100) and views.features0.map.semantic_dim == 8
+    kept = replace(small, image=None)
+    assert matcher.align_views(kept, kept).features0.map.semantic_dim == 0
 
 
 def test_without_a_lead_other_surfaces_keep_their_size(

@@ -155,7 +155,7 @@ def test_training_never_sees_a_held_out_image(photos: Path, monkeypatch: pytest.
     validated: list[str] = []
     step = FakeStep([1.0, 1.0])
 
-    def record_errors(model: CorrespondenceNetwork, pair: PairBatch, precision: str) -> Tensor:
+    def record_errors(model: CorrespondenceNetwork, pair: PairBatch, precision: str, levels: str) -> Tensor:
         validated.extend(pair.names)
         return torch.zeros(1)
 

@@ -175,7 +175,7 @@ class DenseMethod(Method):
             rows = similarities.argsort(descending=True, stable=True)
         else:
             radius = _CONFIG.second_best_radius
-            maps = (features0.map.without_semantic(), features1.map.without_semantic())
+            maps = (features0.map, features1.map)
             consensus = measure_guidance(*maps) if self.matcher.consensus else None
             found = match_points(*maps, encoded0, second_best_radius=radius, consensus=consensus)
             points1, similarities = resize_points(found.points1, scale).cpu(), found.similarities.cpu()

@@ -149,7 +149,7 @@ def find_network(
         name,
         title,
         key,
-        dim=model.dimensions,
+        dim=model.dimensions - model.semantic_dim,  # `Matcher` encodes the fine level
         stride=math.prod(model.strides),
         max_side=header.max_side,
         loader=partial(_load, source, kind, config, engine),

@@ -97,7 +97,6 @@ class NearestNeighbours:
 
     def align(self, map0: FeatureMap, map1: FeatureMap, is_allowed1: Tensor | None = None) -> Alignment:
         """Measures consensus and prior of the pair, where they are used."""
-        map0, map1 = map0.without_semantic(), map1.without_semantic()
         found = measure_guidance(map0, map1, is_allowed1=is_allowed1) if self.consensus else None
         return _Nearest(map0, map1, is_allowed1, found)
 

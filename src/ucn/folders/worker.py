@@ -290,8 +290,7 @@ class BatchExtractor:
         if self._encode_batch is None:
             single = [self._extract_one(image) for image in images]
             return PendingFeatures([features for features, _ in single], single[-1][1])
-        encoded: FeatureMap = self._encode_batch(self._stack([image.pixels for image in images]))
-        maps = encoded.without_semantic()  # images of a folder show a scene
+        maps: FeatureMap = self._encode_batch(self._stack([image.pixels for image in images]))
         keypoints = [
             image.keypoints or self._detect_in_map(image, maps[row], None) for row, image in enumerate(images)
         ]
@@ -304,9 +303,8 @@ class BatchExtractor:
             kept = extracted.select(slice(self.settings.max_keypoints))
             return _to_features(kept, image), kept.points.device
         own = resize_points(extracted.keypoints, resize_scale(extracted.image_hw, extracted.map.image_hw))
-        fine = extracted.map.without_semantic()
-        keypoints = image.keypoints or self._detect_in_map(image, fine, own)
-        return _sample_features(fine, [image], [keypoints])[0], fine.features.device
+        keypoints = image.keypoints or self._detect_in_map(image, extracted.map, own)
+        return _sample_features(extracted.map, [image], [keypoints])[0], extracted.map.features.device
 
     def _stack(self, images: Sequence[Tensor]) -> Tensor:
         """Images as a batch; on a GPU by asynchronous copies."""

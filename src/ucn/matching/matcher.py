@@ -51,7 +51,7 @@ from ucn.matching.views import (
 )
 from ucn.nn import MIN_SIDE
 from ucn.nn.encoder import Engine, choose_encoder
-from ucn.nn.model import Encoder
+from ucn.nn.model import Encoder, drop_semantic
 from ucn.nn.tiling import encode_in_tiles, reduce_image
 from ucn.runtime.device import choose_device
 from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, SimilarityMap, ViewChange
@@ -105,7 +105,9 @@ class Matcher:
         self._calibration = loaded.calibration
         # torch's annotations do not know memory_format.
         model = loaded.model.to(self.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-        self._encoder: Encoder = choose_encoder(model, engine)
+        # Most pairs need no semantic level, which parts of objects do.
+        self._encoder: Encoder = choose_encoder(drop_semantic(model), engine)
+        self._parts_encoder = None if model.semantic is None else choose_encoder(model, engine)
 
     @classmethod
     def from_pretrained(
@@ -345,7 +347,7 @@ class Matcher:
             progress: called before each encoding.
         """
         if not self.config.consensus:
-            return AlignedViews(without_semantic(features0), without_semantic(features1), None, None)
+            return AlignedViews(features0, features1, None, None)
 
         def measure(first: Features, second: Features) -> Consensus:
             is_swapped = first.image is not features0.image  # the search compares in both orders
@@ -361,25 +363,20 @@ class Matcher:
         def encode(features: Features, scale: float, degrees: float, box: Box | None = None) -> Features:
             if progress is not None:
                 progress("encoding views")
-            assert features.image is not None
-            pixels, view = change_view(features.image.to(self.device).float() / 255, scale, degrees, box)
-            return replace(features, map=self.encode(pixels[None]), grey=_to_grey(pixels), view=view)
+            return self._encode_view(self._encoder, features, scale, degrees, box)
 
-        def encode_fine(features: Features, scale: float, degrees: float, box: Box | None = None) -> Features:
-            return without_semantic(encode(features, scale, degrees, box))
-
-        fine = without_semantic(features0), without_semantic(features1)
         if self.config.use_views:
-            views = align_views(*fine, encode_fine, measure)
+            views = align_views(features0, features1, encode, measure)
         else:
-            views = AlignedViews(*fine, measure(*fine), None)
+            views = AlignedViews(features0, features1, measure(features0, features1), None)
         views = self._add_prior(views, use0, use1)
-        if features0.map.semantic_dim == 0 or self._shows_same_surface(views):
+        parts_encoder = self._parts_encoder
+        has_images = features0.image is not None and features1.image is not None
+        if parts_encoder is None or not has_images or self._shows_same_surface(views):
             return views
-        scales = find_parts_scale(features0), find_parts_scale(features1)
         parts0, parts1 = (
-            features if scale == 1 or features.image is None else encode(features, scale, 0.0)
-            for features, scale in zip((features0, features1), scales, strict=True)
+            self._encode_view(parts_encoder, features, find_parts_scale(features), 0.0)
+            for features in (features0, features1)
         )
         change = ViewChange() if self.config.use_views else None
         parts, fine_parts = (
@@ -387,6 +384,17 @@ class Matcher:
             for pair in ((parts0, parts1), (without_semantic(parts0), without_semantic(parts1)))
         )
         return parts if shows_parts(parts.consensus, fine_parts.consensus) else views
+
+    def _encode_view(
+        self, encoder: Encoder, features: Features, scale: float, degrees: float, box: Box | None = None
+    ) -> Features:
+        """Encodes the image of features again, as `change_view` changes it."""
+        assert features.image is not None
+        pixels, view = change_view(features.image.to(self.device).float() / 255, scale, degrees, box)
+        batch = pixels[None].contiguous(memory_format=torch.channels_last)
+        with torch.no_grad():
+            found = encode_in_tiles(encoder, batch, self.config.tile_side)
+        return replace(features, map=found, grey=_to_grey(pixels), view=view)
 
     def _shows_same_surface(self, views: AlignedViews) -> bool:
         """Whether patches around matches of the strongest corners of image 0 look alike in both images."""

@@ -65,7 +65,7 @@ _BIRDS = WeightsInfo(
 
 _UNIVERSAL = WeightsInfo(
     name="universal",
-    sha256="556b86faa0ddfa38af15b529a8a702a5f04ac0bebd92e81f99d1d61f92b02002",
+    sha256="a8bc8a32257ff29efea37a5cc473df2ade8c6577c9ded80466698ebc72d2c020",
     task="geometric and semantic",
     data="synthetic views of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, "
     "40 frames of KITTI odometry, 23 scenes with COLMAP reconstructions, objects, pets and Caltech 101 "
