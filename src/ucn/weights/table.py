@@ -75,8 +75,8 @@ _UNIVERSAL = WeightsInfo(
     "non-commercial use",
     description="One network for the same point of a scene and the same part of another object.",
     metrics={
-        "PF-WILLOW pck@0.15": 87.7,
-        "PF-WILLOW pck@0.1": 75.1,
+        "PF-WILLOW pck@0.15": 87.6,
+        "PF-WILLOW pck@0.1": 74.8,
         "PF-WILLOW pck@0.05": 44.2,
     },
 )
