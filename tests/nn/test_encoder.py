@@ -40,7 +40,7 @@ CONFIGS = {
 class FakeModel:
     """A network that claims to be on some device."""
 
-    stride, offset, reach = 4, 1.5, 100
+    stride, offset, reach, semantic_dim = 4, 1.5, 100, 0
 
     def __init__(self, device: str) -> None:
         self._parameter = type("Parameter", (), {"device": torch.device(device)})()
