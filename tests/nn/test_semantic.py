@@ -16,7 +16,7 @@ from ucn.nn.cpu.encoder import CpuEncoder
 from ucn.nn.encoder import ReferenceEncoder
 from ucn.nn.folding import FoldedEncoder
 from ucn.nn.googlenet import GoogLeNetTrunk
-from ucn.nn.model import drop_semantic
+from ucn.nn.model import CorrespondenceNetwork, drop_semantic
 from ucn.nn.semantic import FACTOR, SemanticLevel
 from ucn.nn.tiling import encode_in_tiles
 from ucn.nn.trunk_files import load_imagenet_trunk
@@ -262,3 +262,12 @@ def test_the_level_can_be_dropped() -> None:
     assert fine.training == joined.training and drop_semantic(fine) is fine
     image = torch.rand(1, 3, 40, 56, generator=seeded())
     torch.testing.assert_close(fine(image), joined.encode(image).without_semantic().features)
+    assert joined.semantic is not None and joined.semantic_dim == 6
+
+
+def test_a_changed_network_without_the_level_stays_changed() -> None:
+    class Changed(CorrespondenceNetwork):
+        """A network with a method of its own."""
+
+    fine = drop_semantic(Changed(CONFIG))
+    assert type(fine) is Changed and fine.semantic is None and fine.reach == build_model(CONFIG).trunk.reach

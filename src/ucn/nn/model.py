@@ -12,6 +12,7 @@ is faster.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -154,11 +155,11 @@ def drop_semantic(model: CorrespondenceNetwork) -> CorrespondenceNetwork:
     """
     if model.semantic is None:
         return model
-    with torch.device("meta"):
-        fine = CorrespondenceNetwork(replace(model.config, semantic_dim=0))
-    kept = {name: value for name, value in model.state_dict().items() if not name.startswith("semantic.")}
-    fine.load_state_dict(kept, assign=True)
-    return fine.train(model.training)
+    fine = copy.copy(model)  # of the same class, with the same methods and hooks
+    fine._modules = {**model._modules, "semantic": None}
+    fine.config, fine.semantic_dim = replace(model.config, semantic_dim=0), 0
+    fine.reach = fine._find_reach()
+    return fine
 
 
 def check_images(images: Tensor) -> None:
