@@ -88,7 +88,7 @@ def run(
             metavar="A,B,…", help="Scenes of the folder, for multiview.", show_default="all of them"
         ),
     ] = None,
-    jobs: Annotated[int, opt.count_option("Number of processes for methods that run on the CPU.")] = 1,
+    jobs: Annotated[int, opt.count_option("Number of processes that share the pairs, and a GPU.")] = 1,
     device: opt.Device = None,
     update: Annotated[
         bool,

@@ -42,7 +42,7 @@ class WeightsInfo:
 
 _GEOMETRIC = WeightsInfo(
     name="geometric",
-    sha256="a37e6fe6f6ca48bd66d6fd290aeff68481b1b59f0880857663a1a0c14529497e",
+    sha256="7c0484a360f30556a1ec57f4ec400dc56a0a95d580153570a29e96644449039b",
     task="geometric",
     data="synthetic views of 467 photographs and real views of 4 scenes, all under open licences; trunk from "
     "BVLC GoogLeNet (ImageNet)",
@@ -83,7 +83,7 @@ _UNIVERSAL = WeightsInfo(
 
 _GEOMETRIC_LITE = WeightsInfo(
     name="geometric-lite",
-    sha256="692a241092204c5198ee90840d5c94ab9e3906a4aee55a1b77a2a8181339137c",
+    sha256="5a4e06ccf1e0e11b6ba98c1b48d85ff30b2e4ca8c99999260b67d36d87ec935e",
     task="geometric",
     data="synthetic views of 2,128 photographs, distilled from an earlier `geometric`",
     licence="MIT (the authors' rights; training photographs under mixed licences, see the card)",

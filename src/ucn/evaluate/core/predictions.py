@@ -53,7 +53,7 @@ class RunSettings:
         refinements: with and without sub-cell refinement of matches; both are evaluated by default.
         max_side: longest side of images in pixels, in place of the benchmark's own; None keeps that.
         device: where torch networks and matching run.
-        jobs: processes that share the methods that run on the CPU.
+        jobs: processes that share the pairs; those of a GPU share it.
         command: that repeats the run, for the report.
         page: an earlier report to update: rows of methods that are not evaluated are taken from it.
     """

@@ -97,6 +97,7 @@ def predict_matches(
     cache: Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
+    jobs: int = 1,
 ) -> dict[str, list[MatchedPair]]:
     """The matches of each method in each chosen pair; those in the cache are not predicted again.
 
@@ -107,6 +108,7 @@ def predict_matches(
         cache: folder of predictions.
         device: where matching runs.
         progress: called after each pair.
+        jobs: processes that share the pairs; those of a GPU share it.
     """
     key = {
         "version": VERSION,
@@ -125,7 +127,7 @@ def predict_matches(
         for method in methods
     ]
     predictor = _Predictor(pairs, methods, torch.device(device))
-    predict_missing(predictor, chosen, [truths, *caches], progress=progress)
+    predict_missing(predictor, chosen, [truths, *caches], jobs, progress)
     return {
         method.name: [_collect(pairs[row], truths.get(row), own.get(row)) for row in chosen]
         for method, own in zip(methods, caches, strict=True)

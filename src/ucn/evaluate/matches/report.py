@@ -85,7 +85,9 @@ def run_matches(
     page = settings.page
     if page is not None:
         page.check(**identity)
-    found = predict_matches(usable.methods, chosen, pairs, settings.cache, settings.device, progress)
+    found = predict_matches(
+        usable.methods, chosen, pairs, settings.cache, settings.device, progress, settings.jobs
+    )
     scores = [score for name, own in found.items() for score in score_matches(name, own, settings.seed)]
     if not any(score.matches for score in scores):
         raise DataError(f"{folder}: no method found a match in the {len(chosen)} pairs; nothing to evaluate")

@@ -136,7 +136,7 @@ def predict_frames(
         variants: what is evaluated.
         cache: folder of predictions.
         progress: called after each pair.
-        jobs: processes that share the pairs; methods of another device than the CPU need 1.
+        jobs: processes that share the pairs; those of a GPU share it.
 
     Raises:
         UcnError: a file of the data is wrong, or the cache cannot be used.

@@ -81,9 +81,8 @@ def run_camera_motion(
         for method in loaded.methods
         for is_aligned in sorted(settings.refinements)
     )
-    jobs = settings.jobs if settings.device == "cpu" else 1
     part = count_part(progress, 0, 2)
-    matched = predict_frames(benchmark, pairs, chosen, variants, settings.cache, part, jobs)
+    matched = predict_frames(benchmark, pairs, chosen, variants, settings.cache, part, settings.jobs)
     results = score_motions(
         matched,
         variants,

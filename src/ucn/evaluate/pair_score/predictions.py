@@ -233,7 +233,7 @@ def predict_scores(
         matchers: with default settings, for which scores were calibrated, except that they keep all matches.
         cache: folder of predictions.
         progress: called after each pair.
-        jobs: processes that share the pairs; matchers of another device than the CPU need 1.
+        jobs: processes that share the pairs; those of a GPU share it.
     """
     key = {"version": VERSION, "data": digest_labelled(pairs)}
     caches = [

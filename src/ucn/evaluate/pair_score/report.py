@@ -94,10 +94,11 @@ def run_pair_score(
     page = settings.page
     if page is not None:
         page.check(**identity)
-    jobs = settings.jobs if settings.device == "cpu" else 1
     results: Sequence[PairScoreResult] = []
     diagrams: Sequence[ReliabilityBins] = []
-    for name, scores in predict_scores(pairs, chosen, matchers, settings.cache, progress, jobs).items():
+    for name, scores in predict_scores(
+        pairs, chosen, matchers, settings.cache, progress, settings.jobs
+    ).items():
         own = score_separation(name, evaluated, scores)
         results, diagrams = [*results, *own[0]], [*diagrams, *own[1]]
     methods: Sequence[MethodInfo] = list(matchers)

@@ -26,7 +26,6 @@ from ucn.evaluate.core.predictions import (
     FeatureCache,
     Progress,
     Task,
-    count_part,
     digest_image,
     predict_missing,
 )
@@ -138,7 +137,7 @@ def predict_points(
         refinements: which variants of each method.
         seed: of the sampling of points.
         device: where matching runs.
-        jobs: processes that share the methods of the CPU; those of another device stay in this one.
+        jobs: processes that share the pairs; those of a GPU share it.
         progress: called after each pair.
 
     Raises:
@@ -156,31 +155,9 @@ def predict_points(
         )
         for variant in variants
     ]
-    shares = _split_by_device(variants, torch.device(device), jobs)
-    for part, (rows, place, processes) in enumerate(shares):
-        predictor = _Predictor(benchmark, pairs, [variants[row] for row in rows], seed, place)
-        own = [queries, *(caches[row] for row in rows)]
-        predict_missing(predictor, chosen, own, processes, count_part(progress, part, len(shares)))
+    predictor = _Predictor(benchmark, pairs, variants, seed, torch.device(device))
+    predict_missing(predictor, chosen, [queries, *caches], jobs, progress)
     return _collect(pairs, chosen, variants, queries, caches)
-
-
-def _split_by_device(
-    variants: Sequence[Variant], device: torch.device, jobs: int
-) -> list[tuple[list[int], torch.device, int]]:
-    """Rows of variants, the device where they are matched, and the number of processes that share them."""
-    rows = list(range(len(variants)))
-    if jobs == 1:
-        return [(rows, device, 1)]
-    is_here = [_is_on_accelerator(variant.method.extractor) for variant in variants]
-    shared = [row for row in rows if not is_here[row]]
-    rest = [row for row in rows if is_here[row]]
-    shares = [(shared, torch.device("cpu"), jobs), (rest, device, 1)]
-    return [share for share in shares if share[0]]
-
-
-def _is_on_accelerator(extractor: object) -> bool:
-    device = getattr(extractor, "device", None)
-    return device is not None and torch.device(device).type != "cpu"
 
 
 class _Predictor:
