@@ -30,6 +30,7 @@ from ucn.folders.worker import OWN_DETECTOR, ExtractSettings
 from ucn.formats.colmap import CameraSettings, MappingSettings, SparseModel, load_pycolmap, quiet
 from ucn.formats.colmap_sift import make_sift_model
 from ucn.formats.principal_point import DOUBLING_SHARE, MIN_FALL, MIN_IMAGES, MIN_RATIO
+from ucn.matching.views import MAX_SCALE
 
 Values = NDArray[np.float64]
 PRINCIPAL_POINT_RULE = (MappingSettings().principal_point, MIN_IMAGES, MIN_RATIO, MIN_FALL, DOUBLING_SHARE)
@@ -207,7 +208,7 @@ def build_settings(variant: Variant, K: Values, seed: int) -> ReconstructSetting
 
 def _key(variant: Variant, scene: Scene, seed: int) -> dict[str, Any]:
     settings = build_settings(variant, scene.K, seed)
-    adjustment = [ADJUSTMENT_ROUNDS, MAX_SHIFT, MAX_RESIDUAL, STRICT_ERROR]
+    adjustment = [ADJUSTMENT_ROUNDS, MAX_SHIFT, MAX_RESIDUAL, STRICT_ERROR, MAX_SCALE]
     return {
         "method": variant.method.key,
         "extract": asdict(settings.extract),
