@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +211,7 @@ def _key(variant: Variant, scene: Scene, seed: int) -> dict[str, Any]:
     adjustment = [ADJUSTMENT_ROUNDS, MAX_SHIFT, MAX_RESIDUAL, STRICT_ERROR, MAX_SCALE]
     return {
         "method": variant.method.key,
-        "extract": asdict(settings.extract),
+        "extract": settings.extract.to_key(),
         "consensus": settings.consensus,
         "adjusted": adjustment if variant.is_adjusted else None,
         "K": scene.K.round(9).tolist() if variant.are_cameras_known else None,
@@ -252,7 +252,7 @@ def _make(scene: Scene, variant: Variant, cache: Path, seed: int, device: str) -
 
 def _work_key(variant: Variant, scene: Scene, settings: ReconstructSettings) -> dict[str, Any]:
     images = digest_images(scene.folder, scene.images)
-    return {"method": variant.method.key, "extract": asdict(settings.extract), "images": images}
+    return {"method": variant.method.key, "extract": settings.extract.to_key(), "images": images}
 
 
 def _to_scene_model(model: SparseModel, scene: Scene) -> SceneModel:
