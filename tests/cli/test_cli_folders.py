@@ -51,9 +51,19 @@ class TestExtract:
             "max_keypoints": 4096,
             "detector": "blobs",
             "batch": 4,
+            "scales": [1.0],
         }
         assert list(report["failures"]) == ["bad.png"]
         assert report["images_per_second"] > 0
+
+    def test_several_scales(self, tmp_path: Path, out: Path) -> None:
+        write_images(tmp_path / "images", 2, (96, 128))
+        options = ("--method", "sift", "--max-keypoints", 80, "--scales", "1,0.5")
+        assert run("extract", tmp_path / "images", "-o", out / "f.h5", *options).exit_code == 0
+        with open_features(out / "f.h5") as file:
+            assert file.meta["settings"]["scales"] == [1.0, 0.5]
+            levels = file.read("000.png").levels
+        assert levels is not None and np.bincount(levels).tolist() == [80, 20]
 
     def test_bad_images_are_named(self, images: Path, out: Path) -> None:
         for number in range(7):
@@ -80,6 +90,11 @@ class TestExtract:
             (("--method", "xfeat"), "put it in $UCN_DATA/peers/xfeat_vga.onnx (UCN_DATA is not set)"),
             (("--weights", "nonsense"), "nonsense"),
             (("--workers", "2"), "--workers is for --executor ray"),
+            (
+                ("--scales", "1;0.5"),
+                "--scales must be numbers separated by commas, such as 1,0.5,0.25, got '1;0.5'",
+            ),
+            (("--scales", "0.5,1"), "scales must be at most 4 positive numbers that fall from 1"),
             (("--method", "sift", "--detector", "own"), "no keypoints of its own"),
         ],
     )

@@ -123,6 +123,8 @@ def test_other_settings_or_images_are_not_mixed_in(tmp_path: Path, monkeypatch: 
         extract_folder(tmp_path / "images", output, method, other)
     with pytest.raises(DataError, match="unfinished run"):
         extract_folder(tmp_path / "images", output, method, SETTINGS, shard=2)
+    with pytest.raises(DataError, match="unfinished run"):
+        extract_folder(tmp_path / "images", output, method, replace(SETTINGS, scales=(1.0, 0.5)))
     result = extract_folder(tmp_path / "images", output, method, other, overwrite=True)
     assert result.resumed == 0
     with open_features(output) as file:

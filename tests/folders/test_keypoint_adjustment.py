@@ -88,11 +88,12 @@ def test_no_matches(matches: dict[tuple[int, int], np.ndarray[tuple[int, ...], n
     assert sum(map(len, adjusted.matches.values())) == 0
 
 
-def make_alignments(residuals: list[list[float]], linear: object = None) -> _Alignments:
+def make_alignments(residuals: list[list[float]], linear: object = None, unit: float = 1.0) -> _Alignments:
     count = len(residuals)
     shapes = np.broadcast_to(np.eye(2) if linear is None else np.asarray(linear, np.float64), (count, 2, 2))
     rows = np.arange(count)
-    return _Alignments(2 * rows, 2 * rows + 1, shapes, np.array(residuals), np.ones(count, np.bool_))
+    units = np.broadcast_to([1.0, unit], (count, 2))
+    return _Alignments(2 * rows, 2 * rows + 1, shapes, np.array(residuals), np.ones(count, np.bool_), units)
 
 
 def test_two_keypoints_share_the_displacement() -> None:
@@ -108,6 +109,31 @@ def test_moves_follow_a_turn_of_the_image() -> None:
     np.testing.assert_allclose(moves[1] - np.array(turn) @ moves[0], [0, 0.2], atol=0.01)
     assert moves[0][0] < -0.05
     assert abs(moves[0][1]) < 1e-6
+
+
+def test_both_images_share_a_displacement_in_their_own_units() -> None:
+    """Image 1 shows all four times as large: its keypoint goes four times as far as the other one."""
+    moves = _solve(make_alignments([[0.8, 0.0]], 4 * np.eye(2), unit=4.0), 2)
+    plain = _solve(make_alignments([[0.2, 0.0]]), 2)
+    np.testing.assert_allclose(moves, plain * [[1], [4]], atol=1e-4)
+    assert _solve(make_alignments([[3 * MAX_SHIFT, 0.0]], 4 * np.eye(2), unit=4.0), 2).any()
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_an_image_three_times_as_large_is_compared_reduced(is_swapped: bool) -> None:
+    small = make_images([(0.0, 0.0)])[0]
+    large = torch.nn.functional.interpolate(small[None, None], scale_factor=3, mode="bicubic")[0, 0]
+    truth = [make_points(0, 0.0, (0, 0)), (make_points(0, 0.0, (0, 0)) + 0.5) * 3 - 0.5]
+    noise = np.random.default_rng(1).normal(size=(60, 2)).astype(np.float32)
+    images, points = [small, large], [truth[0], truth[1] + noise]
+    if is_swapped:
+        images, points, truth = images[::-1], points[::-1], truth[::-1]
+    found = adjust_keypoints(points, {(0, 1): ALL}, lambda number: images[number])
+    near, far = (found.keypoints[int(is_large != is_swapped)] for is_large in (False, True))
+    errors = np.linalg.norm((near + 0.5) * 3 - 0.5 - far, axis=1)
+    assert np.median(np.linalg.norm(noise, axis=1)) > 0.8
+    assert np.median(errors) < 0.2
+    assert len(found.matches[0, 1]) > 50
 
 
 def test_too_far_is_not_gone() -> None:

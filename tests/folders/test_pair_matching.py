@@ -1,23 +1,32 @@
 """Keypoints of pairs matched with neighbourhood consensus, against a slow reference and by hand."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+from ucn.data.example import disparity_errors, example_pair
 from ucn.folders import pair_matching
 from ucn.folders.pair_matching import (
+    _choose_levels,
     _measure_consensus,
     _to_cells,
     build_match_key,
     match_image_features,
 )
+from ucn.folders.worker import BatchExtractor, ExtractSettings, ResizedImage, read_resized
 from ucn.formats.hloc import CoarseMap, ImageFeatures
+from ucn.geometry.coords import resize_points, resize_scale
+from ucn.knn import mutual_nearest
 from ucn.matching.cells import CONSENSUS_GAP, CONSENSUS_RADIUS, CONSENSUS_WEIGHT
 from ucn.matching.consensus import measure_support
 from ucn.matching.guided import find_guided
+from ucn.matching.matcher import Matcher
+from ucn.matching.views import Similarity
+from ucn.nn.tiling import reduce_image
 
 Array = NDArray[np.float64]
 Pair = tuple[ImageFeatures, ImageFeatures]
@@ -166,6 +175,166 @@ def test_no_keypoints_and_one() -> None:
     assert match_image_features(nothing, one).rows.shape == (0, 2)
     assert match_image_features(one, nothing).rows.shape == (0, 2)
     assert match_image_features(one, one).rows.tolist() == [[0, 0]]
+
+
+def make_scales(level_cells: list[Array], places: list[Array] | None = None) -> ImageFeatures:
+    """Coarse maps of scales an octave apart, each with keypoints at its cells (x, y), or at all of them."""
+    points, descriptors, levels, maps = [], [], [], []
+    for level, cells in enumerate(level_cells):
+        step = (16.0 * 2**level, 16.0 * 2**level)
+        first = (step[0] / 2 - 0.5, step[1] / 2 - 0.5)
+        maps.append(CoarseMap(cells.astype(np.float32), first, step))
+        h, w = cells.shape[1:]
+        grid = np.stack(np.meshgrid(np.arange(w), np.arange(h)), axis=-1).reshape(-1, 2)
+        places_here = grid if places is None else places[level]
+        points.append(places_here * step + first)
+        descriptors.append(cells[:, places_here[:, 1], places_here[:, 0]].T)
+        levels += [level] * len(places_here)
+    return ImageFeatures(
+        np.concatenate(points).astype(np.float32),
+        np.concatenate(descriptors).astype(np.float32),
+        np.ones(len(levels), np.float32),
+        (512, 512),
+        None,
+        maps[0],
+        np.array(levels, np.uint8),
+        tuple(maps[1:]),
+    )
+
+
+def pool(cells: Array) -> Array:
+    size, h, w = cells.shape
+    return normalise(cells.reshape(size, h // 2, 2, w // 2, 2).mean(axis=(2, 4)))
+
+
+def make_far_and_close(octaves: int) -> Pair:
+    """A scene of 32 × 32 cells, and its middle at a closer distance, each at three scales."""
+    rng = np.random.default_rng(5)
+    scene = normalise(rng.normal(size=(32, 32, 32)))
+    far = [scene, pool(scene), pool(pool(scene))]
+    if octaves == 0:
+        return make_scales(far), make_scales(far)
+    margin = 16 - 16 // 2**octaves
+    part = scene[:, margin : 32 - margin, margin : 32 - margin]
+    close = [part.repeat(2**up, axis=1).repeat(2**up, axis=2) for up in range(octaves, 0, -1)]
+    close = [*(normalise(cells + 0.05 * rng.normal(size=cells.shape)) for cells in close), part]
+    close = close[:3] if octaves > 1 else [*close, pool(part)]
+    return make_scales(far), make_scales(close)
+
+
+def choose(features0: ImageFeatures, features1: ImageFeatures) -> tuple[int, int]:
+    return _choose_levels(features0.coarse_maps, features1.coarse_maps, torch.device("cpu"))[:2]
+
+
+@pytest.mark.parametrize("octaves", [0, 1, 2])
+def test_scales_at_which_both_images_show_the_same_size(octaves: int) -> None:
+    far, close = make_far_and_close(octaves)
+    assert choose(far, close) == (0, octaves)
+    level0, level1 = choose(close, far)
+    assert (level0 > 0, level1) == (octaves > 0, 0)
+
+
+def test_images_that_agree_on_nothing_are_matched_at_full_size() -> None:
+    far, _ = make_far_and_close(1)
+    rng = np.random.default_rng(6)
+    other = make_scales([normalise(rng.normal(size=(32, side, side))) for side in (32, 16, 8)])
+    assert choose(far, other) == (0, 0)
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, *answers: Similarity) -> None:
+    found = iter(answers)
+    monkeypatch.setattr(pair_matching, "estimate_similarity", lambda _: next(found))
+
+
+def test_the_choice_among_scales_that_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: the first pair, then (0, 1) and (0, 2), then (1, 0) and (2, 0) where it agrees on nothing."""
+    pair = make_far_and_close(2)
+    double, half, equal = (partial(Similarity, scale, 0.0) for scale in (2.0, 0.5, 1.0))
+    for answers, expected in [
+        ((Similarity(1.39, 0.0, 0.2),), (0, 0)),  # ordinary
+        ((Similarity(1 / 1.39, 170.0, 0.2),), (0, 0)),
+        ((double(0.2), double(0.6), equal(0.5)), (0, 1)),
+        ((double(0.2), double(0.5), equal(0.6)), (0, 2)),
+        ((double(0.5), equal(0.39), half(0.2)), (0, 0)),  # no pair keeps 0.8 of 0.5
+        ((double(0.5), equal(0.41), half(0.2)), (0, 1)),
+        ((half(0.2), half(0.5), equal(0.6)), (2, 0)),
+        ((double(0.1), double(0.2), equal(0.2), equal(0.29), half(0.2)), (0, 0)),
+        ((double(0.1), double(0.2), equal(0.2), equal(0.31), half(0.2)), (1, 0)),
+    ]:
+        answer(monkeypatch, *answers)
+        assert choose(*pair) == expected, answers
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_all_scales_of_the_closer_image_are_matched_with_the_full_size_of_the_other(is_swapped: bool) -> None:
+    far, close = make_far_and_close(1)
+    pair = (close, far) if is_swapped else (far, close)
+    rows = match_image_features(*pair).rows
+    assert (np.diff(rows[:, 0]) > 0).all()
+    rows = rows[:, ::-1] if is_swapped else rows
+    assert far.levels is not None and close.levels is not None
+    assert not far.levels[rows[:, 0]].any()
+    # The 16 × 16 cells of the middle match those of half the size, whose full size has noise.
+    is_middle = (np.abs(far.keypoints[rows[:, 0]] - 255.5) < 128).all(axis=1)
+    assert close.levels[rows[is_middle, 1]].tolist() == [1] * 256
+    expected = (close.keypoints[rows[is_middle, 1]] + 0.5) / 2 - 0.5 + 8 * 16
+    np.testing.assert_allclose(far.keypoints[rows[is_middle, 0]], expected)
+
+
+def test_an_ordinary_pair_has_the_matches_of_single_scale_features() -> None:
+    single = make_pair(seed=1)
+    rng = np.random.default_rng(2)
+    several = []
+    for features in single:
+        assert features.coarse is not None
+        further = normalise(rng.normal(size=(6, 20))).T.astype(np.float32)
+        places = rng.uniform(0, 200, (20, 2)).astype(np.float32)
+        small = CoarseMap(features.coarse.descriptors[:, :4, :4], FIRST, (48.0, 64.0))
+        several.append(
+            replace(
+                features,
+                keypoints=np.concatenate([features.keypoints, places]),
+                descriptors=np.concatenate([features.descriptors, further]),
+                levels=np.repeat(np.array([0, 1], np.uint8), [60, 20]),
+                reduced=(small,),
+            )
+        )
+    expected, found = match_image_features(*single), match_image_features(several[0], several[1])
+    is_first = found.rows[:, 0] < 60
+    assert (found.rows[is_first, 1] < 60).all() and (found.rows[~is_first] >= 60).all()
+    np.testing.assert_array_equal(found.rows[is_first], expected.rows)
+    np.testing.assert_array_equal(found.scores[is_first], expected.scores)
+
+
+def test_without_consensus_keypoints_of_all_scales_are_matched() -> None:
+    far, close = make_far_and_close(1)
+    found = match_image_features(far, close, consensus=False).rows
+    partners = mutual_nearest(torch.from_numpy(far.descriptors), torch.from_numpy(close.descriptors))
+    assert found.tolist() == [[row, int(value)] for row, value in enumerate(partners) if value >= 0]
+    without = replace(far, coarse=None, reduced=())
+    assert match_image_features(without, close).rows.tolist() == found.tolist()
+
+
+def test_photographs_of_which_one_is_a_third_as_large() -> None:
+    """The example pair, of which the right image is reduced to a third: nearly all matches are new."""
+    pair = example_pair()
+    views = [read_resized(path, None) for path in (pair.image0_path, pair.image1_path)]
+    views[1] = ResizedImage(reduce_image(views[1].pixels, 247), (views[1].hw[0] // 3, 247))
+    counts = []
+    for scales in ((1.0,), (1.0, 0.5, 0.25)):
+        extractor = BatchExtractor(
+            Matcher.from_pretrained("geometric-lite", device="cpu"),
+            ExtractSettings(scales=scales),
+        )
+        features = [extractor.submit([extractor.detect(view)]).result()[0] for view in views]
+        rows = match_image_features(features[0], features[1]).rows
+        points0, points1 = (item.keypoints[rows[:, side]] for side, item in enumerate(features))
+        scale = resize_scale(features[1].image_hw, (500, 741))
+        grown = resize_points(torch.from_numpy(points1), scale).numpy()
+        errors = disparity_errors(points0, grown, pair.disparity)
+        counts.append(int((errors <= 3).sum()))  # a pixel of the small image
+    assert counts[1] > 80
+    assert counts[1] > 5 * counts[0]
 
 
 def test_key_tells_consensus() -> None:

@@ -11,7 +11,7 @@ from support.batch_cases import make_method, read_diary, write_images
 from support.scene_cases import Scene, align_centres, make_scene
 from ucn.errors import ConfigError, DataError, OutputError
 from ucn.folders.pairing import PairingSettings, choose_pairs
-from ucn.folders.reconstruction import ReconstructSettings, reconstruct_folder
+from ucn.folders.reconstruction import ReconstructSettings, _extract, reconstruct_folder
 from ucn.folders.worker import ExtractSettings
 from ucn.formats.colmap import CameraSettings, MappingSettings, quiet
 from ucn.formats.colmap_sift import make_sift_model
@@ -107,6 +107,21 @@ def test_other_settings_do_not_take_old_features(scene: Scene, tmp_path: Path) -
     make(other, overwrite=True)
     with open_features(out / "features.h5") as file:
         assert max(len(file.read(name)) for name in file.names) <= 300
+
+
+def test_features_of_several_scales_are_used_again_and_not_mixed(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", 2, (64, 80))
+    method, several = make_method(tmp_path / "diary"), replace(EXTRACT, scales=(1.0, 0.5))
+
+    def extract(settings: ExtractSettings) -> int:
+        found = _extract(
+            tmp_path / "images", tmp_path, method, ReconstructSettings(settings), None, False, lambda *_: None
+        )
+        return found.resumed
+
+    assert [extract(several), extract(several)] == [0, 2]
+    with pytest.raises(DataError, match=r"features\.h5 was extracted from other images or with other"):
+        extract(EXTRACT)
 
 
 def test_images_that_have_nothing_in_common(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from support.batch_cases import make_texture, write_images
 from ucn.config import ModelConfig
 from ucn.errors import ConfigError, ImageReadError, OutputError
 from ucn.features.classical import DenseSift
-from ucn.features.lightglue import SizedKeypoints
+from ucn.features.lightglue import LearnedKeypoints, SizedKeypoints
 from ucn.folders.shards import Shard
 from ucn.folders.worker import (
     BatchExtractor,
@@ -31,6 +31,7 @@ from ucn.formats.hloc import ImageFeatures, open_features, write_features
 from ucn.geometry.sampling import sample_descriptors
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
+from ucn.nn.tiling import reduce_image
 from ucn.runtime.threads import start_threads
 from ucn.types import FeatureMap, Features, ImageLike
 from ucn.weights import LoadedWeights, WeightsInfo
@@ -184,13 +185,102 @@ def test_keypoints_without_a_feature_map() -> None:
     assert found.global_descriptor.tolist() == pytest.approx([0.8944, 0.4472], abs=1e-4)
 
 
+SCALES = (1.0, 0.5, 0.25)
+
+
+def test_settings_in_files_name_scales_only_where_there_are_several() -> None:
+    assert ExtractSettings().to_key() == {
+        "max_side": 1024,
+        "max_keypoints": 4096,
+        "detector": "corners",
+        "batch": 4,
+    }
+    assert ExtractSettings(scales=SCALES).to_key()["scales"] == [1.0, 0.5, 0.25]
+
+
+def test_keypoints_of_a_reduced_image_are_in_pixels_of_the_file() -> None:
+    """The corners of a white square of 32 px are found again in the image of half the size."""
+    pixels = torch.zeros(3, 96, 128)
+    pixels[:, 32:64, 48:80] = 1
+    settings = ExtractSettings(max_keypoints=80, scales=SCALES)
+    (found,) = extract(BatchExtractor(Counting(), settings), [ResizedImage(pixels, (96, 128))])
+    corners = np.array([[x, y] for x in (47.5, 79.5) for y in (31.5, 63.5)])
+    assert found.levels is not None and found.levels.tolist() == [0] * 4 + [1] * 4  # 24 px are too few
+    for level, limit in ((0, 2.0), (1, 4.0)):  # detected corners lie 1.3 px inside, in x and y
+        points = found.keypoints[found.list_rows(level)]
+        distances = np.linalg.norm(points[:, None] - corners, axis=2)
+        assert distances.min(axis=0).max() < limit
+        np.testing.assert_allclose(points.mean(axis=0), [63.5, 47.5], atol=0.01)
+    assert [(item.first, item.step) for item in found.coarse_maps] == [
+        ((7.5, 7.5), (16.0, 16.0)),
+        ((15.5, 15.5), (32.0, 32.0)),
+    ]
+
+
+def test_each_scale_is_that_of_its_image_alone() -> None:
+    images = [make_resized((128, 160), seed, scale=2) for seed in range(2)]
+    counting = Counting()
+    settings = ExtractSettings(max_keypoints=160, scales=SCALES)
+    together = extract(BatchExtractor(counting, settings), images)
+    assert counting.sizes == [2, 2, 2]
+    for image, found in zip(images, together, strict=True):
+        assert found.levels is not None
+        assert np.bincount(found.levels).tolist() == [160, 40, 10]  # as dense at each scale
+        for level, scale in enumerate(SCALES):
+            reduced = ResizedImage(reduce_image(image.pixels, round(160 * scale)), image.image_hw)
+            alone = ExtractSettings(max_keypoints=round(160 * scale**2))
+            (expected,) = extract(BatchExtractor(Counting(), alone), [reduced])
+            rows = found.list_rows(level)
+            np.testing.assert_array_equal(found.keypoints[rows], expected.keypoints)
+            np.testing.assert_array_equal(found.scores[rows], expected.scores)
+            np.testing.assert_allclose(found.descriptors[rows], expected.descriptors, atol=1e-6)
+            own, coarse = found.coarse_maps[level], expected.coarse
+            assert coarse is not None
+            assert (own.first, own.step) == (coarse.first, coarse.step)
+            np.testing.assert_allclose(own.descriptors, coarse.descriptors, atol=1e-6)
+        (single,) = extract(BatchExtractor(Counting(), ExtractSettings(max_keypoints=160)), [image])
+        assert found.global_descriptor is not None and single.global_descriptor is not None
+        np.testing.assert_allclose(found.global_descriptor, single.global_descriptor, atol=1e-6)
+
+
+def test_an_image_too_small_to_be_reduced_has_one_scale() -> None:
+    settings = ExtractSettings(max_keypoints=9, scales=SCALES)
+    (found,) = extract(BatchExtractor(DenseSift(), settings), [make_resized((48, 64), 0)])
+    assert (found.levels, found.reduced) == (None, ())
+
+
+def test_own_keypoints_at_several_scales() -> None:
+    settings = ExtractSettings(detector="own", max_keypoints=3, scales=(1.0, 0.5))
+    (found,) = extract(BatchExtractor(OwnKeypoints(), settings), [make_resized((96, 128), 0)])
+    np.testing.assert_array_equal(found.keypoints, [[3, 4], [10.5, 20], [7, 7], [6.5, 8.5]])
+    assert found.levels is not None and found.levels.tolist() == [0, 0, 0, 1]
+
+
+def test_lightglue_has_one_scale() -> None:
+    extractor = LearnedKeypoints.__new__(LearnedKeypoints)  # without its network
+    with pytest.raises(ConfigError, match=r"LightGlue matches keypoints of one scale.*leave them out"):
+        BatchExtractor(extractor, ExtractSettings(detector="own", scales=SCALES))
+
+
 def test_no_images() -> None:
     assert extract(BatchExtractor(DenseSift(), ExtractSettings()), []) == []
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"detector": "x"}, {"max_keypoints": 0}, {"batch": 0}, {"max_side": 31}, {"max_keypoints": 10**7}],
+    [
+        {"detector": "x"},
+        {"max_keypoints": 0},
+        {"batch": 0},
+        {"max_side": 31},
+        {"max_keypoints": 10**7},
+        {"scales": ()},
+        {"scales": (0.5, 0.25)},
+        {"scales": (1.0, 0.5, 0.5)},
+        {"scales": (1.0, float("nan"))},
+        {"scales": (1.0, 0.0)},
+        {"scales": (1.0, 0.8, 0.6, 0.4, 0.2)},
+    ],
 )
 def test_wrong_settings(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):

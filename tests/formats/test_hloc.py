@@ -98,6 +98,40 @@ def test_coarse_map(tmp_path: Path) -> None:
     np.testing.assert_array_equal(back.descriptors, make_coarse().descriptors)
 
 
+def make_levels() -> ImageFeatures:
+    """Three keypoints of two scales."""
+    small = CoarseMap(make_coarse().descriptors[:, :1, :2], (15.5, 16.5), (32.0, 33.0))
+    levels = np.array([0, 0, 1], np.uint8)
+    return replace(make_features(), coarse=make_coarse(), levels=levels, reduced=(small,))
+
+
+def test_several_scales(tmp_path: Path) -> None:
+    features = make_levels()
+    write_features(tmp_path / "f.h5", {"a": features})
+    with h5py.File(tmp_path / "f.h5") as file:
+        assert (file["a/levels"].dtype, file["a/levels"][:].tolist()) == (np.uint8, [0, 0, 1])
+        assert (file["a/coarse_1"].shape, file["a/coarse_1"].dtype) == ((8, 1, 2), np.float16)
+    with open_features(tmp_path / "f.h5") as file:
+        back = file.read("a")
+    assert back.levels is not None and back.levels.dtype == np.uint8
+    assert [back.list_rows(level).tolist() for level in range(3)] == [[0, 1], [2], []]
+    assert [(item.first, item.step) for item in back.coarse_maps] == [
+        ((7.5, 8.25), (16.0, 16.5)),
+        ((15.5, 16.5), (32.0, 33.0)),
+    ]
+    np.testing.assert_array_equal(back.reduced[0].descriptors, features.reduced[0].descriptors)
+    assert [make_features().list_rows(level).tolist() for level in range(2)] == [[0, 1, 2], []]
+
+
+def test_scales_without_coarse_maps(tmp_path: Path) -> None:
+    levels = np.array([0, 1, 3], np.uint8)
+    write_features(tmp_path / "f.h5", {"a": replace(make_features(), levels=levels)})
+    with open_features(tmp_path / "f.h5") as file:
+        back = file.read("a")
+    assert back.coarse_maps == ()
+    assert back.levels is not None and back.levels.tolist() == [0, 1, 3]
+
+
 def test_merge_gives_the_bytes_of_one_file(tmp_path: Path) -> None:
     items = {f"{name}.jpg": make_features(seed=row) for row, name in enumerate("abcd")}
     write_features(tmp_path / "0.h5", dict(list(items.items())[:3]))
@@ -193,6 +227,40 @@ class TestDamaged:
         with h5py.File(tmp_path / "f.h5", "a") as file:
             file["a"].create_dataset("coarse", data=values).attrs.update(place)
         with pytest.raises(DataError, match=message), open_features(tmp_path / "f.h5") as file:
+            file.read("a")
+
+    @pytest.mark.parametrize(
+        "levels",
+        [
+            np.array([0, 1], np.uint8),
+            np.array([[0, 0, 1]], np.uint8),
+            np.array([0, 0, 2], np.uint8),  # there are two coarse maps
+            np.array([0, 1, 0], np.uint8),
+            np.array([-1, 0, 1], np.int8),
+            np.array([0, 0, 2**40]),
+            np.array([0.0, 0.0, 1.0]),
+            np.array([b"0", b"0", b"1"]),
+        ],
+    )
+    def test_levels_are_refused(self, tmp_path: Path, levels: object) -> None:
+        write_features(tmp_path / "f.h5", {"a": make_levels()})
+        with h5py.File(tmp_path / "f.h5", "a") as file:
+            del file["a/levels"]
+            file["a/levels"] = levels
+        with (
+            pytest.raises(DataError, match=r"'levels'.*ucn extract"),
+            open_features(tmp_path / "f.h5") as file,
+        ):
+            file.read("a")
+
+    def test_coarse_map_of_a_further_scale_is_refused(self, tmp_path: Path) -> None:
+        write_features(tmp_path / "f.h5", {"a": make_levels()})
+        with h5py.File(tmp_path / "f.h5", "a") as file:
+            file["a/coarse_1"].attrs["stride"] = [16.0, -1.0]
+        with (
+            pytest.raises(DataError, match=r"'coarse_1'.*positive stride"),
+            open_features(tmp_path / "f.h5") as file,
+        ):
             file.read("a")
 
     def test_size_of_a_coarse_map_is_checked_before_reading(self, tmp_path: Path) -> None:

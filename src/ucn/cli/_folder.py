@@ -31,6 +31,14 @@ MethodName = Annotated[
     ),
 ]
 MaxKeypoints = Annotated[int, count_option("Largest number of keypoints per image.")]
+Scales = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="Multi-scale features, for views from different distances: relative sizes at which images are "
+        "encoded, such as 1,0.5,0.25.",
+    ),
+]
 Batch = Annotated[int, count_option("Batch size; images of one size are encoded together.")]
 Workers = Annotated[
     int | None, count_option("Number of Ray workers, each with a GPU or a CPU core.", "all available")
@@ -100,6 +108,7 @@ class ExtractOptions:
     detector: Detector = DetectorName.corners
     max_keypoints: MaxKeypoints = 4096
     max_side: opt.MaxSide = None
+    scales: Scales = "1"
     batch: Batch = 4
     executor: ExecutorOption = ExecutorName.local
     workers: Workers = None
@@ -126,7 +135,8 @@ class ExtractOptions:
         from ucn.folders.worker import ExtractSettings
 
         side = found.max_side if self.max_side is None else self.max_side or None
-        return ExtractSettings(side, self.max_keypoints, self.detector.value, self.batch)
+        scales = _read_scales(self.scales)
+        return ExtractSettings(side, self.max_keypoints, self.detector.value, self.batch, scales)
 
     def build_executor(self) -> Executor:
         """The executor that --executor names."""
@@ -141,6 +151,17 @@ class ExtractOptions:
         from ucn.folders.extraction import LocalExecutor
 
         return LocalExecutor(self.device)
+
+
+def _read_scales(given: str) -> tuple[float, ...]:
+    from ucn.errors import ConfigError
+
+    try:
+        return tuple(float(part) for part in given.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"--scales must be numbers separated by commas, such as 1,0.5,0.25, got '{given[:80]}'"
+        ) from error
 
 
 def warn_failures(extracted: ExtractionResult) -> None:

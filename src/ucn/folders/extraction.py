@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -129,7 +129,7 @@ def extract_folder(
     names = list_image_names(folder)[:limit]
     key = {
         "method": dict(method.key),
-        "settings": asdict(settings),
+        "settings": settings.to_key(),
         "images": digest_images(folder, names),
         "version": CONTENT_VERSION,
     }

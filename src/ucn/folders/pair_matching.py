@@ -3,6 +3,12 @@
 Where the features of both images have a coarse map, neighbourhood consensus (`ucn.matching.consensus`) guides
 the search, as it does in `ucn.matching.cells`: where the best two candidates of a keypoint are about equally
 similar, the support of the matches around it is added to the similarity. Both directions are guided.
+
+Where images have features at several scales, the consensus is that of the two scales at which they show
+things at about one size (`_choose_levels`). In an ordinary pair these are the first of both, and keypoints of
+each scale are matched with those of the same one. If image 1 is much closer, the keypoints of all its scales
+are matched with those of the first scale of image 0. So keypoints of smaller scales have matches in both
+kinds of pairs, and their tracks connect close images with distant ones.
 """
 
 from __future__ import annotations
@@ -33,6 +39,13 @@ from ucn.knn import mutual_nearest
 from ucn.matching.cells import CONSENSUS_RADIUS
 from ucn.matching.consensus import CELL_PIXELS, Consensus, measure_support, pool_cells
 from ucn.matching.guided import match_guided
+from ucn.matching.views import (
+    MAX_SCALE,
+    MIN_AGREEMENT,
+    MIN_KEPT,
+    MIN_VIEW_AGREEMENT,
+    estimate_similarity,
+)
 from ucn.types import FeatureMap
 
 Progress = Callable[[int, int], None]
@@ -40,6 +53,8 @@ Progress = Callable[[int, int], None]
 
 MAX_SUPPORT_ENTRIES = 2**22
 """Pairs of coarse cells whose support is measured; of larger images, 2 × 2 coarse cells are pooled first."""
+MAX_SEARCH_ENTRIES = 2**20
+"""The same while scales are searched."""
 
 _CACHED_IMAGES = 64  # pairs come sorted by their first image
 _RADIUS = CONSENSUS_RADIUS / CELL_PIXELS  # in coarse cells
@@ -115,6 +130,8 @@ def match_image_features(
 ) -> PairMatches:
     """Matches the keypoints of two images by mutual nearest neighbours.
 
+    With consensus, their scales are compared first; without, keypoints of all scales are matched alike.
+
     Args:
         features0: of image 0.
         features1: of image 1.
@@ -138,15 +155,8 @@ def match_image_features(
             f"descriptors of both images must have one dimension, got {descriptors0.shape[1]} and "
             f"{descriptors1.shape[1]}; extract all images with one method"
         )
-    if consensus and features0.coarse is not None and features1.coarse is not None:
-        partners = match_guided(
-            descriptors0,
-            descriptors1,
-            _to_cells(features0, features0.coarse, descriptors0.device),
-            _to_cells(features1, features1.coarse, descriptors1.device),
-            _measure_consensus(features0.coarse, features1.coarse, descriptors0.device),
-            radius=_RADIUS,
-        )
+    if consensus and features0.coarse_maps and features1.coarse_maps:
+        partners = _match_levels(features0, features1, descriptors0, descriptors1)
     else:
         partners = mutual_nearest(descriptors0, descriptors1)
     rows = (partners >= 0).nonzero()[:, 0]
@@ -156,17 +166,84 @@ def match_image_features(
     return PairMatches(kept, ((1 + similarities[is_kept]) / 2).cpu().numpy())
 
 
+def _match_levels(
+    features0: ImageFeatures, features1: ImageFeatures, descriptors0: Tensor, descriptors1: Tensor
+) -> Tensor:
+    """For each keypoint of image 0 the row of its match in image 1, guided by consensus; -1 without one."""
+    device = descriptors0.device
+    maps0, maps1 = features0.coarse_maps, features1.coarse_maps
+    choice0, choice1, consensus = _choose_levels(maps0, maps1, device)
+    map0, map1 = maps0[choice0], maps1[choice1]
+    cells0, cells1 = _to_cells(features0, map0, device), _to_cells(features1, map1, device)
+    if (choice0, choice1) == (0, 0):
+        levels = range(min(len(maps0), len(maps1)))
+        groups = [(features0.list_rows(level), features1.list_rows(level)) for level in levels]
+    else:
+        all0, all1 = np.arange(len(features0)), np.arange(len(features1))
+        groups = [(all0 if choice0 else features0.list_rows(0), all1 if choice1 else features1.list_rows(0))]
+    partners = torch.full((len(features0),), -1, device=device)
+    for level, group in enumerate(groups):
+        rows0, rows1 = (torch.from_numpy(rows).to(device) for rows in group)
+        found = match_guided(
+            descriptors0[rows0],
+            descriptors1[rows1],
+            cells0[rows0],
+            cells1[rows1],
+            consensus,
+            radius=_RADIUS * _find_step(maps1[choice1 + level]) / _find_step(map1),
+        )
+        partners[rows0[found >= 0]] = rows1[found[found >= 0]]
+    return partners
+
+
+def _choose_levels(
+    maps0: Sequence[CoarseMap], maps1: Sequence[CoarseMap], device: torch.device
+) -> tuple[int, int, Consensus]:
+    """The scales, by index, at which two images show things at about one size, and their consensus.
+
+    They are the first of both where the consensus of these agrees and names nearly one scale. Otherwise one
+    of both is smaller: the pair that agrees most, on coarser cells. Where none agrees, they are the first.
+    """
+    consensus = _measure_consensus(maps0[0], maps1[0], device)
+    choices = [(0, level) for level in range(1, len(maps1))] + [(level, 0) for level in range(1, len(maps0))]
+    if not choices:
+        return 0, 0, consensus
+    found = estimate_similarity(consensus)
+    if found.agreement >= MIN_AGREEMENT:
+        if found.is_within(MAX_SCALE, 180.0):
+            return 0, 0, consensus
+        choices = [pair for pair in choices if (pair[1] > 0) == (found.scale > 1)]
+    tried = {
+        (level0, level1): estimate_similarity(
+            _measure_consensus(maps0[level0], maps1[level1], device, MAX_SEARCH_ENTRIES)
+        )
+        for level0, level1 in choices
+    }
+    best = max(choices, key=lambda pair: tried[pair].agreement)
+    if tried[best].agreement < max(MIN_VIEW_AGREEMENT, MIN_KEPT * found.agreement):
+        return 0, 0, consensus
+    return *best, _measure_consensus(maps0[best[0]], maps1[best[1]], device)
+
+
+def _find_step(coarse: CoarseMap) -> float:
+    """Distance of coarse cells in pixels of the full-size image, along x or y, whichever is larger."""
+    return max(coarse.step)
+
+
 def _to_cells(features: ImageFeatures, coarse: CoarseMap, device: torch.device) -> Tensor:
     """Keypoints (N, 2) in coarse cells, whose centres are at whole numbers."""
     points = torch.from_numpy(features.keypoints).to(device)
     return (points - points.new_tensor(coarse.first)) / points.new_tensor(coarse.step)
 
 
-def _measure_consensus(coarse0: CoarseMap, coarse1: CoarseMap, device: torch.device) -> Consensus:
-    """The consensus of a pair, for points in coarse cells."""
+def _measure_consensus(
+    coarse0: CoarseMap, coarse1: CoarseMap, device: torch.device, entries: int | None = None
+) -> Consensus:
+    """The consensus of a pair, for points in coarse cells, of at most so many entries."""
+    limit = MAX_SUPPORT_ENTRIES if entries is None else entries
     maps = [torch.from_numpy(coarse.descriptors).to(device) for coarse in (coarse0, coarse1)]
     cells, pooled = 1, maps
-    while pooled[0][0].numel() * pooled[1][0].numel() > MAX_SUPPORT_ENTRIES:
+    while pooled[0][0].numel() * pooled[1][0].numel() > limit:
         cells *= 2
         hw = [(each.shape[1], each.shape[2]) for each in maps]
         pooled = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -174,7 +174,7 @@ def _extract(
     expected = {
         "key": dict(method.key),
         "images": digest_images(folder, names),
-        "settings": asdict(settings.extract),
+        "settings": settings.extract.to_key(),
         "version": CONTENT_VERSION,
     }
     if path.is_file():

@@ -3,7 +3,8 @@
 `FeatureExtractionWorker` streams shards, with its stages in parallel: threads read images and detect
 keypoints, the calling thread runs the network, and one more thread writes. A GPU gets its next batch before
 the last one ends. `BatchExtractor` is the stage of the network: it encodes images of one size together and
-samples descriptors at their keypoints.
+samples descriptors at their keypoints. With several scales it does so at each of them, and appends the
+keypoints of the smaller ones.
 
 Reader threads run torch single-threaded. Otherwise torch would split each of their operations over all cores,
 and its helper threads, which spin while they wait, would take the cores from everyone else.
@@ -14,8 +15,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +48,8 @@ from ucn.types import FeatureMap, FloatArray
 
 OWN_DETECTOR = "own"
 """The detector name for the keypoints that a method detects itself, where it does (DISK)."""
+MAX_SCALES = 4
+"""The most scales at which an image is encoded."""
 MAX_THREADS = 16
 """The most reader threads; each holds an image of full size in memory."""
 
@@ -63,12 +66,14 @@ class ExtractSettings:
         max_keypoints: the most keypoints of an image.
         detector: one of `DETECTORS`, or `OWN_DETECTOR`.
         batch: images of one size that are encoded together.
+        scales: sizes at which each image is encoded, relative to its first; they fall from 1.
     """
 
     max_side: int | None = 1024
     max_keypoints: int = 4096
     detector: str = DEFAULT_DETECTOR
     batch: int = 4
+    scales: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         """Checks ranges."""
@@ -79,6 +84,25 @@ class ExtractSettings:
             value = getattr(self, name)
             if value is not None and not low <= value <= 1_000_000:
                 raise ConfigError(f"{name} must be in {low}..1,000,000, got {value}")
+        falls = all(small < large for large, small in pairwise(self.scales))
+        if not (
+            1 <= len(self.scales) <= MAX_SCALES and self.scales[0] == 1 and falls and self.scales[-1] > 0
+        ):
+            raise ConfigError(
+                f"scales must be at most {MAX_SCALES} positive numbers that fall from 1, such as 1, 0.5, "
+                f"0.25, got {', '.join(f'{scale:g}' for scale in self.scales[:9]) or 'none'}"
+            )
+
+    def to_key(self) -> dict[str, Any]:
+        """The settings as plain values, for files; without `scales` where there is one, as before them."""
+        key = asdict(self)
+        if key.pop("scales") != (1.0,):
+            key["scales"] = [float(scale) for scale in self.scales]
+        return key
+
+    def count_keypoints(self, scale: float) -> int:
+        """The most keypoints at a scale: they are as dense as at scale 1."""
+        return max(1, round(self.max_keypoints * scale**2))
 
 
 @dataclass(frozen=True)
@@ -89,11 +113,15 @@ class ResizedImage:
         pixels: (3, H, W) in [0, 1]; in pinned memory where a GPU encodes it.
         image_hw: (H, W) of the file.
         keypoints: in pixels of `pixels`; None before detection, and where the detector needs a feature map.
+        scale: one of the settings' scales.
+        reduced: the image at the smaller scales; empty before detection, and in a reduced image.
     """
 
     pixels: Tensor
     image_hw: tuple[int, int]
     keypoints: DetectedKeypoints | None = None
+    scale: float = 1.0
+    reduced: tuple[ResizedImage, ...] = ()
 
     @property
     def hw(self) -> tuple[int, int]:
@@ -237,9 +265,9 @@ def _write(done: _ShardInProgress) -> Shard:
 class PendingFeatures:
     """Features of a batch that a GPU may still be computing."""
 
-    def __init__(self, features: Sequence[ImageFeatures], device: torch.device | None) -> None:
-        """Keeps features whose arrays the work queued on the device so far will fill."""
-        self._features, self._event = list(features), None
+    def __init__(self, levels: Sequence[Sequence[ImageFeatures]], device: torch.device | None) -> None:
+        """Keeps features, by scale and image, whose arrays the work queued on the device so far will fill."""
+        self._levels, self._event = levels, None
         if device is not None and device.type == "cuda":
             # A blocking event: otherwise waiting would keep a core busy that readers need.
             self._event = torch.cuda.Event(blocking=True)
@@ -249,7 +277,7 @@ class PendingFeatures:
         """Waits for the features and returns them."""
         if self._event is not None:
             self._event.synchronize()
-        return self._features
+        return [_join_levels(levels) for levels in zip(*self._levels, strict=True)]
 
 
 class BatchExtractor:
@@ -259,13 +287,19 @@ class BatchExtractor:
         """Keeps both.
 
         Raises:
-            ConfigError: the detector is `OWN_DETECTOR`, and the extractor detects no keypoints.
+            ConfigError: the detector is `OWN_DETECTOR`, and the extractor detects no keypoints; or there are
+                several scales, and it has no feature map.
         """
         self._extractor, self.settings = extractor, settings
         if settings.detector == OWN_DETECTOR and not has_own_keypoints(extractor):
             raise ConfigError(
                 f"detector '{OWN_DETECTOR}': this method has no keypoints of its own; choose "
                 f"{', '.join(DETECTORS)}"
+            )
+        if len(settings.scales) > 1 and isinstance(extractor, LearnedKeypoints):
+            raise ConfigError(
+                "several scales need a method with a feature map, by which pairs choose theirs; LightGlue "
+                f"matches keypoints of one scale: expected scales (1,), got {settings.scales}; leave them out"
             )
         self._encode_batch: Any = getattr(extractor, "encode", None)
         device = getattr(extractor, "device", None)
@@ -274,11 +308,21 @@ class BatchExtractor:
 
     @torch.no_grad()
     def detect(self, image: ResizedImage) -> ResizedImage:
-        """Detects keypoints where that needs pixels alone; may run in other threads than `submit`."""
+        """Reduces the image to all scales, and detects keypoints where that needs pixels alone.
+
+        May run in other threads than `submit`. Images of one size have the same scales.
+        """
+        reduced = [
+            self._detect_in_pixels(_reduce(image, scale))
+            for scale in self.settings.scales[1:]
+            if round(min(image.hw) * scale) >= MIN_SIDE
+        ]
+        return replace(self._detect_in_pixels(image), reduced=tuple(reduced))
+
+    def _detect_in_pixels(self, image: ResizedImage) -> ResizedImage:
         if self.settings.detector in PIXEL_DETECTORS:
-            keypoints = detect_keypoints(
-                self.settings.detector, image.pixels, None, self.settings.max_keypoints
-            )
+            count = self.settings.count_keypoints(image.scale)
+            keypoints = detect_keypoints(self.settings.detector, image.pixels, None, count)
             image = replace(image, keypoints=keypoints)
         return image if self._gpu is None else replace(image, pixels=image.pixels.pin_memory())
 
@@ -287,14 +331,20 @@ class BatchExtractor:
         """Starts to extract features of images of one size, without waiting for a GPU where possible."""
         if not images:
             return PendingFeatures([], None)
+        levels = [images, *zip(*(image.reduced for image in images), strict=True)]
+        found = [self._extract_level(level) for level in levels]
+        return PendingFeatures([features for features, _ in found], found[-1][1])
+
+    def _extract_level(self, images: Sequence[ResizedImage]) -> tuple[list[ImageFeatures], torch.device]:
+        """Features of images of one size at one scale, and the device that computes them."""
         if self._encode_batch is None:
             single = [self._extract_one(image) for image in images]
-            return PendingFeatures([features for features, _ in single], single[-1][1])
+            return [features for features, _ in single], single[-1][1]
         maps: FeatureMap = self._encode_batch(self._stack([image.pixels for image in images]))
         keypoints = [
             image.keypoints or self._detect_in_map(image, maps[row], None) for row, image in enumerate(images)
         ]
-        return PendingFeatures(_sample_features(maps, images, keypoints), maps.features.device)
+        return _sample_features(maps, images, keypoints), maps.features.device
 
     def _extract_one(self, image: ResizedImage) -> tuple[ImageFeatures, torch.device]:
         """The same by an extractor that takes one image at a time, and may detect its own keypoints."""
@@ -319,12 +369,36 @@ class BatchExtractor:
         self, image: ResizedImage, feature_map: FeatureMap, own: Tensor | None
     ) -> DetectedKeypoints:
         """Keypoints that need features; `own` are the extractor's, in pixels of the map's image."""
-        count = self.settings.max_keypoints
+        count = self.settings.count_keypoints(image.scale)
         if self.settings.detector != OWN_DETECTOR or own is None:
             return detect_keypoints(self.settings.detector, image.pixels, feature_map, count)
         own = resize_points(own[:count], resize_scale(feature_map.image_hw, image.hw))
         points = np.ascontiguousarray(own.detach().float().cpu().numpy())
         return DetectedKeypoints(points, _score_ranks(len(points)))
+
+
+def _reduce(image: ResizedImage, scale: float) -> ResizedImage:
+    """An image at a smaller scale; its keypoints will be in pixels of the same file."""
+    pixels = reduce_image(image.pixels, round(max(image.hw) * scale))
+    return ResizedImage(pixels, image.image_hw, scale=scale)
+
+
+def _join_levels(found: Sequence[ImageFeatures]) -> ImageFeatures:
+    """The features of an image at all scales as one; the global descriptor is that of the first."""
+    if len(found) == 1:
+        return found[0]
+    keypoints, descriptors, scores = (
+        np.concatenate([getattr(features, name) for features in found])
+        for name in ("keypoints", "descriptors", "scores")
+    )
+    return replace(
+        found[0],
+        keypoints=keypoints,
+        descriptors=descriptors,
+        scores=scores,
+        levels=np.repeat(np.arange(len(found), dtype=np.uint8), [len(features) for features in found]),
+        reduced=tuple(features.coarse for features in found[1:] if features.coarse is not None),
+    )
 
 
 def _score_ranks(count: int) -> FloatArray:

@@ -11,7 +11,10 @@ Features, .h5: one group per image, named by the image's path below its folder (
 - ``global_descriptor`` (D,) float32 of unit length, of the whole image, as hloc's retrieval reads it;
 - ``coarse`` (D, h, w) float16, where the method has a feature map: descriptors of coarse cells for
   neighbourhood consensus, with attributes ``offset`` (centre of the first cell) and ``stride`` (distance of
-  cells), both as x and y in pixels of the full-size image; hloc ignores it.
+  cells), both as x and y in pixels of the full-size image; hloc ignores it;
+- ``levels`` (N,) uint8, where images were encoded at several scales: the index of the scale at which each
+  keypoint was detected, rising; and ``coarse_1``, ``coarse_2``, …, as ``coarse``, of the smaller scales. hloc
+  ignores both, and reads the keypoints of all scales.
 
 Matches, .h5: one group per pair, named ``a.jpg/b.jpg`` with every / of a name replaced by -, with
 ``matches0`` (N0,) int32, the row in image 1 or -1, and ``matching_scores0`` (N0,) float16.
@@ -23,6 +26,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,8 @@ MAX_DIMENSIONS = 8192
 """Files with descriptors of more dimensions are refused unread."""
 MAX_COARSE_VALUES = 2**28
 """Files with larger coarse maps are refused unread."""
+MAX_LEVELS = 4
+"""Files with keypoints of more scales are refused."""
 
 _META = "ucn"
 _REMEDY = "write it again with `ucn extract`"
@@ -72,6 +78,8 @@ class ImageFeatures:
         image_hw: (H, W).
         global_descriptor: (D,) float32 of the whole image; None where the file has none.
         coarse: None where the file has none.
+        levels: (N,) uint8 index of the scale of each keypoint, rising from 0; None where there is one scale.
+        reduced: as `coarse`, of the further scales; empty where `coarse` is None.
     """
 
     keypoints: FloatArray
@@ -80,9 +88,22 @@ class ImageFeatures:
     image_hw: tuple[int, int]
     global_descriptor: FloatArray | None = None
     coarse: CoarseMap | None = None
+    levels: NDArray[np.uint8] | None = None
+    reduced: tuple[CoarseMap, ...] = ()
 
     def __len__(self) -> int:
         return len(self.keypoints)
+
+    @property
+    def coarse_maps(self) -> tuple[CoarseMap, ...]:
+        """The coarse maps of all scales; empty where there are none."""
+        return () if self.coarse is None else (self.coarse, *self.reduced)
+
+    def list_rows(self, level: int) -> IntArray:
+        """The keypoints of a scale."""
+        if self.levels is None:
+            return np.arange(len(self) if level == 0 else 0)
+        return np.flatnonzero(self.levels == level)
 
 
 @dataclass(frozen=True)
@@ -109,10 +130,16 @@ def pack_features(features: ImageFeatures) -> PackedFeatures:
     }
     if features.global_descriptor is not None:
         packed["global_descriptor"] = PackedArray(features.global_descriptor.astype(np.float32))
-    if features.coarse is not None:
-        place = {"offset": features.coarse.first, "stride": features.coarse.step}
-        packed["coarse"] = PackedArray(features.coarse.descriptors.astype(np.float16), place)
+    for level, coarse in enumerate(features.coarse_maps):
+        place = {"offset": coarse.first, "stride": coarse.step}
+        packed[_coarse_name(level)] = PackedArray(coarse.descriptors.astype(np.float16), place)
+    if features.levels is not None:
+        packed["levels"] = PackedArray(features.levels.astype(np.uint8))
     return packed
+
+
+def _coarse_name(level: int) -> str:
+    return f"coarse_{level}" if level else "coarse"
 
 
 @dataclass(frozen=True)
@@ -212,7 +239,8 @@ class FeatureFile:
             scores.astype(np.float32),
             (int(size[1]), int(size[0])),
             None if whole is None else whole.astype(np.float32),
-            _read_coarse(group, descriptors.shape[0], where) if "coarse" in group else None,
+            _read_coarse(group, "coarse", descriptors.shape[0], where) if "coarse" in group else None,
+            *_read_levels(group, (count, descriptors.shape[0]), where),
         )
 
     def read_global(self, name: str) -> FloatArray:
@@ -386,16 +414,34 @@ def _list_groups(file: h5py.File, path: Path) -> Iterator[str]:
                 waiting.append(name)
 
 
-def _read_coarse(group: h5py.Group, dimensions: int, where: str) -> CoarseMap:
-    values = _read_array(group, "coarse", 3, where)
+def _read_levels(
+    group: h5py.Group, shape: tuple[int, int], where: str
+) -> tuple[NDArray[np.uint8] | None, tuple[CoarseMap, ...]]:
+    """Scales of keypoints (N, D), and the coarse maps of all but the first; None and () with one scale."""
+    if "levels" not in group:
+        return None, ()
+    levels = _read_array(group, "levels", 1, where)
+    names = list(takewhile(group.__contains__, map(_coarse_name, range(MAX_LEVELS))))[1:]
+    limit = len(names) if "coarse" in group else MAX_LEVELS - 1
+    is_rising = levels.shape == shape[:1] and levels.dtype.kind != "f" and (levels[1:] >= levels[:-1]).all()
+    if not is_rising or not (levels.min(initial=0) >= 0 and levels.max(initial=0) <= limit):
+        raise DataError(
+            f"{where}: expected 'levels' ({shape[0]},) to be integers that rise from 0 to at most {limit}, "
+            f"one per coarse map, got {levels.dtype} {levels.shape}; {_REMEDY}"
+        )
+    return levels.astype(np.uint8), tuple(_read_coarse(group, name, shape[1], where) for name in names)
+
+
+def _read_coarse(group: h5py.Group, key: str, dimensions: int, where: str) -> CoarseMap:
+    values = _read_array(group, key, 3, where)
     try:
-        first, step = (np.asarray(group["coarse"].attrs[name], np.float64) for name in ("offset", "stride"))
+        first, step = (np.asarray(group[key].attrs[name], np.float64) for name in ("offset", "stride"))
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise DataError(f"{where}: 'coarse' needs the attributes offset and stride; {_REMEDY}") from error
+        raise DataError(f"{where}: '{key}' needs the attributes offset and stride; {_REMEDY}") from error
     is_valid = first.shape == step.shape == (2,) and np.isfinite(first).all() and np.isfinite(step).all()
     if not is_valid or step.min() <= 0 or values.shape[0] != dimensions or not values.size:
         raise DataError(
-            f"{where}: expected 'coarse' ({dimensions}, h, w) with an offset and a positive stride along x "
+            f"{where}: expected '{key}' ({dimensions}, h, w) with an offset and a positive stride along x "
             f"and y, got {values.shape} with {first} and {step}; {_REMEDY}"
         )
     return CoarseMap(

@@ -42,6 +42,8 @@ MIN_AGREEMENT = 0.15
 """Share of neighbouring cells that agree on one similarity, below which other views are searched."""
 MIN_VIEW_AGREEMENT = 0.3
 """The least share for which a view replaces the images as given, if it also raises the share."""
+MIN_KEPT = 0.8
+"""The least share of the agreement that must remain in a view."""
 SEARCH_SIDE = 640
 """Longest side in pixels of the images that are searched."""
 _MIN_LONGEST = 256  # pixels; two smaller images have too few squares to tell a change from chance
@@ -51,7 +53,6 @@ _OCTAVE_BINS, _MAX_OCTAVES = 9, 2.25  # of relative scale, half an octave each
 _ANGLE_BINS = 12
 _PRIOR_VOTES = 32  # that agree on nothing: a few cells agree by chance
 _MARGIN = 0.15  # share of the detailed image's sides that is added around what it shows of the other
-_MIN_KEPT = 0.8  # share of the agreement that must remain in a view
 _MAX_ROUNDS = 3  # encodings of an estimate
 _CLOSE_SCALE, _CLOSE_DEGREES = 1.15, 10.0  # what is left of a change when no further encoding is worth it
 
@@ -221,7 +222,7 @@ def align_views(
         consensus = measure(view0, view1)
         rest = estimate_similarity(consensus)
         whole = _compose(total, rest)
-        if rest.agreement >= _MIN_KEPT * least and rest.agreement >= MIN_VIEW_AGREEMENT:
+        if rest.agreement >= MIN_KEPT * least and rest.agreement >= MIN_VIEW_AGREEMENT:
             least, chosen = rest.agreement, (total, rest)
             best = AlignedViews(view0, view1, consensus, ViewChange(whole.scale, whole.degrees))
         elif chosen is not None:
@@ -233,7 +234,7 @@ def align_views(
         detailed = _enlarge(best, *chosen, features0, features1, encode_view)
         encodings += 1 + (chosen[0].scale > 1 and chosen[0].degrees != 0)
         consensus = measure(*detailed)
-        if estimate_similarity(consensus).agreement >= _MIN_KEPT * least:
+        if estimate_similarity(consensus).agreement >= MIN_KEPT * least:
             best = AlignedViews(*detailed, consensus, best.change)
     assert best.change is not None
     return replace(best, change=replace(best.change, encodings=encodings, is_searched=is_searched))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from ucn.folders.worker import OWN_DETECTOR, ExtractSettings
 from ucn.formats.colmap import CameraSettings, MappingSettings, SparseModel, load_pycolmap, quiet
 from ucn.formats.colmap_sift import make_sift_model
 from ucn.formats.principal_point import DOUBLING_SHARE, MIN_FALL, MIN_IMAGES, MIN_RATIO
+from ucn.matching.views import MAX_SCALE
 
 Values = NDArray[np.float64]
 PRINCIPAL_POINT_RULE = (MappingSettings().principal_point, MIN_IMAGES, MIN_RATIO, MIN_FALL, DOUBLING_SHARE)
@@ -207,10 +208,10 @@ def build_settings(variant: Variant, K: Values, seed: int) -> ReconstructSetting
 
 def _key(variant: Variant, scene: Scene, seed: int) -> dict[str, Any]:
     settings = build_settings(variant, scene.K, seed)
-    adjustment = [ADJUSTMENT_ROUNDS, MAX_SHIFT, MAX_RESIDUAL, STRICT_ERROR]
+    adjustment = [ADJUSTMENT_ROUNDS, MAX_SHIFT, MAX_RESIDUAL, STRICT_ERROR, MAX_SCALE]
     return {
         "method": variant.method.key,
-        "extract": asdict(settings.extract),
+        "extract": settings.extract.to_key(),
         "consensus": settings.consensus,
         "adjusted": adjustment if variant.is_adjusted else None,
         "K": scene.K.round(9).tolist() if variant.are_cameras_known else None,
@@ -251,7 +252,7 @@ def _make(scene: Scene, variant: Variant, cache: Path, seed: int, device: str) -
 
 def _work_key(variant: Variant, scene: Scene, settings: ReconstructSettings) -> dict[str, Any]:
     images = digest_images(scene.folder, scene.images)
-    return {"method": variant.method.key, "extract": asdict(settings.extract), "images": images}
+    return {"method": variant.method.key, "extract": settings.extract.to_key(), "images": images}
 
 
 def _to_scene_model(model: SparseModel, scene: Scene) -> SceneModel:

@@ -116,7 +116,7 @@ def run_reconstruction(
         "cameras_sha256": _digest_cameras(scenes),
         "protocol_sha256": hash_protocol(
             adjustment=(ADJUSTMENT_ROUNDS, MAX_SHIFT, MAX_RESIDUAL, STRICT_ERROR),
-            extract=asdict(ExtractSettings()),
+            extract=ExtractSettings().to_key(),
             consensus=ReconstructSettings().consensus,
             mapping=asdict(MappingSettings(seed=settings.seed)),
             principal_point=PRINCIPAL_POINT_RULE,
