@@ -1,6 +1,6 @@
 """Fits the scores of shipped weights anew, on held-out pairs, and writes them into the weights files.
 
-UCN_DATA=DIR python benchmarks/calibration.py curves.json [--device cuda]    # fits all weights
+UCN_DATA=DIR python benchmarks/calibration.py curves.json [--device cuda] [--jobs N]    # fits all weights
 python benchmarks/calibration.py curves.json --apply                         # writes files, hashes and cards
 
 Pairs that match: synthetic views of photographs, tracks of the nine validation scenes of the multi-view data,
@@ -17,21 +17,24 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from command_line import make_parser
 from same_surface import SCENES
 from torch import Tensor
 
-from ucn.config import Calibration, SyntheticConfig
+from ucn.config import Calibration, MatchConfig, SyntheticConfig
 from ucn.data.catalogue import open_data
 from ucn.data.pairs import PairData
 from ucn.data.synthetic import make_pairs
 from ucn.data.synthetic.bank import ImageBank, list_images
+from ucn.evaluate.core.predictions import share_work
 from ucn.evaluate.core.score_metrics import measure_reliability
 from ucn.evaluate.pair_score.drawn import PHOTOGRAPH, Photograph, pair_drawn
 from ucn.matching.cells import PointMatches
@@ -44,10 +47,13 @@ from ucn.matching.scoring import (
     score_matches,
 )
 from ucn.matching.views import AlignedViews, to_caller, to_encoded
+from ucn.nn.encoder import Engine
 from ucn.train import calibration as fitting
 from ucn.types import PairSample
 from ucn.weights import load_weights
 from ucn.weights.store import save_weights
+
+Result = TypeVar("Result")
 
 _REPOSITORY = Path(__file__).parents[1]
 _SEED = 7
@@ -168,28 +174,79 @@ def fit_pairs(
     return replace(curves, **dict(zip(fitting._PAIR_FIELDS, values, strict=True)))
 
 
-@torch.no_grad()
-def fit(name: str, folder: Path, count: int, device: str) -> Calibration:
-    """The calibration of shipped weights."""
-    start = load_weights(name).calibration
-    matcher = Matcher.from_pretrained(name, device=device, engine="auto" if device == "cpu" else "plain")
-    features, labels, related = list[Tensor](), list[Tensor](), list[Found]()
-    for kind in _KINDS[name]:
-        for number, sample in enumerate(read_pairs(kind, folder, count)):
-            views = matcher.align_views(matcher.extract(sample.image0), matcher.extract(sample.image1))
-            matches = find_matches(matcher, views, sample.points0.to(matcher.device)).matches
-            limit = fitting.CORRECT_WITHIN
-            if sample.pck_length is not None:
-                limit = fitting.CORRECT_WITHIN_SHARE * float(sample.pck_length)
-            ends = to_caller(matches.points1, views.features1)
-            features.append(score_features(matches))
-            labels.append((ends - sample.points1.to(ends)).norm(dim=-1) <= limit)
-            related.append(find_corners(matcher, views, number))
-    unrelated = []
-    for number, (kind, image0, image1) in enumerate(read_unrelated(_KINDS[name], folder, count)):
+class Measurement:
+    """Matches pairs of one of the lists; copied into other processes, it reads its lists there."""
+
+    def __init__(self, name: str, folder: Path, count: int, device: str) -> None:
+        self.name, self.folder, self.count, self.device = name, folder, count, device
+
+    @cached_property
+    def matcher(self) -> Matcher:
+        """Of the weights."""
+        engine: Engine = "auto" if self.device == "cpu" else "plain"
+        return Matcher.from_pretrained(self.name, device=self.device, engine=engine)
+
+    @cached_property
+    def related(self) -> list[PairSample]:
+        """Pairs that match, of all kinds."""
+        return [pair for kind in _KINDS[self.name] for pair in read_pairs(kind, self.folder, self.count)]
+
+    @cached_property
+    def unrelated(self) -> list[tuple[str, Tensor, Tensor]]:
+        """Pairs that do not."""
+        return list(read_unrelated(_KINDS[self.name], self.folder, self.count))
+
+    @torch.no_grad()
+    def match_related(self, number: int) -> tuple[Tensor, Tensor, Found]:
+        """Features of matches of ground-truth points, which of them are correct, and matches of corners."""
+        sample, matcher = self.related[number], self.matcher
+        views = matcher.align_views(matcher.extract(sample.image0), matcher.extract(sample.image1))
+        matches = find_matches(matcher, views, sample.points0.to(matcher.device)).matches
+        limit = fitting.CORRECT_WITHIN
+        if sample.pck_length is not None:
+            limit = fitting.CORRECT_WITHIN_SHARE * float(sample.pck_length)
+        ends = to_caller(matches.points1, views.features1)
+        is_correct = (ends - sample.points1.to(ends)).norm(dim=-1) <= limit
+        corners = find_corners(matcher, views, number % self.count)
+        return score_features(matches).cpu(), is_correct.cpu(), _to_cpu(corners)
+
+    @torch.no_grad()
+    def match_unrelated(self, number: int) -> tuple[str, Found] | None:
+        """The kind, and matches of corners; None where there are none."""
+        (kind, image0, image1), matcher = self.unrelated[number], self.matcher
         views = matcher.align_views(matcher.extract(image0), matcher.extract(image1))
-        if len(views.features0.keypoints):
-            unrelated.append((kind, find_corners(matcher, views, number)))
+        if not len(views.features0.keypoints):
+            return None
+        return kind, _to_cpu(find_corners(matcher, views, number))
+
+
+def _to_cpu(found: Found) -> Found:
+    matches = found.matches
+    moved = {
+        field.name: value.cpu()
+        for field in fields(matches)
+        if isinstance(value := getattr(matches, field.name), Tensor)
+    }
+    return Found(found.encoded0.cpu(), replace(matches, **moved), found.visibility.cpu())
+
+
+def _share(work: Callable[[int], Result], rows: Sequence[int], jobs: int) -> list[Result]:
+    """Results in the order of rows."""
+    return [result for _, result in sorted(share_work(work, rows, jobs), key=lambda item: item[0])]
+
+
+def fit(name: str, folder: Path, count: int, device: str, jobs: int = 1) -> Calibration:
+    """The calibration of shipped weights; processes share the pairs."""
+    start = load_weights(name).calibration
+    measurement = Measurement(name, folder, count, device)
+    rows = range(len(measurement.related)), range(len(measurement.unrelated))
+    apart = Measurement(name, folder, count, device)  # without the lists
+    related = _share(apart.match_related, rows[0], jobs)
+    found_unrelated = _share(apart.match_unrelated, rows[1], jobs)
+    features = [found for found, _, _ in related]
+    labels = [is_correct for _, is_correct, _ in related]
+    corners = [found for _, _, found in related]
+    unrelated = [found for found in found_unrelated if found is not None]
     negatives = torch.cat([score_features(found.matches) for _, found in unrelated])
     step = max(1, len(negatives) // (sum(map(len, features)) // 3))  # a quarter of all matches
     inputs = torch.cat([*features, negatives[::step]])
@@ -201,7 +258,7 @@ def fit(name: str, folder: Path, count: int, device: str) -> Calibration:
     share = is_correct.float().mean()
     print(f"{name}: {len(inputs):,} matches, {share:.1%} correct, calibration error {error:.1%}")
     curves = replace(start, **dict(zip(fitting._MATCH_FIELDS, values, strict=True)))
-    return fit_pairs(related, unrelated, curves, matcher.config.mutual_tolerance)
+    return fit_pairs(corners, unrelated, curves, MatchConfig().mutual_tolerance)
 
 
 def write_curves(name: str, curves: Calibration, repository: Path = _REPOSITORY) -> str:
@@ -243,6 +300,7 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", default=list(_KINDS), choices=list(_KINDS))
     parser.add_argument("--pairs", type=int, default=50, help="of each kind that matches")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the pairs")
     chosen = parser.parse_args()
     if chosen.apply:
         for name, values in json.loads(chosen.curves.read_text(encoding="utf-8")).items():
@@ -251,7 +309,7 @@ def main() -> None:
     found = {}
     for name in chosen.weights:
         begin = time.perf_counter()
-        curves = fit(name, Path(os.environ["UCN_DATA"]), chosen.pairs, chosen.device)
+        curves = fit(name, Path(os.environ["UCN_DATA"]), chosen.pairs, chosen.device, chosen.jobs)
         print(f"  {curves}, {time.perf_counter() - begin:.0f} s", flush=True)
         found[name] = curves.to_dict()
         chosen.curves.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -65,7 +65,7 @@ _BIRDS = WeightsInfo(
 
 _UNIVERSAL = WeightsInfo(
     name="universal",
-    sha256="a8bc8a32257ff29efea37a5cc473df2ade8c6577c9ded80466698ebc72d2c020",
+    sha256="ae2a882f28db1bb47c7b5206cf604ed4edac2b743b283bc336c240d4ed02e4b6",
     task="geometric and semantic",
     data="synthetic views of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, "
     "40 frames of KITTI odometry, 23 scenes with COLMAP reconstructions, objects, pets and Caltech 101 "
