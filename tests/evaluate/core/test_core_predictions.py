@@ -99,9 +99,7 @@ def test_predictions_do_not_depend_on_processes(tmp_path: Path) -> None:
         assert all(map(np.array_equal, one.predicted, other.predicted))
 
 
-def test_processes_share_pairs_on_any_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_share_pairs_on_any_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sequence(tmp_path / "data", "v_one")
     benchmark = replace(find_benchmark("hpatches"), preparation=ORIGINAL_SIZE, points=20)
     pairs = benchmark.open(tmp_path / "data")
