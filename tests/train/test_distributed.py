@@ -209,25 +209,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_command_under_torchrun(folder: Path) -> None:
-    done = subprocess.run(
-        launch(folder, "--json"), env=environment(), capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)  # one process prints
-    assert report["processes"] == 2
-    assert load_weights(folder / "w.safetensors").info.sha256 == report["sha256"]
-    lines = [json.loads(line) for line in (folder / "w.train" / "log.jsonl").read_text().splitlines()]
-    assert [(line["event"], line["step"]) for line in lines] == [
-        ("start", 0),
-        ("progress", 2),
-        ("progress", 3),
-        ("end", 3),
-    ]
-
-
-@pytest.mark.slow
-def test_a_signal_to_torchrun_leaves_a_checkpoint_to_go_on_from(folder: Path) -> None:
+def test_the_command_under_torchrun_is_stopped_and_resumed(folder: Path) -> None:
     endless = ("--set", "steps=100000", "--set", "checkpoint_every=1", "--set", "schedule=constant")
     process = subprocess.Popen(launch(folder, *endless), env=environment(), stderr=subprocess.PIPE, text=True)
     try:
@@ -241,7 +223,8 @@ def test_a_signal_to_torchrun_leaves_a_checkpoint_to_go_on_from(folder: Path) ->
         process.kill()
     assert process.returncode != 0
     assert errors.count("stopped by SIGTERM at step") == 1
-    lines = [json.loads(line) for line in (folder / "w.train" / "log.jsonl").read_text().splitlines()]
+    lines = _read_log(folder)
+    assert (lines[0]["event"], lines[0]["step"]) == ("start", 0)
     assert (lines[-1]["event"], lines[-1]["signal"]) == ("stop", "SIGTERM")
     steps = lines[-1]["step"] + 1
     done = subprocess.run(
@@ -253,4 +236,13 @@ def test_a_signal_to_torchrun_leaves_a_checkpoint_to_go_on_from(folder: Path) ->
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["resumed_at"] == steps - 1
+    report = json.loads(done.stdout)  # one process prints
+    assert (report["processes"], report["resumed_at"]) == (2, steps - 1)
+    assert load_weights(folder / "w.safetensors").info.sha256 == report["sha256"]
+    ends = [(line["event"], line["step"]) for line in _read_log(folder)[-2:]]
+    assert ends == [("progress", steps), ("end", steps)]
+
+
+def _read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the log, which one process writes."""
+    return [json.loads(line) for line in (folder / "w.train" / "log.jsonl").read_text().splitlines()]

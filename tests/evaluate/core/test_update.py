@@ -101,6 +101,7 @@ def test_a_method_in_place_of_another(bench: Bench, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bench", ["hpatches", "reconstruction"], indirect=True)
 def test_a_method_is_added_at_the_end(bench: Bench, tmp_path: Path) -> None:
     first = bench.measure({"mine": 0, "last": 2})
     updated = bench.measure({"sift": 1, "mine": 0}, keep(first, tmp_path / "out"))
@@ -126,6 +127,7 @@ def test_other_data_and_settings_are_refused(bench: Bench, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bench", ["hpatches", "pair-score"], indirect=True)
 def test_older_pages_have_no_hashes(bench: Bench, tmp_path: Path) -> None:
     page = keep(bench.measure({"mine": 0, "last": 2}), tmp_path / "out")
 
@@ -135,7 +137,7 @@ def test_older_pages_have_no_hashes(bench: Bench, tmp_path: Path) -> None:
 
     old = edit(page, make_old)
     assert_whole(bench.measure({"mine": 1}, old), bench.measure({"mine": 1, "last": 2}))
-    if bench.name in ("hpatches", "kitti-raw-points", "reconstruction"):
+    if bench.name == "hpatches":
         with pytest.raises(DataError, match="'figures' of 'last' was"):
             bench.measure({"mine": 0}, old, refinements=(False,))
 
