@@ -32,7 +32,7 @@ class FundamentalEstimate:
     """The fundamental matrix of two images, or the reason why there is none.
 
     Attributes:
-        F_0to1: (3, 3) of rank 2 and norm 1, whose largest entry is positive; None where the estimation failed.
+        F_0to1: (3, 3) of rank 2 and norm 1, whose largest entry is positive; None where it failed.
         is_inlier: (N,) bool; all False where the estimation failed.
         failure: the reason; empty on success.
     """
@@ -159,8 +159,8 @@ def _find_obstacle(
 def _is_meaningful(inlier_count: int, points1: Array, threshold: float) -> bool:
     """Whether random matches have so many inliers less than once, expected over all samples of seven.
 
-    The criterion of Moisan and Stival (2004), 'A probabilistic criterion to detect rigid point matches between
-    two images and estimate the fundamental matrix'. By chance a point lies within the threshold of its
+    The criterion of Moisan and Stival (2004), 'A probabilistic criterion to detect rigid point matches
+    between two images and estimate the fundamental matrix'. By chance a point lies within the threshold of its
     epipolar line, which crosses the image, as often as this band's share of the image's area. A Sampson error
     of 1 px is a distance of about √2 px from the line in one image.
     """
