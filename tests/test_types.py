@@ -138,7 +138,9 @@ class TestMatches:
     def test_homography(self) -> None:
         points = np.random.default_rng(0).uniform(0, 100, (40, 2)).astype(np.float32)
         ones = np.ones(40, np.float32)
-        matches = Matches(points, points * 2 + [1, 0], ones, ones > 0, 1.0, (100, 100), (200, 200))
+        matches = Matches(
+            points, points * 2 + np.array([1, 0], np.float32), ones, ones > 0, 1.0, (100, 100), (200, 200)
+        )
         found = matches.homography()
         assert found.H_0to1 is not None
         np.testing.assert_allclose(found.H_0to1, [[2, 0, 1], [0, 2, 0], [0, 0, 1]], atol=1e-4)

@@ -264,7 +264,8 @@ def read_npz(path: Path, limit: int = MAX_BINARY_BYTES) -> dict[str, Any]:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
             with archive:  # a small file may unpack to any size
-                _check_size(path, "arrays", sum(each.file_size for each in archive.zip.infolist()), limit)
+                members = archive.zip.infolist() if archive.zip is not None else []
+                _check_size(path, "arrays", sum([each.file_size for each in members]), limit)
                 return dict(archive)
     except DataError:
         raise

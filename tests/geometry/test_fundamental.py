@@ -17,7 +17,7 @@ from ucn.geometry.fundamental import (
 Array = NDArray[np.float64]
 K0: Array = np.array([[700.0, 0.0, 320.0], [0.0, 710.0, 240.0], [0.0, 0.0, 1.0]])
 K1: Array = np.array([[500.0, 0.0, 300.0], [0.0, 520.0, 200.0], [0.0, 0.0, 1.0]])
-R: Array = cv2.Rodrigues(np.array([0.05, 0.2, -0.1]))[0]
+R: Array = np.asarray(cv2.Rodrigues(np.array([0.05, 0.2, -0.1]))[0], np.float64)
 T: Array = np.array([0.8, -0.3, 0.2])
 
 
@@ -41,7 +41,8 @@ def expected_F() -> Array:
     """K1⁻ᵀ [t]× R K0⁻¹, of norm 1, with a positive largest entry."""
     cross = np.array([[0, -T[2], T[1]], [T[2], 0, -T[0]], [-T[1], T[0], 0]])
     F: Array = np.linalg.inv(K1).T @ cross @ R @ np.linalg.inv(K0)
-    return F / (np.linalg.norm(F) * np.sign(F.flat[np.abs(F).argmax()]))
+    scaled: Array = F / (np.linalg.norm(F) * np.sign(F.flat[np.abs(F).argmax()]))
+    return scaled
 
 
 class TestFound:

@@ -258,7 +258,7 @@ def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
         count = len(scores) if scores.ndim else 0
         for name, array in zip(_MATCH_ARRAYS, (points0, points1, scores, is_mutual), strict=True):
             _check_shape(name, array, (count, 2) if name.startswith("points") else (count,))
-        meta = _read_meta(values)
+        meta = _read_mapping(values, "meta")
         pair_score, change = float(values["pair_score"]), _read_view_change(values)
         return Matches(points0, points1, scores, is_mutual, pair_score, hw0, hw1, change), meta
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
@@ -268,7 +268,7 @@ def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
 def _read_view_change(values: Mapping[str, Any]) -> ViewChange | None:
     if "view_change" not in values:
         return None
-    found = json.loads(str(values["view_change"])[:1000])
+    found = _read_mapping(values, "view_change")
     scale, degrees, encodings = float(found["scale"]), float(found["degrees"]), int(found["encodings"])
     return ViewChange(scale, degrees, encodings, bool(found["is_searched"]))
 
@@ -303,11 +303,12 @@ def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None
         raise ValueError(f"{name} must be {shape}, got {array.shape}")
 
 
-def _read_meta(values: Mapping[str, Any]) -> dict[str, Any]:
+def _read_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Reads a mapping from JSON text."""
     try:
-        return dict(json.loads(str(values["meta"])))
+        return dict(json.loads(str(values[name])))
     except RecursionError:
-        raise ValueError("its meta is nested too deeply") from None
+        raise ValueError(f"its {name} is nested too deeply") from None
 
 
 def write_flow(
@@ -343,7 +344,7 @@ def read_flow(path: str | Path) -> tuple[Flow, dict[str, Any]]:
         if flow.confidence.ndim != 2:
             raise ValueError(f"confidence must be (H, W), got {flow.confidence.shape}")
         _check_shape("flow_0to1", flow.flow_0to1, (*flow.confidence.shape, 2))
-        return flow, _read_meta(values)
+        return flow, _read_mapping(values, "meta")
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} does not hold flow: {error}") from error
 

@@ -57,8 +57,8 @@ class SharedFeatures:
 
 
 def _digest(pixels: Tensor) -> Hashable:
-    content = pixels.detach().cpu().contiguous().reshape(-1).numpy()
-    return tuple(pixels.shape), hashlib.blake2b(content, digest_size=16).digest()
+    content = pixels.detach().cpu().contiguous().numpy()
+    return tuple(pixels.shape), hashlib.blake2b(content.data.cast("B"), digest_size=16).digest()
 
 
 def _count_bytes(features: Features) -> int:
