@@ -240,12 +240,10 @@ class TestArchives:
             read_npz(tmp_path / "a.npz", 20_000)
         with pytest.raises(DataError, match=r"a\.h5 has 800,000 bytes, the limit for arrays is 20,000"):
             read_h5(tmp_path / "a.h5", ["x"], "arrays", 20_000)
-        for read in (
-            lambda: read_npz(tmp_path / "a.npz", 100),
-            lambda: read_h5(tmp_path / "a.h5", ["x"], "", 100),
-        ):
-            with pytest.raises(DataError, match=r"the limit for \.(npz|h5) is 100"):
-                read()
+        with pytest.raises(DataError, match=r"the limit for \.npz is 100"):
+            read_npz(tmp_path / "a.npz", 100)
+        with pytest.raises(DataError, match=r"the limit for \.h5 is 100"):
+            read_h5(tmp_path / "a.h5", ["x"], "arrays", 100)
         assert read_npz(tmp_path / "a.npz", 10**6)["x"].shape == zeros.shape
 
     def test_single_array_is_no_archive(self, tmp_path: Path) -> None:
