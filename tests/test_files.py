@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
+import h5py
 import numpy as np
 import pytest
 
@@ -226,6 +227,24 @@ class TestArchives:
         if content != b"PK\x05\x06":
             with pytest.raises(DataError, match=r"cannot read .*a as \.npz: .*; write it again"):
                 read_npz(tmp_path / "a")
+
+    def test_what_unpacks_to_too_much_is_refused_unread(self, tmp_path: Path) -> None:
+        zeros = np.zeros(100_000)
+        (tmp_path / "a.npz").write_bytes(pack_npz({"x": zeros}))
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("pair/x", data=zeros, compression="gzip")
+        for name in ("a.npz", "a.h5"):
+            assert (tmp_path / name).stat().st_size < 20_000
+        message = r"a\.npz has 800,128 bytes, the limit for arrays is 20,000; check that it is the right file"
+        with pytest.raises(DataError, match=message):
+            read_npz(tmp_path / "a.npz", 20_000)
+        with pytest.raises(DataError, match=r"a\.h5 has 800,000 bytes, the limit for arrays is 20,000"):
+            read_h5(tmp_path / "a.h5", ["x"], "arrays", 20_000)
+        with pytest.raises(DataError, match=r"the limit for \.npz is 100"):
+            read_npz(tmp_path / "a.npz", 100)
+        with pytest.raises(DataError, match=r"the limit for \.h5 is 100"):
+            read_h5(tmp_path / "a.h5", ["x"], "arrays", 100)
+        assert read_npz(tmp_path / "a.npz", 10**6)["x"].shape == zeros.shape
 
     def test_single_array_is_no_archive(self, tmp_path: Path) -> None:
         np.save(tmp_path / "a.npy", np.zeros(3))

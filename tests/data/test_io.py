@@ -284,6 +284,40 @@ class TestToTensor:
         with pytest.raises(ValueError, match=message):
             to_tensor(image)
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+    def test_rounding_errors_are_clamped(self, dtype: torch.dtype) -> None:
+        image = torch.tensor([-9e-4, 0.25, 1 + 9e-4], dtype=dtype).expand(3, 1, 3)
+        assert to_tensor(image)[0, 0].tolist() == [0, 0.25, 1]
+        assert image.min() < 0  # the caller's own values stay
+        inside = torch.rand(3, 4, 4)
+        assert to_tensor(inside).data_ptr() == inside.data_ptr()
+
+    @pytest.mark.parametrize("value", [-2e-3, 1 + 2e-3, 1.1, float("inf")])
+    def test_what_is_no_rounding_error_is_refused(self, value: float) -> None:
+        with pytest.raises(ValueError, match=r"got values .*; scale or clamp it"):
+            to_tensor(torch.tensor([value, 0.5]).expand(3, 1, 2))
+
+    def test_upsampling_of_other_libraries_passes(self) -> None:
+        # Antialiased interpolation of white gives up to 1 + 2e-7.
+        white = torch.ones(1, 3, 37, 53)
+        resized = torch.nn.functional.interpolate(white, (29, 41), mode="bicubic", antialias=True)[0]
+        assert to_tensor(resized * (1 + 1e-6)).max() == 1
+
+    @pytest.mark.parametrize(
+        ("image", "message"),
+        [
+            (
+                torch.zeros(3, 4, 4, dtype=torch.bfloat16),
+                r"of type float16, float32 or float64, got torch\.bfloat16; use image\.float\(\)",
+            ),
+            (torch.zeros(3, 4, 4).to_sparse(), r"got a sparse tensor \(torch\.sparse_coo\); use to_dense"),
+            (torch.zeros(3, 4, 4, device="meta"), "got a tensor on the meta device, which has no values"),
+        ],
+    )
+    def test_tensors_without_plain_values(self, image: torch.Tensor, message: str) -> None:
+        with pytest.raises(TypeError, match=rf"a torch image must be float \(3, H, W\).*{message}"):
+            to_tensor(image)
+
     def test_to_pixels_inverts(self) -> None:
         np.testing.assert_array_equal(to_pixels(to_tensor(make_pixels())), make_pixels())
 
@@ -326,6 +360,9 @@ class TestMasks:
             to_mask(np.zeros((3, 2), bool), (2, 3))
         with pytest.raises(TypeError, match="got list"):
             to_mask([[1]], (1, 1))  # type: ignore[arg-type]
+        for mask in (torch.ones(2, 3, device="meta"), torch.ones(2, 3).to_sparse()):
+            with pytest.raises(TypeError, match=r"a mask must be an array \(H, W\), got a"):
+                to_mask(mask, (2, 3))
 
 
 class TestWriting:

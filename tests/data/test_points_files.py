@@ -55,6 +55,13 @@ class TestCheckPoints:
             assert result.dtype == np.float32
             assert result.tolist() == [[1, 2.5]]
 
+    def test_tensors_of_any_type(self) -> None:
+        half = torch.tensor([[1, 2.5]], dtype=torch.bfloat16, requires_grad=True)
+        assert check_points(half, (10, 10)).tolist() == [[1, 2.5]]
+        for points in (torch.ones(1, 2, device="meta"), torch.ones(1, 2).to_sparse()):
+            with pytest.raises(PointsError, match=r"points must be \(N, 2\) numbers, got"):
+                check_points(points, (10, 10))
+
     def test_empty_is_normal(self) -> None:
         assert check_points([], (10, 10)).shape == (0, 2)
         assert check_points(np.zeros((0, 2)), (10, 10)).shape == (0, 2)
@@ -198,6 +205,48 @@ class TestMatchesFiles:
         np.testing.assert_allclose(values[:, 2:4], matches.points1, atol=5e-4)
         np.testing.assert_allclose(values[:, 4], matches.scores, atol=5e-5)
         assert [row[5] for row in rows] == ["1", "0", "1"]
+
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_csv_comes_back(self, tmp_path: Path, count: int) -> None:
+        matches = make_matches(count)
+        write_matches(tmp_path / "m.csv", matches, META)
+        found, meta = read_matches(tmp_path / "m.csv")
+        assert meta == {}
+        assert found.points0.shape == (count, 2)
+        np.testing.assert_allclose(found.points0, matches.points0, atol=5e-4)
+        np.testing.assert_allclose(found.points1, matches.points1, atol=5e-4)
+        np.testing.assert_allclose(found.scores, matches.scores, atol=5e-5)
+        np.testing.assert_array_equal(found.is_mutual, matches.is_mutual)
+        assert np.isnan(found.pair_score)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", r"m\.csv:1: expected the header x0,y0,x1,y1,score,is_mutual, got ''"),
+            ("x,y\n1,2\n", r"m\.csv:1: expected the header .*got 'x,y'"),
+            ("HEADER\n1,2,3\n", r"m\.csv:2: expected x0,.*got '1,2,3'; correct it"),
+            ("HEADER\n1,2,3,4,0.5,1\n1,2,3,4,a,1\n", r"m\.csv:3: expected x0"),
+            ("HEADER\n1,2,3,4,0.5,1\n1,2,3,4,2,1\n", r"m\.csv:3: value out of range in '1,2,3,4,2,1'"),
+            ("HEADER\nnan,2,3,4,0.5,1\n", r"m\.csv:2: value out of range"),
+            ("HEADER\n1,2,inf,4,0.5,1\n", r"m\.csv:2: value out of range"),
+            ("HEADER\n1,2,3,4,0.5,nan\n", r"m\.csv:2: value out of range"),
+            ("HEADER\n1,2,3,1e300,0.5,1\n", r"m\.csv:2: value out of range"),
+            ("HEADER\n\n1,2,3,4,0.5,1\n", r"m\.csv:2: expected x0"),
+        ],
+    )
+    def test_csv_with_wrong_lines(self, tmp_path: Path, text: str, message: str) -> None:
+        (tmp_path / "m.csv").write_text(text.replace("HEADER", "x0,y0,x1,y1,score,is_mutual"))
+        with pytest.raises(DataError, match=message):
+            read_matches(tmp_path / "m.csv")
+
+    @pytest.mark.parametrize("change", ["3", "{}", "[" * 100_000, '{"scale": "x"}'])
+    def test_a_view_change_that_is_none(self, tmp_path: Path, change: str) -> None:
+        write_matches(tmp_path / "m.npz", make_matches(), META)
+        with np.load(tmp_path / "m.npz") as archive:
+            values = dict(archive)
+        np.savez(tmp_path / "m.npz", **values, view_change=change)
+        with pytest.raises(DataError, match="does not hold matches"):
+            read_matches(tmp_path / "m.npz")
 
     def test_unknown_suffix_and_existing_file(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=r"must end in \.npz, \.csv, \.h5"):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from ucn.config import Calibration, MatchConfig, ModelConfig
 from ucn.data.example import example_pair
-from ucn.errors import ImageReadError, PointsError
+from ucn.data.io import to_pixels, write_image
+from ucn.errors import ConfigError, ImageReadError, PointsError, WeightsError
 from ucn.matching.keypoints import Corners, detect_corners
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
-from ucn.types import FeatureMap
-from ucn.weights import LoadedWeights, WeightsInfo
+from ucn.types import FeatureMap, Features
+from ucn.weights import LoadedWeights, WeightsInfo, save_weights
 
 
 def _loaded() -> LoadedWeights:
@@ -76,12 +78,125 @@ def test_images_are_reduced_to_the_side_that_weights_were_made_for() -> None:
     loaded = replace(_loaded(), max_side=64)
     image = _texture(96, 128)
     assert Matcher(loaded, device="cpu").extract(image).map.image_hw == (48, 64)
-    assert Matcher(loaded, device="cpu").config.max_side == 64
+    assert Matcher(loaded, device="cpu", max_side="auto").config.max_side == 64
     for max_side in (None, 1000):
         matcher = Matcher(loaded, config=MatchConfig(max_side=max_side), device="cpu")
         assert matcher.extract(image).map.image_hw == (96, 128)
         assert matcher.with_config(MatchConfig()).extract(image).map.image_hw == (48, 64)
         assert matcher.config.max_side == max_side
+
+
+class TestSettings:
+    def test_keywords_change_the_configuration(self) -> None:
+        base = MatchConfig(ratio=0.9, max_side=64)
+        matcher = Matcher(_loaded(), config=base, device="cpu", min_score=0.3, max_side=None)
+        assert matcher.config == replace(base, min_score=0.3, max_side=None)
+        other = matcher.with_config(ratio=0.8)
+        assert other.config == replace(matcher.config, ratio=0.8)
+        assert matcher.with_config(base, ratio=0.8).config == replace(base, ratio=0.8)
+        assert matcher.config.ratio == 0.9
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"min_scor": 0.3}, "unknown setting 'min_scor'; did you mean 'min_score'.*max_keypoints"),
+            ({"devise": "cpu"}, "unknown setting 'devise'; did you mean 'device'"),
+            ({"min_score": 2.0}, r"min_score must be in \[0, 1\], got 2.0"),
+            ({"max_side": 0}, r"max_side must be at least 32, 'auto' \(the side of the weights\) or None"),
+        ],
+    )
+    def test_wrong_keywords(self, settings: dict[str, Any], message: str) -> None:
+        for weights in (_loaded(), "no such weights"):
+            with pytest.raises(ConfigError, match=message):
+                Matcher(weights, device="cpu", **settings)
+
+    def test_weights_by_path_and_by_name(self, tmp_path: Path) -> None:
+        save_weights(tmp_path / "w.safetensors", _loaded().model, max_side=96)
+        for path in (tmp_path / "w.safetensors", str(tmp_path / "w.safetensors")):
+            assert Matcher(path, device="cpu").config.max_side == 96
+        assert Matcher.from_pretrained(path, device="cpu", min_score=0.25).config.min_score == 0.25
+        with pytest.raises(WeightsError, match="no weights 'geometrik'; did you mean 'geometric'"):
+            Matcher("geometrik")
+
+
+@pytest.fixture(scope="module")
+def matcher() -> Matcher:
+    settings = {"consensus": False, "use_alignment": False, "use_mutual": False, "min_score": 0.0}
+    return _matcher(max_keypoints=40, **settings)
+
+
+class TestFeaturesAsImages:
+    def test_match_and_flow_take_features(self, matcher: Matcher) -> None:
+        image0, image1 = _texture(48, 64), _texture(40, 56, seed=1)
+        features0, features1 = matcher.extract(image0), matcher.extract(image1)
+        expected, dense = matcher.match(image0, image1), matcher.flow(image0, image1).flow_0to1
+        assert len(expected) > 5
+        for pair in ((features0, image1), (image0, features1), (features0, features1)):
+            found = matcher.match(*pair)
+            np.testing.assert_array_equal(found.points1, expected.points1)
+            assert found.pair_score == expected.pair_score
+            assert [each is None for each in found.sources] == [isinstance(each, Features) for each in pair]
+            np.testing.assert_array_equal(matcher.flow(*pair).flow_0to1, dense)
+
+    def test_results_refer_to_the_images(self, matcher: Matcher, tmp_path: Path) -> None:
+        image = _texture(48, 64)
+        write_image(tmp_path / "a.png", to_pixels(image))
+        matches = matcher.match(tmp_path / "a.png", image)
+        assert matches.sources[0] == tmp_path / "a.png"
+        assert callable(matches.sources[1]) and matches.sources[1]() is image
+        assert matches.draw(width=200).shape[1] == 200
+
+    def test_features_from_a_file(self, matcher: Matcher, tmp_path: Path) -> None:
+        image = _texture(48, 64)
+        matcher.extract(image).save(tmp_path / "f.safetensors")
+        loaded = Features.load(tmp_path / "f.safetensors")
+        found, expected = matcher.match(loaded, loaded), matcher.match(image, image)
+        np.testing.assert_array_equal(found.points1, expected.points1)
+        np.testing.assert_array_equal(found.scores, expected.scores)
+
+    def test_features_of_other_weights_are_refused(self, matcher: Matcher) -> None:
+        features = matcher.extract(_texture(48, 64))
+        other = replace(features, map=replace(features.map, features=features.map.features[:, :16]))
+        message = "must be of the same weights, got descriptors of 32 and 16 dimensions"
+        for call in (
+            lambda: matcher.match(features, other),
+            lambda: matcher.flow(features, other),
+            lambda: matcher.pair_context(features, other),
+            lambda: matcher.similarities(features, other, (3, 4)),
+        ):
+            with pytest.raises(ValueError, match=message):
+                call()
+
+
+class TestDescribe:
+    def test_cells_have_their_own_descriptors(self, image: Tensor) -> None:
+        matcher = _matcher(max_side=84)  # half of the image's
+        features = matcher.extract(image)
+        points = [[4.5, 4.5], [12.5, 20.5]]  # cells (0, 0) and (2, 1): (2 + 0.5) * 2 - 0.5
+        found = matcher.describe(features, points)
+        assert found.dtype == torch.float32
+        expected = features.map.features[0][:, [0, 2], [0, 1]].T
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        between = matcher.describe(features, torch.tensor([[8.5, 4.5], [100.3, 60.7]]))
+        torch.testing.assert_close(between.norm(dim=1), torch.ones(2))
+        mean = features.map.features[0, :, 0, :2].mean(dim=1)
+        torch.testing.assert_close(between[0], mean / mean.norm(), atol=1e-5, rtol=0)
+
+    def test_half_precision_gives_unit_float32(self, image: Tensor) -> None:
+        matcher = _matcher()
+        features = matcher.extract(image)
+        half = replace(features, map=replace(features.map, features=features.map.features.bfloat16()))
+        found = matcher.describe(half, [[50.3, 60.2]])
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.norm(dim=1), torch.ones(1))
+        torch.testing.assert_close(found, matcher.describe(features, [[50.3, 60.2]]), atol=0.02, rtol=0)
+
+    def test_no_points_and_bad_points(self, image: Tensor) -> None:
+        matcher = _matcher()
+        features = matcher.extract(image)
+        assert matcher.describe(features, []).shape == (0, 32)
+        with pytest.raises(PointsError, match="lies outside the image"):
+            matcher.describe(features, [[168.0, 3.0]])
 
 
 def test_reduced_images_answer_in_the_callers_pixels() -> None:

@@ -1,1 +1,1 @@
-"""Coordinates, sampling, ground-truth warps, and robust estimation of homographies and poses."""
+"""Coordinates, sampling, ground-truth warps, robust estimation of homography, fundamental matrix and pose."""
