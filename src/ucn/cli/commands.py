@@ -31,6 +31,8 @@ COMMANDS = (
 _OPTIONS = {
     "at least 32, 0 (of the weights) or None (full size)": "at least 32 pixels, or 0 for full size",
     "overwrite=True": "--overwrite",
+    "by all_pairs=True": "by --all-pairs",
+    "that its names are relative to (root)": "that its names are relative to by --root",
     "resume=True": "--resume",
     "use_skipping=True": "--skip-bad",
     "a folder of photographs (images) or a data set (sources)": "--images DIR or --data NAME=DIR",
