@@ -37,7 +37,8 @@ def pairs(tmp_path: Path) -> list[ImagePair]:
 
 
 def run(pairs: list[ImagePair], folder: Path, matcher: Any = None, **options: Any) -> PairFilesResult:
-    return match_pair_files(pairs, folder, matcher or FeatureShiftMatcher(), **options)
+    stand_in: Any = matcher or FeatureShiftMatcher()
+    return match_pair_files(pairs, folder, stand_in, **options)
 
 
 def read_summary(folder: Path) -> list[dict[str, str]]:
@@ -216,7 +217,7 @@ def test_inliers_are_written(pairs: list[ImagePair], tmp_path: Path, suffix: str
         assert (verification["model"], verification["inliers"]) == ("homography", 30)
     if suffix == ".npz":
         assert read_npz(path)["is_inlier"].tolist() == [True] * 30 + [False] * 10
-    record = json.loads((tmp_path / "out" / "progress.jsonl").read_text().splitlines()[1])
+    record = json.loads((tmp_path / "out" / "progress.jsonl").read_text().splitlines()[2])
     assert record["inliers"] == 30
 
 
@@ -227,6 +228,15 @@ def test_drawings(pairs: list[ImagePair], tmp_path: Path) -> None:
     assert result.resumed == 0  # since the drawing was missing
     assert read_image(tmp_path / "drawings" / "a__b.jpg").shape[2] == 1600
     assert run(pairs[:1], tmp_path / "out", settings=settings).resumed == 1
+
+
+def test_a_drawing_replaces_no_foreign_file(pairs: list[ImagePair], tmp_path: Path) -> None:
+    run(pairs[:1], tmp_path / "out")
+    (tmp_path / "a__b.jpg").write_text("mine")
+    settings = PairFileSettings(drawings=tmp_path)
+    with pytest.raises(OutputError, match=r"a__b\.jpg exists already"):
+        run(pairs[:1], tmp_path / "out", settings=settings)
+    assert (tmp_path / "a__b.jpg").read_text() == "mine"
 
 
 def test_a_drawing_replaces_no_image(tmp_path: Path) -> None:
@@ -260,6 +270,7 @@ def test_results_are_those_of_single_pairs(tmp_path: Path) -> None:
     for pair, record in zip(pairs, result.records, strict=True):
         found = read_matches(tmp_path / "out" / record.file)[0]
         expected = matcher.match(*pair.paths)
-        assert len(found) == record.matches > 20
+        assert len(found) == record.matches
+        assert len(found) > 20
         np.testing.assert_array_equal(found.points0, expected.points0)
         np.testing.assert_array_equal(found.points1, expected.points1)

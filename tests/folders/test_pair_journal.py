@@ -1,6 +1,7 @@
 """The journal of finished pairs: what is resumed, refused and kept."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,14 @@ def write_record(folder: Path, pair: ImagePair) -> PairRecord:
 
 def test_records_come_back(tmp_path: Path, pair: ImagePair) -> None:
     record = write_record(tmp_path / "out", pair)
-    again = PairJournal(tmp_path / "out", KEY, [tmp_path / "out" / JOURNAL])
+    again = PairJournal(tmp_path / "out", KEY, [tmp_path / "out" / "a__b.npz"])
     assert again.find(pair) == record
     swapped = ImagePair((pair.names[1], pair.names[0]), (pair.paths[1], pair.paths[0]))
     assert again.find(swapped) is None
-    first, second = (tmp_path / "out" / JOURNAL).read_text().splitlines()
-    assert json.loads(first) == {"format": FORMAT, **KEY}
-    assert json.loads(second)["matches"] == 40
+    first, second, third = map(json.loads, (tmp_path / "out" / JOURNAL).read_text().splitlines())
+    assert first == {"format": FORMAT, **KEY}
+    assert second == {"outputs": ["a__b.npz"]}
+    assert third["matches"] == 40
 
 
 def test_a_changed_or_missing_image_is_not_done(tmp_path: Path, pair: ImagePair) -> None:
@@ -60,11 +62,13 @@ def test_a_changed_or_missing_image_is_not_done(tmp_path: Path, pair: ImagePair)
         lambda line: line.replace("40", "1e999"),
     ],
 )
-def test_a_damaged_line_is_a_pair_to_do(tmp_path: Path, pair: ImagePair, damage) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_line_is_a_pair_to_do(
+    tmp_path: Path, pair: ImagePair, damage: Callable[[str], str]
+) -> None:
     record = write_record(tmp_path / "out", pair)
     path = tmp_path / "out" / JOURNAL
-    first, second = path.read_text().splitlines()
-    path.write_text(first + "\n" + damage(second))
+    first, second, third = path.read_text().splitlines()
+    path.write_text(f"{first}\n{second}\n{damage(third)}")
     with PairJournal(tmp_path / "out", KEY, ()) as journal:
         assert journal.find(pair) is None
         journal.add(record, stamp_images(pair) or [])
@@ -96,6 +100,20 @@ def test_outputs_of_nobody_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a__b.npz"]
     PairJournal(tmp_path / "out", KEY, [tmp_path / "out" / "other.npz"])
     assert (tmp_path / "out" / "a__b.npz").read_text() == "mine"
+
+
+def test_outputs_of_earlier_runs_are_ours(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "drawing.jpg"
+    PairJournal(out, KEY, [out / "a__b.npz", elsewhere])
+    for path in (out / "a__b.npz", out / "c__d.npz", elsewhere):
+        path.write_text("")
+    PairJournal(out, KEY, [out / "a__b.npz"])
+    PairJournal(out, KEY, [elsewhere])  # a run of other pairs forgets nothing
+    with pytest.raises(OutputError, match=r"c__d\.npz exists already"):
+        PairJournal(out, KEY, [out / "a__b.npz", out / "c__d.npz"])
+    out.rename(tmp_path / "moved")
+    PairJournal(tmp_path / "moved", KEY, [tmp_path / "moved" / "a__b.npz"])
+    PairJournal(tmp_path / "moved", KEY, [tmp_path / "moved" / "c__d.npz"], start_over=True)
 
 
 @pytest.mark.parametrize("text", ["", "not JSON\n", "[]\n", '{"format": "other"}\n'])

@@ -37,7 +37,7 @@ class FeatureShiftMatcher:
         self.matched += 1
         rng = np.random.default_rng(0)
         points0 = rng.uniform(10, 60, (40, 2)).astype(np.float32)
-        points1 = points0 + np.float32(SHIFT)
+        points1 = points0 + np.asarray(SHIFT, np.float32)
         points1[-OUTLIERS:] = rng.uniform(200, 400, (OUTLIERS, 2))
         scores = np.full(40, 0.5, np.float32)
         return Matches(

@@ -1,8 +1,8 @@
 """What a run over many pairs has finished, so that the next run with the same settings resumes.
 
-The folder of outputs has a journal: a line with the settings, then a line per finished pair, written after
-its files. Only a folder with a journal of ours is resumed, only files that the run itself writes are
-replaced, and none is deleted.
+The folder of outputs has a journal: a line with the settings, a line with the names of all outputs, then a
+line per finished pair, written after its files. Only a folder with a journal of ours is resumed, only outputs
+that it names are replaced, and nothing is deleted.
 """
 
 from __future__ import annotations
@@ -76,21 +76,23 @@ class PairJournal:
 
         Raises:
             DataError: the folder holds outputs of a run with other settings.
-            OutputError: the folder cannot be created, has an output that no run of ours wrote, or its journal
-                is not ours.
+            OutputError: the folder cannot be created, an output exists that no run of this folder wrote, or
+                its journal is not ours.
         """
         self._path = folder / JOURNAL
         self._key = json.loads(json.dumps({"format": FORMAT, **key}))
         self._done: dict[Pair, tuple[PairRecord, Stamps]] = {}
+        self._ours: set[str] = set()
         self._file: TextIO | None = None
         make_folder(folder)
         if os.path.lexists(self._path):
             self._resume(start_over)
-        elif not start_over:
-            taken = next((path for path in outputs if os.path.lexists(path)), None)
-            if taken is not None:
-                raise exists_error(taken)
-        lines = [self._key, *(_to_line(*item) for item in self._done.values())]
+        for path in outputs:
+            if not start_over and self._name(path) not in self._ours and os.path.lexists(path):
+                raise exists_error(path)
+        self._ours |= set(map(self._name, outputs))
+        finished = (_to_line(*item) for item in self._done.values())
+        lines = [self._key, {"outputs": sorted(self._ours)}, *finished]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         write_bytes_atomically(self._path, text.encode(), overwrite=True)
 
@@ -118,6 +120,10 @@ class PairJournal:
         if self._file is not None:
             self._file.close()
 
+    def _name(self, path: Path) -> str:
+        """An output's name in the journal: within the folder, which may be moved, else its full path."""
+        return path.name if path.parent == self._path.parent else str(path.parent.resolve() / path.name)
+
     def _resume(self, start_over: bool) -> None:
         """Reads the finished pairs of an earlier run, or forgets them."""
         lines = _read_lines(self._path)
@@ -127,6 +133,9 @@ class PairJournal:
                 f"{self._path} is no journal of ucn (its first line has no format '{FORMAT}') and was kept; "
                 "give another folder"
             )
+        outputs = next(lines, None)
+        if isinstance(outputs, dict) and isinstance(outputs.get("outputs"), list):
+            self._ours = {name for name in outputs["outputs"] if isinstance(name, str)}
         if start_over:
             return
         if key != self._key:
@@ -178,7 +187,9 @@ def _from_line(line: Any) -> tuple[PairRecord, Stamps] | None:
         stamps = [[int(value) for value in stamp] for stamp in line["images"]]
         inliers = line["inliers"]
         record = PairRecord(
-            *(str(line[name]) for name in ("image0", "image1", "file")),
+            image0=str(line["image0"]),
+            image1=str(line["image1"]),
+            file=str(line["file"]),
             matches=int(line["matches"]),
             inliers=None if inliers is None else int(inliers),
             pair_score=float(line["pair_score"]),
