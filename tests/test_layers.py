@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +33,8 @@ ACCELERATED = {"cpu", "cuda", "triton"}
 """Folders that hold the fast twin of the reference one folder up."""
 MEASURES_TWINS = {"bench"}
 """May import any fast twin: to compare it with its reference is what it is for."""
+LAZY_METHODS = {"types"}
+"""Its values have methods that import what does their work when they are called (`Matches.homography`)."""
 
 
 def _level(package: str) -> int:
@@ -45,11 +48,25 @@ def _package(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
+def _imported_at_once(tree: ast.Module) -> Iterator[ast.AST]:
+    """The nodes of a module that run when it is imported: not those of methods, nor what only types need."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if is_for_types or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        waiting += ast.iter_child_nodes(node)
+
+
 @cache
 def _imported_modules(path: Path) -> frozenset[str]:
     """Dotted names below `ucn` that a file imports, also inside functions; names of attributes may follow."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = _imported_at_once(tree) if _package(path) in LAZY_METHODS else ast.walk(tree)
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -82,6 +99,16 @@ def test_no_package_imports_the_fast_path_of_another() -> None:
         and _package(path) not in MEASURES_TWINS
     ]
     assert not wrong, wrong
+
+
+def test_types_import_what_their_methods_need_only_when_these_are_called() -> None:
+    assert _imported_modules(SOURCE / "types.py") == frozenset()
+    everything = {
+        node.module
+        for node in ast.walk(ast.parse((SOURCE / "types.py").read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert {"ucn.geometry.homography", "ucn.data.points", "ucn.viz.matches"} <= everything
 
 
 def test_references_do_not_import_triton() -> None:

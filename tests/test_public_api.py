@@ -18,29 +18,42 @@ NAMES = {
     "Matcher",
     "Matches",
     "ModelConfig",
+    "PairContext",
     "PairSample",
+    "SimilarityMap",
     "UcnError",
     "__version__",
     "build_model",
     "check_data",
+    "draw_matches",
+    "estimate_fundamental",
+    "estimate_homography",
+    "estimate_pose",
+    "iterate_images",
     "list_data",
     "list_weights",
     "load_weights",
     "mutual_nearest",
     "nearest",
     "open_data",
+    "track_points",
 }
 
 # To change a line here is to change the public interface: say so in CHANGELOG.md.
 SIGNATURES = {
-    "Matcher": "(loaded: 'LoadedWeights', *, config: 'MatchConfig | None' = None,"
-    " device: 'str | None' = None, engine: 'Engine' = 'auto') -> 'None'",
+    "Matcher": "(weights: 'LoadedWeights | str | Path' = 'geometric', *, config: 'MatchConfig | None' = None,"
+    " device: 'str | None' = None, engine: 'Engine' = 'auto', **settings: 'Any') -> 'None'",
     "Matcher.from_pretrained": "(name_or_path: 'str | Path' = 'geometric', *,"
-    " config: 'MatchConfig | None' = None, device: 'str | None' = None, engine: 'Engine' = 'auto')"
-    " -> 'Matcher'",
-    "Matcher.with_config": "(self, config: 'MatchConfig') -> 'Matcher'",
+    " config: 'MatchConfig | None' = None, device: 'str | None' = None, engine: 'Engine' = 'auto',"
+    " **settings: 'Any') -> 'Matcher'",
+    "Matcher.with_config": "(self, config: 'MatchConfig | None' = None, **settings: 'Any') -> 'Matcher'",
     "Matcher.extract": "(self, image: 'ImageLike', *, progress: 'Report | None' = None) -> 'Features'",
-    "Matcher.match": "(self, image0: 'ImageLike', image1: 'ImageLike', *,"
+    "Matcher.extract_many": "(self, images: 'Iterable[ImageLike]', *, cache_bytes: 'int' = 1073741824,"
+    " progress: 'CountReport | None' = None) -> 'Iterator[Features]'",
+    "Matcher.describe": "(self, features: 'Features', points: 'ArrayLike | Tensor') -> 'Tensor'",
+    "Matcher.match_pairs": "(self, pairs: 'Iterable[tuple[ImageLike | Features, ImageLike | Features]]', *,"
+    " cache_bytes: 'int' = 1073741824, progress: 'CountReport | None' = None) -> 'Iterator[Matches]'",
+    "Matcher.match": "(self, image0: 'ImageLike | Features', image1: 'ImageLike | Features', *,"
     " points: 'ArrayLike | Tensor | None' = None, mask0: 'MaskLike | None' = None,"
     " mask1: 'MaskLike | None' = None, progress: 'Report | None' = None) -> 'Matches'",
     "Matcher.match_features": "(self, features0: 'Features', features1: 'Features', *,"
@@ -55,9 +68,38 @@ SIGNATURES = {
     "Matcher.pair_context": "(self, features0: 'Features', features1: 'Features') -> 'PairContext'",
     "Matcher.similarities": "(self, features0: 'Features', features1: 'Features', point: 'ArrayLike')"
     " -> 'SimilarityMap'",
-    "Matcher.flow": "(self, image0: 'ImageLike', image1: 'ImageLike', *, progress: 'Report | None' = None)"
-    " -> 'Flow'",
+    "Matcher.flow": "(self, image0: 'ImageLike | Features', image1: 'ImageLike | Features', *,"
+    " progress: 'Report | None' = None) -> 'Flow'",
     "Matches.select": "(self, keep: 'BoolArray | NDArray[np.int64]') -> 'Matches'",
+    "Matches.homography": "(self, *, threshold: 'float' = 3.0, min_inliers: 'int' = 15, seed: 'int' = 0)"
+    " -> 'HomographyEstimate'",
+    "Matches.fundamental": "(self, *, threshold: 'float' = 1.0, min_inliers: 'int' = 15, seed: 'int' = 0)"
+    " -> 'FundamentalEstimate'",
+    "Matches.pose": "(self, K0: 'ArrayLike', K1: 'ArrayLike | None' = None, *,"
+    " estimator: 'Estimator' = 'poselib', threshold: 'float' = 1.0, seed: 'int' = 0) -> 'PoseEstimate'",
+    "Matches.inliers": "(self, estimate: 'Estimate') -> 'Matches'",
+    "Matches.to_numpy": "(self) -> 'dict[str, NDArray[Any]]'",
+    "Matches.to_torch": "(self, device: 'torch.device | str' = 'cpu') -> 'dict[str, Tensor]'",
+    "Matches.to_opencv": "(self) -> 'tuple[list[cv2.KeyPoint], list[cv2.KeyPoint], list[cv2.DMatch]]'",
+    "Matches.save": "(self, path: 'str | Path', *, overwrite: 'bool' = False) -> 'None'",
+    "Matches.load": "(path: 'str | Path') -> 'Matches'",
+    "Matches.draw": "(self, image0: 'ImageLike | None' = None, image1: 'ImageLike | None' = None,"
+    " path: 'str | Path | None' = None, *, overwrite: 'bool' = False, **settings: 'Any')"
+    " -> 'NDArray[np.uint8]'",
+    "Features.to": "(self, device: 'torch.device | str') -> 'Features'",
+    "Features.save": "(self, path: 'str | Path', *, overwrite: 'bool' = False) -> 'None'",
+    "Features.load": "(path: 'str | Path') -> 'Features'",
+    "estimate_homography": "(points0: 'ArrayLike', points1: 'ArrayLike', *, threshold: 'float' = 3.0,"
+    " min_inliers: 'int' = 15, seed: 'int' = 0) -> 'HomographyEstimate'",
+    "estimate_fundamental": "(points0: 'ArrayLike', points1: 'ArrayLike', *, threshold: 'float' = 1.0,"
+    " min_inliers: 'int' = 15, max_iterations: 'int' = 20000, seed: 'int' = 0) -> 'FundamentalEstimate'",
+    "estimate_pose": "(points0: 'ArrayLike', points1: 'ArrayLike', K0: 'ArrayLike',"
+    " K1: 'ArrayLike | None' = None, *, estimator: 'Estimator' = 'poselib', threshold: 'float' = 1.0,"
+    " seed: 'int' = 0) -> 'PoseEstimate'",
+    "iterate_images": "(path: 'str | Path', *, max_images: 'int' = 1000000)"
+    " -> 'Iterator[tuple[Path, Tensor]]'",
+    "track_points": "(matcher: 'FrameMatcher', frames: 'Iterable[Tensor]', points: 'ArrayLike', *,"
+    " min_score: 'float' = 0.5, max_step: 'float' = 0.1) -> 'Iterator[TrackedFrame]'",
     "build_model": "(config: 'ModelConfig', generator: 'torch.Generator | None' = None)"
     " -> 'CorrespondenceNetwork'",
     "list_weights": "() -> 'tuple[WeightsInfo, ...]'",
@@ -83,7 +125,10 @@ FIELDS = {
         "image0_hw",
         "image1_hw",
         "view_change",
+        "sources",
     ],
+    "PairContext": ["matches", "is_same_surface", "views"],
+    "SimilarityMap": ["similarities", "first_cell", "cell_step"],
     "Features": ["map", "image_hw", "keypoints", "grey", "image", "view"],
     "FeatureMap": ["features", "stride", "offset", "image_hw", "semantic_dim"],
     "Flow": ["flow_0to1", "confidence"],

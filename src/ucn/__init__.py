@@ -16,17 +16,25 @@ __all__ = [
     "Matcher",
     "Matches",
     "ModelConfig",
+    "PairContext",
     "PairSample",
+    "SimilarityMap",
     "UcnError",
     "__version__",
     "build_model",
     "check_data",
+    "draw_matches",
+    "estimate_fundamental",
+    "estimate_homography",
+    "estimate_pose",
+    "iterate_images",
     "list_data",
     "list_weights",
     "load_weights",
     "mutual_nearest",
     "nearest",
     "open_data",
+    "track_points",
 ]
 
 if TYPE_CHECKING:
@@ -34,10 +42,16 @@ if TYPE_CHECKING:
     from ucn.data.catalogue import list_data, open_data
     from ucn.data.checking import check_data
     from ucn.errors import UcnError
+    from ucn.geometry.fundamental import estimate_fundamental
+    from ucn.geometry.homography import estimate_homography
+    from ucn.geometry.pose import estimate_pose
     from ucn.knn import mutual_nearest, nearest
-    from ucn.matching.matcher import Matcher
+    from ucn.matching.many import iterate_images
+    from ucn.matching.matcher import Matcher, PairContext
+    from ucn.matching.tracking import track_points
     from ucn.nn import build_model
-    from ucn.types import FeatureMap, Features, Flow, Matches, PairSample
+    from ucn.types import FeatureMap, Features, Flow, Matches, PairSample, SimilarityMap
+    from ucn.viz import draw_matches
     from ucn.weights import list_weights, load_weights
 
     __version__: str
@@ -50,16 +64,24 @@ else:  # type checkers see the imports above, and so report misspelt names
         "Matcher": "ucn.matching.matcher",
         "Matches": "ucn.types",
         "ModelConfig": "ucn.config",
+        "PairContext": "ucn.matching.matcher",
         "PairSample": "ucn.types",
+        "SimilarityMap": "ucn.types",
         "UcnError": "ucn.errors",
         "build_model": "ucn.nn",
         "check_data": "ucn.data.checking",
+        "draw_matches": "ucn.viz",
+        "estimate_fundamental": "ucn.geometry.fundamental",
+        "estimate_homography": "ucn.geometry.homography",
+        "estimate_pose": "ucn.geometry.pose",
+        "iterate_images": "ucn.matching.many",
         "list_data": "ucn.data.catalogue",
         "list_weights": "ucn.weights",
         "load_weights": "ucn.weights",
         "mutual_nearest": "ucn.knn",
         "nearest": "ucn.knn",
         "open_data": "ucn.data.catalogue",
+        "track_points": "ucn.matching.tracking",
     }
 
     def __getattr__(name):

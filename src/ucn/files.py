@@ -44,17 +44,26 @@ def read_binary(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> bytes:
         DataError: the file is missing, not readable, not a regular file, or too large.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe blocks for ever, a device may never end
-            expected = "it is not a regular file; put the file itself in its place"
-            raise DataError(f"cannot read {what} {path}: {expected}", path=path)
-        if status.st_size > limit:
-            size = f"{path} has {status.st_size:,} bytes, the limit for {what} is {limit:,}"
-            raise DataError(f"{size}; check that it is the right file", path=path)
+        _check_readable(path, what, limit)
         return path.read_bytes()
     except OSError as error:
         message = f"cannot read {what} {path}: {explain_failure(error)}; check the path and its rights"
         raise DataError(message, path=path) from error
+
+
+def _check_readable(path: Path, what: str, limit: int) -> None:
+    """Raises a `DataError` for what is no regular file or too large, an `OSError` for what is not there."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # a pipe blocks for ever, a device may never end
+        expected = "it is not a regular file; put the file itself in its place"
+        raise DataError(f"cannot read {what} {path}: {expected}", path=path)
+    _check_size(path, what, status.st_size, limit)
+
+
+def _check_size(path: Path, what: str, size: int, limit: int) -> None:
+    if size > limit:
+        message = f"{path} has {size:,} bytes, the limit for {what} is {limit:,}"
+        raise DataError(f"{message}; check that it is the right file", path=path)
 
 
 def read_text(path: Path, what: str, limit: int = MAX_TEXT_BYTES) -> str:
@@ -240,34 +249,45 @@ _DAMAGE: tuple[type[Exception], ...] = (
 )
 
 
-def read_npz(path: Path) -> dict[str, Any]:
-    """Reads all arrays of an .npz file, without pickle; raises `DataError` where it is damaged."""
+def read_npz(path: Path, limit: int = MAX_BINARY_BYTES) -> dict[str, Any]:
+    """Reads all arrays of an .npz file, without pickle.
+
+    Raises:
+        DataError: it is damaged, no regular file, or its arrays have more than `limit` bytes.
+    """
     import numpy as np
 
     try:
+        _check_readable(path, ".npz", limit)
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
-            with archive:
+            with archive:  # a small file may unpack to any size
+                _check_size(path, "arrays", sum(each.file_size for each in archive.zip.infolist()), limit)
                 return dict(archive)
+    except DataError:
+        raise
     except _DAMAGE as error:
         raise DataError(f"cannot read {path} as .npz: {error}; write it again") from error
 
 
-def read_h5(path: Path, array_names: Sequence[str], content: str) -> dict[str, Any]:
+def read_h5(
+    path: Path, array_names: Sequence[str], content: str, limit: int = MAX_BINARY_BYTES
+) -> dict[str, Any]:
     """Reads the first group of an HDF5 file that holds the first of the named arrays.
 
     Args:
         path: the file.
         array_names: data sets to read; the first one must be there.
         content: what the file should hold, for errors.
+        limit: the most bytes of the file, and of these arrays.
 
     Returns:
         Arrays and attributes of the group by name.
 
     Raises:
-        DataError: the file is damaged, or no group has the first array.
+        DataError: the file is damaged or too large, or no group has the first array.
     """
     import h5py
 
@@ -278,12 +298,15 @@ def read_h5(path: Path, array_names: Sequence[str], content: str) -> dict[str, A
             for name in array_names:
                 if name in item and not isinstance(item[name], h5py.Dataset):
                     raise DataError(f"{path} does not hold {content}: {name} is a group, not a data set")
+            held = [item[name] for name in array_names if name in item]
+            _check_size(path, "arrays", sum(each.size * each.dtype.itemsize for each in held), limit)
             arrays = {name: item[name][()] for name in array_names if name in item}
             found.append({**dict(item.attrs), **arrays})
             return True
         return None
 
     try:
+        _check_readable(path, ".h5", limit)
         with h5py.File(path, "r") as file:
             file.visititems(visit)
     except DataError:

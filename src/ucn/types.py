@@ -8,15 +8,18 @@ Shapes use ``B`` for the batch, ``N`` for points or matches, ``D`` for descripto
 pixels and ``h, w`` for feature cells. Points are ``(x, y)`` in pixels, with the centre of the top-left pixel
 at (0, 0); sizes are ``(height, width)`` and their names end in ``_hw``. `ucn.geometry.coords` implements
 these conventions. All classes are frozen: methods return new values.
+
+Methods that estimate, draw, convert, read or write import the module that does so when they are called.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
 import torch
@@ -24,11 +27,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
+    import cv2
     import PIL.Image
+    from numpy.typing import ArrayLike
+
+    from ucn.geometry.fundamental import FundamentalEstimate
+    from ucn.geometry.homography import HomographyEstimate
+    from ucn.geometry.pose import Estimator, PoseEstimate
 
     ImageLike = str | Path | PIL.Image.Image | NDArray[np.uint8] | Tensor
+    ImageReference = Path | weakref.ref[PIL.Image.Image | NDArray[np.uint8] | Tensor]
 else:
-    ImageLike = Any
+    ImageLike = ImageReference = Any
 
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
@@ -100,6 +110,34 @@ class Features:
             return self.map.image_hw
         return self.image.shape[-2], self.image.shape[-1]
 
+    def to(self, device: torch.device | str) -> Features:
+        """Copies all tensors to a device, except `view`; on a CPU, half precision becomes float32."""
+        moved = self.map.features.to(device)
+        if moved.device.type == "cpu" and moved.element_size() < 4:  # half types are slow there
+            moved = moved.float()
+        grey, image = (None if tensor is None else tensor.to(device) for tensor in (self.grey, self.image))
+        keypoints = self.keypoints.to(device)
+        return replace(
+            self, map=replace(self.map, features=moved), keypoints=keypoints, grey=grey, image=image
+        )
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Writes everything to a .safetensors file; see `ucn.formats.features`.
+
+        Raises:
+            OutputError: another suffix, or the file cannot be written.
+        """
+        from ucn.formats.features import write_features
+
+        write_features(path, self, overwrite)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Features:
+        """Reads a file of `save` to the CPU; raises `DataError` where it is damaged or another file."""
+        from ucn.formats.features import read_features
+
+        return read_features(path)
+
 
 @dataclass(frozen=True)
 class ViewChange:
@@ -119,12 +157,28 @@ class ViewChange:
     is_searched: bool = False
 
 
-@dataclass(frozen=True)
+class Estimate(Protocol):
+    """What `Matches.homography`, `Matches.fundamental` and `Matches.pose` return, in short."""
+
+    @property
+    def is_inlier(self) -> BoolArray:
+        """(N,) bool, the matches that agree with the estimate."""
+
+
+def refer_to_image(image: ImageLike | Features) -> ImageReference | None:
+    """A reference to an image that keeps no pixels in memory: its path, or a weak one; None for features."""
+    if isinstance(image, Features):
+        return None
+    return Path(image) if isinstance(image, (str, Path)) else weakref.ref(image)
+
+
+@dataclass(frozen=True, repr=False)
 class Matches:
     """Correspondences between two images, in pixels of the caller's images.
 
     Row i of all arrays describes match i. Matches that the library selects come best first; matches of query
-    points come in the order of the queries, one for each.
+    points come in the order of the queries, one for each. Query points without a match (NaN) are ignored by
+    `homography`, `fundamental`, `pose`, `to_opencv` and `draw`.
 
     Attributes:
         points0: (N, 2) float32, points in image 0.
@@ -138,6 +192,7 @@ class Matches:
         image1_hw: (H, W) of image 1.
         view_change: the change of scale and rotation that the matches agree on, and what was tried; None
             where it was not looked for.
+        sources: references to both images, for `draw`; None where unknown.
     """
 
     points0: FloatArray
@@ -148,9 +203,20 @@ class Matches:
     image0_hw: tuple[int, int]
     image1_hw: tuple[int, int]
     view_change: ViewChange | None = None
+    sources: tuple[ImageReference | None, ImageReference | None] = field(default=(None, None), compare=False)
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def __repr__(self) -> str:
+        count = f"{len(self):,} match{'' if len(self) == 1 else 'es'}"
+        sizes = " and ".join(f"{width} × {height}" for height, width in (self.image0_hw, self.image1_hw))
+        return f"Matches({count}, pair score {self.pair_score:.2f}, images {sizes})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Weak references cannot be copied to other processes; paths can."""
+        lasting = tuple(each if isinstance(each, Path) else None for each in self.sources)
+        return self.__dict__ | {"sources": lasting}
 
     def select(self, keep: BoolArray | NDArray[np.int64]) -> Matches:
         """Selects matches.
@@ -165,6 +231,141 @@ class Matches:
             scores=self.scores[keep],
             is_mutual=self.is_mutual[keep],
         )
+
+    def homography(
+        self, *, threshold: float = 3.0, min_inliers: int = 15, seed: int = 0
+    ) -> HomographyEstimate:
+        """Estimates a homography; see `ucn.estimate_homography`."""
+        from ucn.geometry.homography import estimate_homography
+
+        return estimate_homography(
+            self.points0, self.points1, threshold=threshold, min_inliers=min_inliers, seed=seed
+        )
+
+    def fundamental(
+        self, *, threshold: float = 1.0, min_inliers: int = 15, seed: int = 0
+    ) -> FundamentalEstimate:
+        """Estimates the fundamental matrix, without intrinsics; see `ucn.estimate_fundamental`."""
+        from ucn.geometry.fundamental import estimate_fundamental
+
+        return estimate_fundamental(
+            self.points0, self.points1, threshold=threshold, min_inliers=min_inliers, seed=seed
+        )
+
+    def pose(
+        self,
+        K0: ArrayLike,
+        K1: ArrayLike | None = None,
+        *,
+        estimator: Estimator = "poselib",
+        threshold: float = 1.0,
+        seed: int = 0,
+    ) -> PoseEstimate:
+        """Estimates the relative pose from both cameras' intrinsics; see `ucn.estimate_pose`."""
+        from ucn.geometry.pose import estimate_pose
+
+        return estimate_pose(
+            self.points0, self.points1, K0, K1, estimator=estimator, threshold=threshold, seed=seed
+        )
+
+    def inliers(self, estimate: Estimate) -> Matches:
+        """Selects the inliers of a homography, fundamental matrix or pose; none where it failed.
+
+        Raises:
+            ValueError: the estimate is of other matches.
+        """
+        if estimate.is_inlier.shape != (len(self),):
+            raise ValueError(
+                f"estimate must be of these {len(self)} matches, got one of {len(estimate.is_inlier)}"
+            )
+        return self.select(estimate.is_inlier)
+
+    def to_numpy(self) -> dict[str, NDArray[Any]]:
+        """The arrays points0, points1, scores and is_mutual by name, not copied."""
+        names = ("points0", "points1", "scores", "is_mutual")
+        return {name: getattr(self, name) for name in names}
+
+    def to_torch(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+        """Copies of the arrays of `to_numpy` as tensors."""
+        return {name: torch.tensor(array, device=device) for name, array in self.to_numpy().items()}
+
+    def to_opencv(self) -> tuple[list[cv2.KeyPoint], list[cv2.KeyPoint], list[cv2.DMatch]]:
+        """KeyPoints of both images, and DMatches whose distance is 1 - score; `ucn.formats.opencv`."""
+        from ucn.formats.opencv import to_opencv
+
+        return to_opencv(self)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Writes the matches to .npz, .csv or .h5, by the suffix; see `ucn.data.points.write_matches`.
+
+        Raises:
+            OutputError: another suffix, or the file cannot be written.
+        """
+        from ucn.data.points import write_matches
+
+        write_matches(path, self, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Matches:
+        """Reads a file of `save` or of ``ucn match -o``; see `ucn.data.points.read_matches`.
+
+        A .csv holds rounded rows and nothing else: `pair_score` is NaN, and the sizes are (0, 0).
+
+        Raises:
+            DataError: the file is missing, damaged, or has another layout.
+        """
+        from ucn.data.points import read_matches
+
+        return read_matches(path)[0]
+
+    def draw(
+        self,
+        image0: ImageLike | None = None,
+        image1: ImageLike | None = None,
+        path: str | Path | None = None,
+        *,
+        overwrite: bool = False,
+        **settings: Any,
+    ) -> NDArray[np.uint8]:
+        """Draws both images side by side with the matches, and writes the drawing if a path is given.
+
+        Args:
+            image0: as `Matcher.extract` takes it; None takes the image that was matched, if it was given as a
+                path or is still in memory.
+            image1: likewise.
+            path: .png, .jpg or .webp; None writes nothing.
+            overwrite: replace an existing file.
+            settings: of `ucn.draw_matches`, such as ``max_lines=50``.
+
+        Returns:
+            (H, W, 3) uint8 RGB, which `PIL.Image.fromarray` takes.
+
+        Raises:
+            ValueError: an image is not given and not known.
+            OutputError: the file cannot be written.
+        """
+        from ucn.data.io import write_image
+        from ucn.viz.matches import draw_matches
+
+        images = (
+            self._find_image(0) if image0 is None else image0,
+            self._find_image(1) if image1 is None else image1,
+        )
+        pixels = draw_matches(*images, self, **settings)
+        if path is not None:
+            write_image(path, pixels, overwrite)
+        return pixels
+
+    def _find_image(self, view: int) -> ImageLike:
+        """The matched image of a view, where it is still known."""
+        reference = self.sources[view]
+        image = reference() if isinstance(reference, weakref.ref) else reference
+        if image is None:
+            raise ValueError(
+                f"image{view} must be given: matches keep the paths of images, not their pixels; "
+                "call draw(image0, image1)"
+            )
+        return image
 
 
 @dataclass(frozen=True)

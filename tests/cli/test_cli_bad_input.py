@@ -223,7 +223,6 @@ class TestBadValues:
     @pytest.mark.parametrize(
         ("options", "parts"),
         [
-            (["--max-side", "8"], "--max-side must be at least 32 pixels, or 0 for full size, got 8"),
             (["--ratio", "0"], "--ratio must be in (0, 1], got 0"),
             (["--min-score", "2"], "--min-score must be in [0, 1], got 2"),
             (["--max-keypoints", "0"], "--max-keypoints must be at least 1"),
@@ -236,9 +235,21 @@ class TestBadValues:
     ) -> None:
         assert_refused("match", *pair, *options, "-o", out / "o.npz", parts=[parts], out=out)
 
-    @pytest.mark.parametrize("options", [["--max-side", "-1"], ["--keypoints", "edges"], ["--ratio", "half"]])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            *(["--max-side", side] for side in ("-1", "0", "8", "large", "1e3", "")),
+            ["--keypoints", "edges"],
+            ["--ratio", "half"],
+        ],
+    )
     def test_wrong_usage(self, pair: tuple[str, str], out: Path, options: list[str]) -> None:
         assert_refused("match", *pair, *options, "-o", out / "o.npz", parts=[options[0]], out=out, code=2)
+
+    def test_full_size_is_none_and_not_0(self, pair: tuple[str, str], out: Path) -> None:
+        parts = ["--max-side must be auto, none (full size) or a number of pixels from 32 on, got '0'"]
+        for command in (("match", *pair), ("extract", str(Path(pair[0]).parent))):
+            assert_refused(*command, "--max-side", "0", "-o", out / "o.h5", parts=parts, out=out, code=2)
 
 
 class TestBadWeights:

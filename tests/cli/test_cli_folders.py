@@ -41,7 +41,7 @@ class TestExtract:
 
     def test_baseline_and_json(self, images: Path, out: Path) -> None:
         (images / "bad.png").write_bytes(b"x")
-        options = ("--method", "sift", "--detector", "blobs", "--json", "--shard", 2, "--max-side", 0)
+        options = ("--method", "sift", "--detector", "blobs", "--json", "--shard", 2, "--max-side", "none")
         result = run("extract", images, "-o", out / "f.h5", *options)
         report = json.loads(result.stdout)
         assert (report["images"], report["resumed"], report["executor"]) == (3, 0, "local")

@@ -42,7 +42,7 @@ class TestMatch:
         assert report["command"] == "match"
         assert report["matches"] == 40
         assert report["weights"] == {"name": "shift", "sha256": "ab" * 32}
-        assert report["config"]["max_side"] == 0  # the double does not know what weights were made for
+        assert report["config"]["max_side"] == "auto"  # the double does not know what weights were made for
         assert report["image0_hw"] == [64, 80]
         assert report["outputs"] == [str(out / "m.npz")]
         assert {"loading weights", "encoding image 0", "total"} <= set(report["seconds"])
@@ -80,7 +80,7 @@ class TestMatch:
         np.testing.assert_allclose(read_matches(out / "m.npz")[0].points0, points, atol=1e-3)
 
     def test_options_reach_the_matcher(self, pair: tuple[str, str], shift_matchers: list[Any]) -> None:
-        sizes = ("--max-side", "0", "--keypoints", "grid", "--max-keypoints", "9")
+        sizes = ("--max-side", "none", "--keypoints", "grid", "--max-keypoints", "9")
         run_ok("match", *pair, *sizes, "--ratio", "0.8", "--min-score", "0.2", "--no-mutual", "--no-refine")
         config = shift_matchers[-1].config
         assert (config.max_side, config.keypoints, config.max_keypoints) == (None, "grid", 9)

@@ -122,6 +122,8 @@ def test_values_keep_or_gain_the_type_of_their_field() -> None:
     assert config.clip_norm == 2.0 and isinstance(config.clip_norm, float)
     assert config.model.dim is None
     assert config.model.strides == (2, 2, 2, 2)
+    for side in ("auto", 64, None):
+        assert MatchConfig.from_dict({"max_side": side}).max_side == side
     assert MatchConfig.from_dict({"max_side": None, "use_mutual": False}) == MatchConfig(
         max_side=None, use_mutual=False
     )
@@ -191,7 +193,7 @@ def test_wrong_types(kind: type[Config], values: dict[str, Any], message: str) -
         (ModelConfig, "context_layers", [-1, 9]),
         (ModelConfig, "context_dilation", [0, 5]),
         (ModelConfig, "levels", [0, 5]),
-        (MatchConfig, "max_side", [31, -1, 1_000_001]),
+        (MatchConfig, "max_side", [31, 0, -1, 1_000_001]),
         (MatchConfig, "tile_side", [224, 260, 32 * 100_000]),
         (MatchConfig, "max_keypoints", [0, 1_000_001, 3_000_000_000]),
         (MatchConfig, "grid_step", [0, 3_000_000_000]),
@@ -337,7 +339,7 @@ def test_a_nested_value_out_of_range_is_named_with_its_path() -> None:
     [
         (MatchConfig, {"keypoints": "sift"}, "^keypoints must be one of corners, grid, got 'sift'$"),
         (MatchConfig, {"max_keypoints": 2.5}, r"^max_keypoints must be int, got 2\.5$"),
-        (MatchConfig, {"max_side": "x"}, "^max_side must be int, got 'x'$"),
+        (MatchConfig, {"max_side": "x"}, "^max_side must be int, 'auto' or None, got 'x'$"),
         (MatchConfig, {"ratio": 10**400}, r"^ratio must be a finite number, got 10+\.\.\.0+$"),
         (MatchConfig, {"ratio": 10**5000}, "^ratio must be a finite number, got int of over 4300 digits$"),
         (

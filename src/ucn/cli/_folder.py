@@ -107,7 +107,7 @@ class ExtractOptions:
     method: MethodName = None
     detector: Detector = DetectorName.corners
     max_keypoints: MaxKeypoints = 4096
-    max_side: opt.MaxSide = None
+    max_side: opt.MaxSide = "auto"
     scales: Scales = "1"
     batch: Batch = 4
     executor: ExecutorOption = ExecutorName.local
@@ -131,10 +131,11 @@ class ExtractOptions:
             return METHODS.find_features(name, engine="auto")
 
     def build_settings(self, found: MethodInfo) -> ExtractSettings:
-        """Settings of the extraction; without --max-side, the size that the method was made for."""
+        """Settings of the extraction; --max-side auto is the size that the method was made for."""
         from ucn.folders.worker import ExtractSettings
 
-        side = found.max_side if self.max_side is None else self.max_side or None
+        given = opt.read_max_side(self.max_side)
+        side = found.max_side if given == "auto" else given
         scales = _read_scales(self.scales)
         return ExtractSettings(side, self.max_keypoints, self.detector.value, self.batch, scales)
 

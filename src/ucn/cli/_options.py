@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -62,11 +62,11 @@ Weights = Annotated[
     typer.Option("--weights", metavar="NAME|FILE", help="Shipped weights by name, or a .safetensors file."),
 ]
 MaxSide = Annotated[
-    int | None,
-    count_option(
-        "Longest image side in pixels; larger images are reduced before encoding; 0 = full size.",
-        "the training size of the weights: 1024, birds 160",
-        minimum=0,
+    str,
+    typer.Option(
+        metavar="auto|none|N",
+        help="Longest image side in pixels; larger images are reduced before encoding; none = full size.",
+        show_default="auto, the training size of the weights: 1024, birds 160",
     ),
 ]
 Consensus = Annotated[
@@ -92,7 +92,7 @@ class PairOptions:
     """Options of every command that matches two images."""
 
     weights: Weights = "geometric"
-    max_side: MaxSide = None
+    max_side: MaxSide = "auto"
     consensus: Consensus = None
     views: Views = None
     device: Device = None
@@ -141,15 +141,30 @@ def read_camera_option(option: str, given: str) -> NDArray[np.float64]:
         raise DataError(f"{option} {reason}; {remedy}") from error
 
 
-def build_config(max_side: int | None = None, **given: Any) -> MatchConfig | None:
-    """The configuration from the given options; None where all are None, that is, not given.
+def read_max_side(given: str) -> Literal["auto"] | int | None:
+    """The value of --max-side, as `MatchConfig.max_side`; raises `typer.BadParameter`."""
+    if given == "auto":
+        return "auto"
+    if given == "none":
+        return None
+    if not (given.isascii() and given.isdecimal()) or len(given) > 9 or int(given) < 32:
+        raise typer.BadParameter(
+            f"--max-side must be auto, none (full size) or a number of pixels from 32 on, got {given[:40]!r}"
+        )
+    return int(given)
+
+
+def build_config(max_side: str = "auto", **given: Any) -> MatchConfig | None:
+    """The configuration from the given options; None where all are None, or auto, that is, not given.
 
     Raises:
         ConfigError: a value is out of range.
+        typer.BadParameter: --max-side is none of its values.
     """
     from ucn.config import MatchConfig
 
     changes = {name: value for name, value in given.items() if value is not None}
-    if max_side is not None:
-        changes["max_side"] = max_side or None
+    side = read_max_side(max_side)
+    if side != "auto":
+        changes["max_side"] = side
     return MatchConfig.from_dict(changes) if changes else None

@@ -29,7 +29,6 @@ COMMANDS = (
 
 # What the library's errors name, and the options that set it.
 _OPTIONS = {
-    "at least 32, 0 (of the weights) or None (full size)": "at least 32 pixels, or 0 for full size",
     "overwrite=True": "--overwrite",
     "by all_pairs=True": "by --all-pairs",
     "that its names are relative to (root)": "that its names are relative to by --root",

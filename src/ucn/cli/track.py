@@ -51,7 +51,7 @@ def run(
     ] = None,
     use_video: Annotated[bool, opt.flag("--video/--no-video", "Draw the points into the video.")] = True,
     weights: opt.Weights = "geometric",
-    max_side: opt.MaxSide = None,
+    max_side: opt.MaxSide = "auto",
     consensus: opt.Consensus = None,
     device: opt.Device = None,
     overwrite: opt.Overwrite = False,

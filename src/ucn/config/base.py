@@ -74,10 +74,7 @@ def _read_value(hint: Any, value: Any, path: str) -> Any:
     """Checks one value against its annotation; ints become floats and lists tuples where annotated so."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        (hint,) = [a for a in arguments if a is not type(None)]
-        return _read_value(hint, value, path)
+        return _read_union(arguments, value, path)
     if origin is Literal:
         if not isinstance(value, str) or value not in arguments:
             raise ConfigError(f"{path} must be one of {', '.join(map(str, arguments))}, got {_format(value)}")
@@ -107,6 +104,23 @@ def _read_value(hint: Any, value: Any, path: str) -> Any:
     return value
 
 
+def _read_union(members: tuple[Any, ...], value: Any, path: str) -> Any:
+    """Checks a value against the members of a union: None, words of a `Literal`, and one other type."""
+    if value is None and type(None) in members:
+        return None
+    literals = [member for member in members if typing.get_origin(member) is Literal]
+    others = [member for member in members if member is not type(None) and member not in literals]
+    if not others:
+        return _read_value(literals[0], value, path)
+    words = [word for literal in literals for word in typing.get_args(literal)]
+    if words and isinstance(value, str):
+        legal = ", ".join([others[0].__name__, *map(repr, words)])
+        legal += " or None" if type(None) in members else ""
+        require(value in words, f"{path} must be {legal}", value)
+        return value
+    return _read_value(others[0], value, path)
+
+
 def require(condition: bool, rule: str, value: Any) -> None:
     """Raises a `ConfigError` with the rule, which begins with the field's name, unless it holds."""
     if not condition:
@@ -124,7 +138,8 @@ def require_at_most(config: Config, **limits: float) -> None:
     """Raises a `ConfigError` for sizes far above any use, so that a typing error does not exhaust memory."""
     for name, limit in limits.items():
         value = getattr(config, name)
-        require(value is None or value <= limit, f"{name} must be at most {limit}", value)
+        is_legal = value is None or isinstance(value, str) or value <= limit
+        require(is_legal, f"{name} must be at most {limit}", value)
 
 
 def _format(value: Any) -> str:

@@ -50,9 +50,9 @@ class Calibration(Config):
 class MatchConfig(Config):
     """Settings of matching."""
 
-    max_side: int | None = 0
-    """Larger images are resized to this longest side, in pixels, before encoding; 0: the default of the
-    weights (1024 for geometric, 160 for birds); None: full size."""
+    max_side: Literal["auto"] | int | None = "auto"
+    """Larger images are resized to this longest side, in pixels, before encoding; "auto": the side that the
+    weights were made for (1024 for geometric, 160 for birds); None: full size."""
     tile_side: int = 1536
     """Images with a longer side, in pixels, are encoded in overlapping tiles; a multiple of 32."""
     keypoints: Literal["corners", "grid"] = "corners"
@@ -88,9 +88,11 @@ class MatchConfig(Config):
     def __post_init__(self) -> None:
         """Checks types and ranges."""
         super().__post_init__()
-        max_side = self.max_side
-        is_legal = max_side is None or max_side == 0 or max_side >= 32
-        require(is_legal, "max_side must be at least 32, 0 (of the weights) or None (full size)", max_side)
+        require(
+            not isinstance(self.max_side, int) or self.max_side >= 32,
+            "max_side must be at least 32, 'auto' (the side of the weights) or None (full size)",
+            self.max_side,
+        )
         require(
             self.tile_side >= 256 and self.tile_side % 32 == 0,
             "tile_side must be a multiple of 32 and at least 256",

@@ -38,12 +38,16 @@ WRITE_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"
 """Suffixes of the image files that can be written, with Pillow's names."""
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".webp", ".bmp", ".tif", ".tiff")
 """Suffixes of image files, in the order in which they are tried for a name without one."""
+ROUNDING = 1e-3
+"""How far values of a float image may lie outside [0, 1]; they are clamped. More than the rounding of float16
+(5e-4 at 1), and a quarter of a grey level of 8 bits, so that no image of another range passes."""
 EXIF_ORIENTATION = 0x0112
 """The EXIF tag of an image's orientation."""
 
 MaskLike = str | Path | PIL.Image.Image | NDArray[Any] | Tensor
 """A path, a PIL image, or an array (H, W)."""
 
+_FLOATS = (torch.float16, torch.float32, torch.float64)
 _EXIF_SIDEWAYS = (5, 6, 7, 8)  # these orientations swap height and width
 _warning_filters = threading.Lock()  # warnings.catch_warnings swaps a list that all threads share
 
@@ -82,7 +86,7 @@ def to_tensor(image: ImageLike) -> Tensor:
     Args:
         image: a path; a `PIL.Image.Image` (EXIF orientation is applied to files only, so that points refer
             to the pixels of the given object); numpy uint8 (H, W, 3) RGB or (H, W) grey; or torch float
-            (3, H, W) RGB in [0, 1].
+            (3, H, W) RGB in [0, 1], whose rounding errors are clamped.
 
     Returns:
         (3, H, W) float32 RGB in [0, 1]; a tensor stays on its device.
@@ -173,6 +177,7 @@ def to_mask(mask: MaskLike, image_hw: tuple[int, int]) -> Tensor:
     elif isinstance(mask, np.ndarray):
         is_used = torch.from_numpy(np.asarray(mask != 0))
     elif isinstance(mask, Tensor):
+        check_dense(mask, "a mask must be an array (H, W)")
         is_used = mask != 0
     else:
         raise TypeError(f"mask must be a path, a PIL.Image or an array (H, W), got {type(mask).__name__}")
@@ -337,10 +342,18 @@ def check_pixels(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def check_image_tensor(image: Tensor) -> Tensor:
-    """Returns, detached, a tensor that is float (3, H, W) in [0, 1]; raises for others."""
+    """Returns, detached and clamped, a tensor that is float (3, H, W) in [0, 1]; raises for others.
+
+    Interpolation leaves [0, 1] by rounding errors; values beyond `ROUNDING` are an error.
+    """
     expected = "a torch image must be float (3, H, W) RGB in [0, 1]"
+    check_dense(image, expected)
     if not image.is_floating_point():
         raise TypeError(f"{expected}, got {image.dtype}; use image.float() / 255")
+    if image.dtype not in _FLOATS:
+        raise TypeError(
+            f"{expected} of type float16, float32 or float64, got {image.dtype}; use image.float()"
+        )
     shape = tuple(image.shape)
     if image.ndim == 4 and shape[0] == 1:
         raise ValueError(f"{expected}, got {shape}; give image[0]")
@@ -352,7 +365,15 @@ def check_image_tensor(image: Tensor) -> Tensor:
         raise ValueError(f"{expected}, got {shape}")
     if image.numel() == 0:
         raise ValueError(f"image must have pixels, got {shape}")
-    low, high = image.detach().aminmax()
-    if not (low >= 0 and high <= 1):
-        raise ValueError(f"{expected}, got values {low.item():g} to {high.item():g}; scale or clamp it")
-    return image.detach()
+    low, high = (float(value) for value in image.detach().aminmax())
+    if not (low >= -ROUNDING and high <= 1 + ROUNDING):
+        raise ValueError(f"{expected}, got values {low:g} to {high:g}; scale or clamp it")
+    return image.detach() if low >= 0 and high <= 1 else image.detach().clamp(0, 1)
+
+
+def check_dense(tensor: Tensor, expected: str) -> None:
+    """Raises a `TypeError` for a tensor without values (meta) or without a plain layout (sparse)."""
+    if tensor.is_meta:
+        raise TypeError(f"{expected}, got a tensor on the meta device, which has no values; load them first")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{expected}, got a sparse tensor ({tensor.layout}); use to_dense()")

@@ -10,10 +10,12 @@ import io
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -28,7 +30,7 @@ from ucn.files import (
     read_text,
     write_bytes_atomically,
 )
-from ucn.types import BoolArray, FloatArray, Flow, Matches
+from ucn.types import BoolArray, FloatArray, Flow, Matches, ViewChange
 
 MAX_POINTS_BYTES = 64 * 2**20
 """Larger point files are refused."""
@@ -62,11 +64,11 @@ def check_points(
     Raises:
         PointsError: wrong shape, not numbers, not finite, or outside the image; names the first bad row.
     """
-    if isinstance(points, Tensor):
-        points = points.detach().cpu().numpy()
     try:
+        if isinstance(points, Tensor):  # float64 also takes types that numpy lacks, such as bfloat16
+            points = points.detach().to("cpu", torch.float64).numpy()
         array = np.asarray(points, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # sparse and meta tensors raise the last
         raise PointsError(f"points must be (N, 2) numbers, got {error}") from error
     if array.size == 0 and array.shape in ((0,), (0, 2)):
         return np.zeros((0, 2), np.float32)
@@ -182,9 +184,10 @@ def write_matches(
 ) -> None:
     """Writes matches as .npz, .csv or .h5, by the path's suffix.
 
-    .npz: arrays points0, points1, scores, is_mutual, pair_score, image0_hw, image1_hw, and `meta` as JSON
-    text. .csv: the header `MATCH_COLUMNS` and one line per match. .h5: group ``names[0]/names[1]`` (hloc's
-    name of a pair, slashes replaced by dashes) with the four arrays as data sets and the rest as attributes.
+    .npz: arrays points0, points1, scores, is_mutual, pair_score, image0_hw, image1_hw; as JSON text `meta`
+    and, where known, view_change. .csv: the header `MATCH_COLUMNS` and one line per match. .h5: group
+    ``names[0]/names[1]`` (hloc's name of a pair, slashes replaced by dashes) with the four arrays as data
+    sets and the rest as attributes.
 
     With `is_inlier`, all three hold it as one more array or column.
 
@@ -215,6 +218,8 @@ def write_matches(
         "image1_hw": np.asarray(matches.image1_hw, np.int64),
         "meta": meta_text,
     }
+    if matches.view_change is not None:
+        values["view_change"] = json.dumps(asdict(matches.view_change))
     if suffix == ".npz":
         content = pack_npz({**arrays, **values})
     else:
@@ -253,12 +258,17 @@ def _check_inliers(is_inlier: BoolArray, count: int) -> BoolArray:
 
 
 def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
-    """Reads matches and their meta from a file of `write_matches`: .npz, or .h5 (its first pair).
+    """Reads matches and their meta from a file of `write_matches`: .npz, .csv, or .h5 (its first pair).
+
+    A .csv has coordinates to 0.001 px and scores to 0.0001, and nothing else: the score of the pair is NaN,
+    the sizes of the images are (0, 0), and the meta is empty.
 
     Raises:
         DataError: the file is missing, damaged, or has another layout.
     """
     path = Path(path)
+    if path.suffix.lower() == ".csv":
+        return _read_match_rows(path), {}
     values = read_h5(path, _MATCH_ARRAYS, "matches") if path.suffix.lower() == ".h5" else read_npz(path)
     try:
         hw0, hw1 = ((int(hw[0]), int(hw[1])) for hw in (values["image0_hw"], values["image1_hw"]))
@@ -270,9 +280,43 @@ def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
         for name, array in zip(_MATCH_ARRAYS, (points0, points1, scores, is_mutual), strict=True):
             _check_shape(name, array, (count, 2) if name.startswith("points") else (count,))
         meta = _read_meta(values)
-        return Matches(points0, points1, scores, is_mutual, float(values["pair_score"]), hw0, hw1), meta
+        pair_score, change = float(values["pair_score"]), _read_view_change(values)
+        return Matches(points0, points1, scores, is_mutual, pair_score, hw0, hw1, change), meta
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise DataError(f"{path} does not hold matches: {error}") from error
+
+
+def _read_view_change(values: Mapping[str, Any]) -> ViewChange | None:
+    if "view_change" not in values:
+        return None
+    found = json.loads(str(values["view_change"])[:1000])
+    scale, degrees, encodings = float(found["scale"]), float(found["degrees"]), int(found["encodings"])
+    return ViewChange(scale, degrees, encodings, bool(found["is_searched"]))
+
+
+def _read_match_rows(path: Path) -> Matches:
+    """Reads the CSV of `format_matches`."""
+    lines = [*enumerate(read_text(path, "matches", MAX_POINTS_BYTES).splitlines(), start=1)]
+    header = ",".join(MATCH_COLUMNS)
+    if not lines or lines[0][1].strip() != header:
+        got = lines[0][1][:60] if lines else ""
+        raise DataError(f"{path}:1: expected the header {header}, got {got!r}; write it again", path=path)
+    rows = []
+    for number, line in lines[1:]:
+        cells = line.split(",")
+        if len(cells) != len(MATCH_COLUMNS) or not all(is_number(cell) for cell in cells):
+            raise DataError(f"{path}:{number}: expected {header}, got {line[:60]!r}; correct it", path=path)
+        rows.append([float(cell) for cell in cells])
+    values = np.array(rows, np.float64).reshape(-1, len(MATCH_COLUMNS))
+    lowest, highest = np.array([[-_MAX_COORDINATE] * 4 + [0, 0], [_MAX_COORDINATE] * 4 + [1, 1]])
+    is_legal = (values >= lowest) & (values <= highest)
+    is_legal[:, 2:4] |= np.isnan(values[:, 2:4])  # a point without a match
+    wrong = np.flatnonzero(~is_legal.all(axis=1))
+    if len(wrong):
+        line = lines[1 + wrong[0]][1]
+        raise DataError(f"{path}:{wrong[0] + 2}: value out of range in {line[:60]!r}; correct it", path=path)
+    points0, points1, scores = (values[:, columns].astype(np.float32) for columns in ([0, 1], [2, 3], 4))
+    return Matches(points0, points1, scores, values[:, 5] == 1, float("nan"), (0, 0), (0, 0))
 
 
 def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:

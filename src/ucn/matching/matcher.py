@@ -12,22 +12,24 @@ computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs the netwo
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ucn.config import MatchConfig
 from ucn.data.io import MaskLike, to_mask, to_tensor
 from ucn.data.points import check_points
-from ucn.errors import ImageReadError
+from ucn.errors import ConfigError, ImageReadError
+from ucn.files import suggest
 from ucn.geometry.coords import cell_centres, cells_to_pixels, resize_points, resize_scale
-from ucn.geometry.sampling import read_nearest
+from ucn.geometry.sampling import read_nearest, sample_descriptors
 from ucn.matching.alignment import passes_same_surface_test, refine_photometric
 from ucn.matching.cells import (
     PointMatches,
@@ -39,6 +41,7 @@ from ucn.matching.cells import (
 from ucn.matching.consensus import Consensus, measure_consensus
 from ucn.matching.keypoints import average_channels, detect_corners, grid_points
 from ucn.matching.levels import find_parts_scale, shows_parts, without_semantic
+from ucn.matching.many import CACHE_BYTES, CountReport, SharedFeatures, count_items, split_pair
 from ucn.matching.scoring import measure_uniformity, measure_visibility, score_matches, score_pair
 from ucn.matching.views import (
     AlignedViews,
@@ -54,7 +57,16 @@ from ucn.nn.encoder import Engine, choose_encoder
 from ucn.nn.model import Encoder, drop_semantic
 from ucn.nn.tiling import encode_in_tiles, reduce_image
 from ucn.runtime.device import choose_device
-from ucn.types import FeatureMap, Features, Flow, ImageLike, Matches, SimilarityMap, ViewChange
+from ucn.types import (
+    FeatureMap,
+    Features,
+    Flow,
+    ImageLike,
+    Matches,
+    SimilarityMap,
+    ViewChange,
+    refer_to_image,
+)
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
 
 _PAIR_SCORE_CORNERS = 500  # the number that pair scores were calibrated with
@@ -90,16 +102,28 @@ class Matcher:
 
     def __init__(
         self,
-        loaded: LoadedWeights,
+        weights: LoadedWeights | str | Path = "geometric",
         *,
         config: MatchConfig | None = None,
         device: str | None = None,
         engine: Engine = "auto",
+        **settings: Any,
     ) -> None:
+        """Loads weights, as `from_pretrained` does, or takes loaded ones.
+
+        Args:
+            weights: a name, a path, or what `ucn.load_weights` returned.
+            config: as in `from_pretrained`.
+            device: likewise.
+            engine: likewise.
+            settings: likewise.
+        """
         if engine not in get_args(Engine):
             raise ValueError(f"engine must be one of {', '.join(get_args(Engine))}, got '{engine}'")
+        chosen = _change_config(config or MatchConfig(), settings)
+        loaded = weights if isinstance(weights, LoadedWeights) else load_weights(weights)
         self._max_side = loaded.max_side
-        self.config = self._resolve(config or MatchConfig())
+        self.config = self._resolve(chosen)
         self.weights: WeightsInfo = loaded.info
         self.device = choose_device(device)
         self._calibration = loaded.calibration
@@ -117,6 +141,7 @@ class Matcher:
         config: MatchConfig | None = None,
         device: str | None = None,
         engine: Engine = "auto",
+        **settings: Any,
     ) -> Matcher:
         """Loads shipped weights by name, or a weights file by path.
 
@@ -128,23 +153,33 @@ class Matcher:
                 on a CPU with the same descriptors up to rounding; on a CUDA device since Ampere in bfloat16,
                 with CUDA graphs for sizes that recur. "fast" also compiles on CUDA, which takes about a
                 minute for each new size: for many images of few sizes.
+            settings: fields of `config` to set, such as ``min_score=0.3`` or ``max_side=512``.
 
         Raises:
             WeightsError: the name is unknown or the file is damaged.
+            ConfigError: a setting is unknown or out of range.
             ValueError: there is no such device or engine.
         """
-        return cls(load_weights(name_or_path), config=config, device=device, engine=engine)
+        return cls(name_or_path, config=config, device=device, engine=engine, **settings)
 
-    def with_config(self, config: MatchConfig) -> Matcher:
-        """A matcher with other settings that shares this one's network."""
+    def with_config(self, config: MatchConfig | None = None, **settings: Any) -> Matcher:
+        """A matcher with other settings that shares this one's network.
+
+        Args:
+            config: how images are matched; as now when None.
+            settings: fields of `config` to set.
+
+        Raises:
+            ConfigError: a setting is unknown or out of range.
+        """
         other = copy.copy(self)
-        other.config = self._resolve(config)
+        other.config = self._resolve(_change_config(config or self.config, settings))
         return other
 
     def match(
         self,
-        image0: ImageLike,
-        image1: ImageLike,
+        image0: ImageLike | Features,
+        image1: ImageLike | Features,
         *,
         points: ArrayLike | Tensor | None = None,
         mask0: MaskLike | None = None,
@@ -154,8 +189,8 @@ class Matcher:
         """Matches two images.
 
         Args:
-            image0: as `extract` takes it.
-            image1: as `extract` takes it.
+            image0: as `extract` takes it, or what it returned.
+            image1: likewise.
             points: (N, 2) query points of image 0: one result per row, in order. None detects keypoints and
                 keeps only matches that pass the checks of `config`.
             mask0: (H, W) of image 0, non-zero where keypoints may lie.
@@ -167,12 +202,72 @@ class Matcher:
             PointsError: a point is not finite or lies outside image 0.
             ValueError: a mask does not fit its image.
         """
-        encoded0, grey0 = self._encode_image(image0, "image 0", progress)
-        features1 = self._encode_image(image1, "image 1", progress, has_keypoints=False)[0]
-        features0 = self._add_keypoints(encoded0, grey0)  # on the CPU, while a GPU still encodes both
-        return self.match_features(
+        given = image0 if isinstance(image0, Features) else self._encode_image(image0, "image 0", progress)
+        features1 = self._encode_dense(image1, "image 1", progress)
+        # Corners are detected on the CPU, while a GPU still encodes both.
+        features0 = given if isinstance(given, Features) else self._add_keypoints(*given)
+        matches = self.match_features(
             features0, features1, points=points, mask0=mask0, mask1=mask1, progress=progress
         )
+        return replace(matches, sources=(refer_to_image(image0), refer_to_image(image1)))
+
+    def match_pairs(
+        self,
+        pairs: Iterable[tuple[ImageLike | Features, ImageLike | Features]],
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        progress: CountReport | None = None,
+    ) -> Iterator[Matches]:
+        """Matches many pairs, one after another; an image that occurs in several of them is encoded once.
+
+        Args:
+            pairs: image 0 and image 1 of each pair, as `match` takes them.
+            cache_bytes: memory for the features of the images used last; the last two always stay. An image
+                of 1024 × 768 takes 28 MB.
+            progress: called after each pair with the numbers of pairs done and in all; the second is the
+                first where `pairs` has no length.
+
+        Yields:
+            The matches of each pair, in order, as `match` returns them.
+
+        Raises:
+            ImageReadError: an image cannot be read or is too small.
+            TypeError: an item is not a pair.
+        """
+        shared = SharedFeatures(self.extract, cache_bytes)
+        for number, item in enumerate(pairs, start=1):
+            image0, image1 = split_pair(item, number)
+            matches = self.match_features(shared.get(image0), shared.get(image1))
+            if progress is not None:
+                progress(number, count_items(pairs, number))
+            yield replace(matches, sources=(refer_to_image(image0), refer_to_image(image1)))
+
+    def extract_many(
+        self,
+        images: Iterable[ImageLike],
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        progress: CountReport | None = None,
+    ) -> Iterator[Features]:
+        """Extracts the features of many images, one after another; one that occurs again is encoded once.
+
+        Args:
+            images: as `extract` takes them.
+            cache_bytes: as in `match_pairs`.
+            progress: likewise, of images.
+
+        Yields:
+            The features of each image, in order.
+
+        Raises:
+            ImageReadError: as in `extract`.
+        """
+        shared = SharedFeatures(self.extract, cache_bytes)
+        for number, image in enumerate(images, start=1):
+            features = shared.get(image)
+            if progress is not None:
+                progress(number, count_items(images, number))
+            yield features
 
     def extract(self, image: ImageLike, *, progress: Report | None = None) -> Features:
         """Encodes one image and detects its keypoints; the result can be matched with many others.
@@ -185,6 +280,25 @@ class Matcher:
             ImageReadError: the file cannot be read, or a side is shorter than 32 px.
         """
         return self._add_keypoints(*self._encode_image(image, "image", progress))
+
+    @torch.no_grad()
+    def describe(self, features: Features, points: ArrayLike | Tensor) -> Tensor:
+        """Descriptors of an image at any of its points, interpolated between feature cells.
+
+        Args:
+            features: of the image.
+            points: (N, 2) pixels of the caller's image; N may be 0.
+
+        Returns:
+            (N, D) float32 of unit norm, on the matcher's device; `ucn.nearest` searches them.
+
+        Raises:
+            PointsError: a point is not finite or lies outside the image.
+        """
+        held = self._receive(features)
+        checked = torch.from_numpy(check_points(points, held.image_hw)).to(self.device)
+        found = sample_descriptors(held.map, to_encoded(checked, held)[None])[0]
+        return F.normalize(found.float(), dim=1)
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> FeatureMap:
@@ -215,7 +329,12 @@ class Matcher:
             context: the result of `pair_context` for these two images, which makes repeated queries of a few
                 points many times faster; computed anew when None.
             progress: called at each stage.
+
+        Raises:
+            PointsError: as in `match`.
+            ValueError: a mask does not fit its image, or the features are of different weights.
         """
+        features0, features1 = self._receive_pair(features0, features1)
         use0 = None if mask0 is None else to_mask(mask0, features0.image_hw).to(self.device)
         use1 = None if mask1 is None else to_mask(mask1, features1.image_hw).to(self.device)
         if points is None:
@@ -239,6 +358,7 @@ class Matcher:
     @torch.no_grad()
     def pair_context(self, features0: Features, features1: Features) -> PairContext:
         """Computes what queries of single points of a pair share, for `match_features`."""
+        features0, features1 = self._receive_pair(features0, features1)
         return self._build_pair_context(self.align_views(features0, features1), None, None)
 
     @torch.no_grad()
@@ -248,6 +368,7 @@ class Matcher:
         Raises:
             PointsError: the point is not finite or lies outside image 0.
         """
+        features0, features1 = self._receive_pair(features0, features1)
         checked = torch.from_numpy(check_points(np.asarray(point)[None], features0.image_hw)).to(self.device)
         found = similarity_map(features0.map, features1.map, to_encoded(checked, features0)[0])
         corner = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
@@ -257,10 +378,13 @@ class Matcher:
         return SimilarityMap(_to_numpy(found), (x0, y0), (x1 - x0, y1 - y0))
 
     @torch.no_grad()
-    def flow(self, image0: ImageLike, image1: ImageLike, *, progress: Report | None = None) -> Flow:
-        """Computes where every pixel of image 0 lies in image 1; images as `extract` takes them."""
-        features0 = self._encode_image(image0, "image 0", progress, has_keypoints=False)[0]
-        features1 = self._encode_image(image1, "image 1", progress, has_keypoints=False)[0]
+    def flow(
+        self, image0: ImageLike | Features, image1: ImageLike | Features, *, progress: Report | None = None
+    ) -> Flow:
+        """Computes where every pixel of image 0 lies in image 1; images as `match` takes them."""
+        features0, features1 = self._receive_pair(
+            self._encode_dense(image0, "image 0", progress), self._encode_dense(image1, "image 1", progress)
+        )
         if progress is not None:
             progress("matching every cell")
         starts = to_caller(cell_centres(features0.map), features0)
@@ -274,8 +398,29 @@ class Matcher:
         return Flow(_to_numpy(dense[..., :2]), _to_numpy(dense[..., 2]))
 
     def _resolve(self, config: MatchConfig) -> MatchConfig:
-        """Replaces a `max_side` of 0 by that of the weights."""
-        return replace(config, max_side=self._max_side) if config.max_side == 0 else config
+        """Replaces a `max_side` of "auto" by that of the weights."""
+        return replace(config, max_side=self._max_side) if config.max_side == "auto" else config
+
+    def _receive(self, features: Features) -> Features:
+        """Features on the device of the network."""
+        is_here = features.map.features.device.type == self.device.type
+        return features if is_here else features.to(self.device)
+
+    def _receive_pair(self, features0: Features, features1: Features) -> tuple[Features, Features]:
+        """As `_receive`, checked to be of the same weights as far as their dimensions tell."""
+        dims = [features.map.features.shape[1] for features in (features0, features1)]
+        if dims[0] != dims[1]:
+            raise ValueError(
+                "features0 and features1 must be of the same weights, got descriptors of "
+                f"{dims[0]} and {dims[1]} dimensions; extract both with one matcher"
+            )
+        return self._receive(features0), self._receive(features1)
+
+    def _encode_dense(self, image: ImageLike | Features, name: str, progress: Report | None) -> Features:
+        """Features, with keypoints only where they are given."""
+        if isinstance(image, Features):
+            return image
+        return self._encode_image(image, name, progress, has_keypoints=False)[0]
 
     @torch.no_grad()
     def _encode_image(
@@ -288,13 +433,15 @@ class Matcher:
         pixels = to_tensor(image)
         image_hw = (pixels.shape[-2], pixels.shape[-1])
         if min(image_hw) < MIN_SIDE:
+            where = f"{name} ({image})" if isinstance(image, (str, Path)) else name
             raise ImageReadError(
-                f"{name} must be at least {MIN_SIDE} px a side, got {image_hw[1]} × {image_hw[0]} "
+                f"{where} must be at least {MIN_SIDE} px a side, got {image_hw[1]} × {image_hw[0]} "
                 "(width × height); enlarge it first"
             )
         if progress is not None:
             progress(f"encoding {name}")
-        pixels = reduce_image(pixels.to(self.device), self.config.max_side)
+        side = self.config.max_side
+        pixels = reduce_image(pixels.to(self.device), self._max_side if side == "auto" else side)
         # Copied to the CPU before the network is launched: later the copy would wait for the network.
         needs_corners = has_keypoints and self.config.keypoints == "corners"
         corner_grey = average_channels(pixels) if needs_corners else None
@@ -533,6 +680,16 @@ class Matcher:
         # Not on mps, which lacks some of the small matrix operations.
         device = torch.device("cpu") if self.device.type == "mps" else self.device
         return grey0.to(device) / 255, grey1.to(device) / 255
+
+
+def _change_config(config: MatchConfig, settings: Mapping[str, Any]) -> MatchConfig:
+    """The configuration with other values of some fields; raises a `ConfigError` for an unknown one."""
+    legal = [field.name for field in fields(MatchConfig)]
+    for name in settings:
+        if name not in legal:
+            close = suggest(name, (*legal, "config", "device", "engine"))
+            raise ConfigError(f"unknown setting '{name[:80]}'{close} (settings: {', '.join(legal)})")
+    return replace(config, **settings)
 
 
 def _both_encoded(matches: Matches, views: AlignedViews, device: torch.device) -> tuple[Tensor, Tensor]:
