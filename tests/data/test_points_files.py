@@ -212,6 +212,9 @@ class TestMatchesFiles:
         header, *rows = (tmp_path / "m.csv").read_text().splitlines()
         assert header == "x0,y0,x1,y1,score,is_mutual,is_inlier"
         assert [row.split(",")[-1] for row in rows] == ["1", "0", "1"][:count]
+        found = read_matches(tmp_path / "m.csv")[0]
+        np.testing.assert_allclose(found.points0, make_matches(count).points0, atol=5e-4)
+        np.testing.assert_array_equal(found.is_mutual, make_matches(count).is_mutual)
 
     @pytest.mark.parametrize("is_inlier", [np.ones(2, np.bool_), np.ones(3)])
     def test_inliers_of_other_matches(self, tmp_path: Path, is_inlier: Any) -> None:

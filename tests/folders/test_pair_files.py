@@ -196,7 +196,7 @@ def test_a_full_disk_stops_the_run(
 def test_memory_bounds_what_is_kept(pairs: list[ImagePair], tmp_path: Path) -> None:
     matcher = FeatureShiftMatcher()
     order = [pairs[0], pairs[2], pairs[1]]  # a b, b c, a c
-    result = run(order, tmp_path / "out", matcher, settings=PairFileSettings(cache_bytes=1))
+    result = run(order, tmp_path / "out", matcher, settings=PairFileSettings(cache_bytes=0))
     assert result.encodings == 4  # two images are always kept
 
 
@@ -251,7 +251,7 @@ def test_a_drawing_replaces_no_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"suffix": ".txt"}, "suffix must be one of"), ({"cache_bytes": 0}, "cache_bytes")],
+    [({"suffix": ".txt"}, "suffix must be one of"), ({"cache_bytes": -1}, "cache_bytes")],
 )
 def test_wrong_settings(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -297,16 +297,17 @@ def _read_view_change(values: Mapping[str, Any]) -> ViewChange | None:
 def _read_match_rows(path: Path) -> Matches:
     """Reads the CSV of `format_matches`."""
     lines = [*enumerate(read_text(path, "matches", MAX_POINTS_BYTES).splitlines(), start=1)]
-    header = ",".join(MATCH_COLUMNS)
-    if not lines or lines[0][1].strip() != header:
-        got = lines[0][1][:60] if lines else ""
-        raise DataError(f"{path}:1: expected the header {header}, got {got!r}; write it again", path=path)
+    header, given = ",".join(MATCH_COLUMNS), lines[0][1].strip() if lines else ""
+    if given not in (header, f"{header},{_INLIERS}"):
+        raise DataError(
+            f"{path}:1: expected the header {header}, got {given[:60]!r}; write it again", path=path
+        )
     rows = []
     for number, line in lines[1:]:
         cells = line.split(",")
-        if len(cells) != len(MATCH_COLUMNS) or not all(is_number(cell) for cell in cells):
+        if len(cells) != given.count(",") + 1 or not all(is_number(cell) for cell in cells):
             raise DataError(f"{path}:{number}: expected {header}, got {line[:60]!r}; correct it", path=path)
-        rows.append([float(cell) for cell in cells])
+        rows.append([float(cell) for cell in cells[: len(MATCH_COLUMNS)]])
     values = np.array(rows, np.float64).reshape(-1, len(MATCH_COLUMNS))
     lowest, highest = np.array([[-_MAX_COORDINATE] * 4 + [0, 0], [_MAX_COORDINATE] * 4 + [1, 1]])
     is_legal = (values >= lowest) & (values <= highest)

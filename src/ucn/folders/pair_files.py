@@ -21,20 +21,19 @@ import torch
 from ucn.data.io import write_image
 from ucn.data.points import MATCH_SUFFIXES, write_matches
 from ucn.errors import ConfigError, ImageReadError, OutputError, UcnError
-from ucn.files import RecentItems, write_bytes_atomically
+from ucn.files import write_bytes_atomically
 from ucn.folders.image_pairs import ImagePair, name_outputs, order_by_images
 from ucn.folders.pair_journal import PairJournal, PairRecord, make_folder, stamp_images
 from ucn.geometry.verification import Verification, VerifySettings, verify_geometry
+from ucn.matching.many import CACHE_BYTES, SharedFeatures
 from ucn.matching.matcher import Matcher
-from ucn.types import Features, Matches
+from ucn.types import Features, ImageLike, Matches
 from ucn.viz.matches import draw_matches
 
 SUMMARY = "summary.csv"
 """The summary's file name in the folder of outputs."""
 SUMMARY_COLUMNS = ("image0", "image1", "file", "matches", "inliers", "pair_score", "seconds", "error")
 """Header of the summary; one line per pair, in the order of the pairs."""
-CACHE_BYTES = 2**30
-"""Memory for the features of images that may come again: about 40 images of 1024 × 683 pixels."""
 
 _DRAWING_SUFFIX = ".jpg"
 
@@ -63,8 +62,8 @@ class PairFileSettings:
         """Checks the suffix and the range."""
         if self.suffix not in MATCH_SUFFIXES:
             raise ConfigError(f"suffix must be one of {', '.join(MATCH_SUFFIXES)}, got '{self.suffix[:80]}'")
-        if self.cache_bytes < 1:
-            raise ConfigError(f"cache_bytes must be at least 1, got {self.cache_bytes}")
+        if self.cache_bytes < 0:
+            raise ConfigError(f"cache_bytes must be at least 0, got {self.cache_bytes}")
 
 
 @dataclass(frozen=True)
@@ -178,9 +177,7 @@ class _PairWork:
 
     def __init__(self, matcher: Matcher, settings: PairFileSettings, meta: Mapping[str, Any]) -> None:
         self._matcher, self._settings, self._meta = matcher, settings, meta
-        self._features: RecentItems[Path, Features] = RecentItems(
-            max_bytes=settings.cache_bytes, count_bytes=_count_bytes, min_items=2
-        )
+        self._features = SharedFeatures(self._encode, settings.cache_bytes)
         self._unreadable: dict[Path, str] = {}
         self.encodings = 0
 
@@ -209,17 +206,16 @@ class _PairWork:
         """The features of an image, encoded where they are not kept."""
         if path in self._unreadable:
             raise ImageReadError(self._unreadable[path])
-
-        def encode() -> Features:
-            self.encodings += 1
-            return self._matcher.extract(path)
-
         try:
-            return self._features.get_or_make(path, encode)
+            return self._features.get(path)
         except ImageReadError as error:
             reason = str(error).replace(str(path), name)
             self._unreadable[path] = reason if name in reason else f"{name}: {reason}"
             raise ImageReadError(self._unreadable[path]) from error
+
+    def _encode(self, image: ImageLike) -> Features:
+        self.encodings += 1
+        return self._matcher.extract(image)
 
     def _write(
         self, pair: ImagePair, target: _Target, matches: Matches, verification: Verification | None
@@ -255,11 +251,6 @@ def _choose_targets(pairs: Sequence[ImagePair], folder: Path, settings: PairFile
 
 def _image_keys(pair: ImagePair) -> tuple[str, str]:
     return str(pair.paths[0]), str(pair.paths[1])
-
-
-def _count_bytes(features: Features) -> int:
-    tensors = (features.map.features, features.keypoints, features.grey, features.image)
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def _explain(error: Exception, pair: ImagePair) -> str:
