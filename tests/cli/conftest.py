@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,17 @@ import PIL.Image
 import pytest
 from torch import Tensor
 
+from support.pair_cases import SHIFT, FeatureShiftMatcher
 from ucn.cli import _command
 from ucn.config import MatchConfig
 from ucn.types import Flow, Matches
 
-SHIFT = (5.0, -2.0)
 
-
-class ShiftMatcher:
+class ShiftMatcher(FeatureShiftMatcher):
     """Answers with point + `SHIFT`; remembers how it was called."""
 
     def __init__(self, config: MatchConfig | None) -> None:
-        self.config = config or MatchConfig()
-        self.weights = SimpleNamespace(name="shift", sha256="ab" * 32)
+        super().__init__(config)
         self.calls: list[dict[str, Any]] = []
 
     def match(

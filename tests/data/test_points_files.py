@@ -26,6 +26,7 @@ from ucn.data.points import (
     write_matches,
 )
 from ucn.errors import DataError, OutputError, PointsError
+from ucn.files import read_h5, read_npz
 from ucn.types import Flow, Matches
 
 META = {"weights": {"name": "w", "sha256": "00"}, "ucn": "1"}
@@ -247,6 +248,29 @@ class TestMatchesFiles:
         np.savez(tmp_path / "m.npz", **values, view_change=change)
         with pytest.raises(DataError, match="does not hold matches"):
             read_matches(tmp_path / "m.npz")
+
+    @pytest.mark.parametrize("count", [0, 3])
+    def test_inliers(self, tmp_path: Path, count: int) -> None:
+        is_inlier = np.array([True, False, True])[:count]
+        for suffix in (".npz", ".csv", ".h5"):
+            write_matches(tmp_path / f"m{suffix}", make_matches(count), is_inlier=is_inlier)
+        np.testing.assert_array_equal(read_npz(tmp_path / "m.npz")["is_inlier"], is_inlier)
+        found = read_h5(tmp_path / "m.h5", ("points0", "is_inlier"), "matches")["is_inlier"]
+        np.testing.assert_array_equal(found, is_inlier)
+        assert_same_matches(read_matches(tmp_path / "m.h5")[0], make_matches(count))
+        header, *rows = (tmp_path / "m.csv").read_text().splitlines()
+        assert header == "x0,y0,x1,y1,score,is_mutual,is_inlier"
+        assert [row.split(",")[-1] for row in rows] == ["1", "0", "1"][:count]
+        found = read_matches(tmp_path / "m.csv")[0]
+        np.testing.assert_allclose(found.points0, make_matches(count).points0, atol=5e-4)
+        np.testing.assert_array_equal(found.is_mutual, make_matches(count).is_mutual)
+
+    @pytest.mark.parametrize("is_inlier", [np.ones(2, np.bool_), np.ones(3)])
+    def test_inliers_of_other_matches(self, tmp_path: Path, is_inlier: Any) -> None:
+        for suffix in (".npz", ".csv", ".h5"):
+            with pytest.raises(ValueError, match=r"is_inlier must be bool \(3,\) as the matches, got"):
+                write_matches(tmp_path / f"m{suffix}", make_matches(), is_inlier=is_inlier)
+        assert list(tmp_path.iterdir()) == []
 
     def test_unknown_suffix_and_existing_file(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=r"must end in \.npz, \.csv, \.h5"):

@@ -102,6 +102,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_photographs(folder)
     _write_videos(folder)
     make_scene(folder / "photos", count=4)
+    (folder / "pairs.txt").write_text("000.png 001.png\n001.png 002.png\n")
+    for name, source in (("before", "a.jpg"), ("after", "b.jpg")):
+        (folder / name).mkdir()
+        shutil.copy(folder / source, folder / name / "1.jpg")
     shutil.copytree(folder / "photos", folder / "clip")
     shutil.copy(shipped_path(list_weights()[0]), folder / "my.safetensors")
     with pytest.MonkeyPatch.context() as patch:

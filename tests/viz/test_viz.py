@@ -64,6 +64,17 @@ class TestDrawMatches:
         assert not has_colour(good, VERMILION)
         assert not has_colour(good, GREY)
 
+    def test_inliers_are_told_from_outliers(self) -> None:
+        matches = make_matches([(20, 20), (40, 40)], [(20, 20), (40, 40)])
+        errors = np.array([0, np.inf], np.float32)
+        is_inlier = np.array([True, False])
+        image = viz.draw_matches(BLACK, BLACK, matches, errors=errors, is_inlier=is_inlier, width=640)[:220]
+        assert has_colour(image, BLUE)
+        assert has_colour(image, GREY)
+        assert not has_colour(image, VERMILION)
+        with pytest.raises(ValueError, match=r"is_inlier must be \(2,\) as the matches"):
+            viz.draw_matches(BLACK, BLACK, matches, is_inlier=is_inlier[:1])
+
     def test_dot_lies_on_its_pixel(self) -> None:
         matches = make_matches([(79, 59)], [(0, 0)])
         errors = np.zeros(1, np.float32)

@@ -30,6 +30,8 @@ COMMANDS = (
 # What the library's errors name, and the options that set it.
 _OPTIONS = {
     "overwrite=True": "--overwrite",
+    "by all_pairs=True": "by --all-pairs",
+    "that its names are relative to (root)": "that its names are relative to by --root",
     "resume=True": "--resume",
     "use_skipping=True": "--skip-bad",
     "a folder of photographs (images) or a data set (sources)": "--images DIR or --data NAME=DIR",

@@ -1,8 +1,9 @@
-"""``ucn match``: corresponding points of two images."""
+"""``ucn match``: corresponding points of two images, or of many pairs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,26 +11,56 @@ import typer
 
 from ucn.cli import _options as opt
 from ucn.cli._command import PairCommand
+from ucn.cli._many_pairs import FileFormat, PairSource, format_verifier, match_many
 from ucn.cli._outputs import Output
 from ucn.cli._report import describe_doubt, describe_views, format_share
 from ucn.config import MatchConfig
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from ucn.types import Matches
+    from ucn.geometry.verification import VerifySettings
+    from ucn.types import BoolArray, Matches
+
+
+class GeometricModel(StrEnum):
+    """Geometry that inliers agree with."""
+
+    homography = "homography"
+    fundamental = "fundamental"
 
 
 @opt.expand_options
 def run(
-    image0: opt.Image0,
-    image1: opt.Image1,
+    image0: Annotated[Path | None, opt.path_argument("A", "First image, or a folder of images.")] = None,
+    image1: Annotated[Path | None, opt.path_argument("B", "Second image, or a folder of images.")] = None,
+    pairs: Annotated[
+        Path | None, opt.path_option("Match many pairs: a list of two image names per line.")
+    ] = None,
+    root: Annotated[
+        Path | None,
+        opt.path_option("Folder of the images of --pairs.", metavar="DIR", show_default="that of the list"),
+    ] = None,
+    use_all: Annotated[
+        bool, opt.flag("--all-pairs", "Of two folders, match all images with all, whatever their names.")
+    ] = False,
     points: Annotated[
         Path | None,
         opt.path_option("CSV of points x,y in A: one row out per row in, on stdout unless -o is given."),
     ] = None,
-    output: Annotated[Path | None, opt.output_option("Write matches: .npz, .csv or .h5.")] = None,
-    draw: Annotated[Path | None, opt.path_option("Draw the matches: .png, .jpg or .webp.")] = None,
+    output: Annotated[
+        Path | None,
+        opt.output_option("Write matches: .npz, .csv or .h5; of many pairs, the folder for their files."),
+    ] = None,
+    file_format: Annotated[
+        FileFormat | None,
+        typer.Option("--format", help="Format of the files of many pairs.", show_default="npz"),
+    ] = None,
+    draw: Annotated[
+        Path | None, opt.path_option("Draw the matches: .png, .jpg or .webp; of many pairs, a folder.")
+    ] = None,
     mask: Annotated[Path | None, opt.path_option("Mask of both images: match where it is not black.")] = None,
     mask0: Annotated[Path | None, opt.path_option("Mask for A only.")] = None,
     mask1: Annotated[Path | None, opt.path_option("Mask for B only.")] = None,
@@ -66,10 +97,32 @@ def run(
     align: Annotated[
         bool | None, opt.switch("align", "Then refine them photometrically, to a fraction of a pixel.")
     ] = None,
+    verify: Annotated[
+        GeometricModel | None,
+        typer.Option(
+            help="Tell inliers from outliers: a homography for planes and cameras that only rotate, a "
+            "fundamental matrix for any rigid scene.",
+            show_default=False,
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PX",
+            help="Largest error of an inlier for --verify.",
+            show_default="3 for homography, 1 for fundamental",
+        ),
+    ] = None,
+    seed: opt.Seed = 0,
     *,
     options: opt.PairOptions,
 ) -> None:
-    """Find corresponding points of two images."""
+    """Find corresponding points of two images, or of many pairs.
+
+    Many pairs are those of a list (--pairs) or, of two folders, images of equal names. Each gets a file of
+    matches in the folder -o, and a row in its summary.csv. A pair that fails does not stop the others; the
+    exit code is then 1. The same command again matches only the pairs that are not done.
+    """
     if mask is not None and (mask0 is not None or mask1 is not None):
         raise typer.BadParameter("give --mask for both images, or --mask0 and --mask1, not both kinds")
     settings = {
@@ -82,6 +135,27 @@ def run(
         "use_alignment": align,
     }
     masks = (mask or mask0, mask or mask1)
+    verifier = _read_verifier(verify, threshold, seed)
+    source = PairSource(image0, image1, pairs, root, use_all)
+    if source.is_many():
+        if points is not None or any(masks):
+            raise typer.BadParameter(
+                "--points, --mask, --mask0 and --mask1 are for two images; leave them out"
+            )
+        match_many(
+            source,
+            options,
+            settings,
+            output=output,
+            drawings=draw,
+            file_format=file_format or FileFormat.npz,
+            verify=verifier,
+        )
+        return
+    if file_format is not None:
+        raise typer.BadParameter("--format is for many pairs; the name given by -o chooses the format of one")
+    assert image0 is not None and image1 is not None
+    names = (image0.name, image1.name)
     with PairCommand("match", options, **settings) as command:
         from ucn import viz
         from ucn.data.io import write_image
@@ -95,11 +169,17 @@ def run(
         matcher = command.load_matcher()
         matches = matcher.match(*images, **inputs, progress=command.stages)
         command.summary |= _summarise(matches)
-        draw_result = viz.draw_matches if points is None else viz.draw_points
+        is_inlier = None if verifier is None else _verify(command, matches, verifier)
+
+        def paint() -> NDArray[np.uint8]:
+            if points is not None and is_inlier is None:
+                return viz.draw_points(*images, matches)
+            return viz.draw_matches(*images, matches, is_inlier=is_inlier)
+
         command.write(
             {
-                output: lambda path: write_matches(path, matches, command.run, (image0.name, image1.name)),
-                draw: lambda path: write_image(path, draw_result(*images, matches)),
+                output: lambda path: write_matches(path, matches, command.run, names, is_inlier=is_inlier),
+                draw: lambda path: write_image(path, paint()),
             }
         )
     if points is None:
@@ -109,11 +189,36 @@ def run(
     if has_rows:
         from ucn.data.points import format_matches
 
-        typer.echo(format_matches(matches), nl=False)
+        typer.echo(format_matches(matches, is_inlier), nl=False)
     lines = _format_lines(matches, command.summary)
     if has_rows and draw is None:
         lines["written"] = "rows on stdout"
-    command.report(lines, rows={"points": _list_rows(matches)}, to_stderr=has_rows)
+    command.report(lines, rows={"points": _list_rows(matches, is_inlier)}, to_stderr=has_rows)
+
+
+def _read_verifier(model: GeometricModel | None, threshold: float | None, seed: int) -> VerifySettings | None:
+    """The settings of --verify; None without it."""
+    if model is None:
+        if threshold is not None:
+            raise typer.BadParameter("--threshold is for --verify; leave it out, or add --verify")
+        return None
+    from ucn.geometry.verification import VerifySettings
+
+    return VerifySettings(model.value, threshold, seed)
+
+
+def _verify(command: PairCommand, matches: Matches, settings: VerifySettings) -> BoolArray:
+    """The inliers (N,); the geometry is added to the report and to what is stored with the matches."""
+    from ucn.geometry.verification import verify_geometry
+
+    command.stages("verifying")
+    found = verify_geometry(matches.points0, matches.points1, settings)
+    command.run["verification"] = found.to_dict()
+    command.summary |= {
+        "inliers": found.inlier_count,
+        "verification": {**found.to_dict(), "is_inlier": found.is_inlier.tolist()},
+    }
+    return found.is_inlier
 
 
 def _read_options(
@@ -148,6 +253,7 @@ def _format_lines(matches: Matches, summary: dict[str, Any]) -> dict[str, str]:
     note = "" if matches.pair_score >= 0.5 else f" ({describe_doubt(matches)})"
     return {
         "matches": f"{len(matches):,}",
+        **_format_verification(summary),
         "mutual": format_share(summary["mutual_share"]),
         "mean score": f"{summary['mean_score']:.3f}" if len(matches) else "–",
         "pair score": f"{matches.pair_score:.3f}{note}",
@@ -155,8 +261,19 @@ def _format_lines(matches: Matches, summary: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _list_rows(matches: Matches) -> list[dict[str, Any]]:
-    columns = (*matches.points0.T, *matches.points1.T, matches.scores, matches.is_mutual)
-    names = ("x0", "y0", "x1", "y1", "score", "is_mutual")
+def _format_verification(summary: dict[str, Any]) -> dict[str, str]:
+    found = summary.get("verification")
+    if found is None:
+        return {}
+    failure = f" ({found['failure']})" if found["failure"] else ""
+    return {"inliers": f"{found['inliers']:,}{failure}", "verified by": format_verifier(found)}
+
+
+def _list_rows(matches: Matches, is_inlier: BoolArray | None) -> list[dict[str, Any]]:
+    columns = [*matches.points0.T, *matches.points1.T, matches.scores, matches.is_mutual]
+    names = ["x0", "y0", "x1", "y1", "score", "is_mutual"]
+    if is_inlier is not None:
+        columns.append(is_inlier)
+        names.append("is_inlier")
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [dict(zip(names, row, strict=True)) for row in rows]

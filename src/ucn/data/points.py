@@ -42,6 +42,7 @@ FLOW_SUFFIXES = (".flo", ".npz")
 """Formats of `write_flow`."""
 
 _MATCH_ARRAYS = ("points0", "points1", "scores", "is_mutual")
+_INLIERS = "is_inlier"
 _MAX_COORDINATE = 1e9  # beyond any image, and well within float32
 _FLO_MAGIC = struct.pack("<f", 202021.25)  # reads "PIEH"
 _FLO_UNKNOWN = 1e10  # Middlebury: a component above 1e9 marks an unknown vector
@@ -179,6 +180,7 @@ def write_matches(
     meta: Mapping[str, Any] | None = None,
     names: tuple[str, str] = ("image0", "image1"),
     overwrite: bool = False,
+    is_inlier: BoolArray | None = None,
 ) -> None:
     """Writes matches as .npz, .csv or .h5, by the path's suffix.
 
@@ -187,23 +189,29 @@ def write_matches(
     ``names[0]/names[1]`` (hloc's name of a pair, slashes replaced by dashes) with the four arrays as data
     sets and the rest as attributes.
 
+    With `is_inlier`, all three hold it as one more array or column.
+
     Args:
         path: the file to write.
         matches: the matches.
         meta: plain values on how the matches were computed (weights, version, config).
         names: names of the two images, for .h5.
         overwrite: replace an existing file.
+        is_inlier: (N,) inliers of a geometric verification; None where there was none.
 
     Raises:
         OutputError: another suffix, or the file cannot be written.
+        ValueError: `is_inlier` is not (N,).
     """
     check_suffix(path, MATCH_SUFFIXES, "matches")
     meta_text = json.dumps(dict(meta or {}))
     suffix = Path(path).suffix.lower()
     if suffix == ".csv":
-        write_bytes_atomically(path, format_matches(matches).encode(), overwrite)
+        write_bytes_atomically(path, format_matches(matches, is_inlier).encode(), overwrite)
         return
     arrays = {name: getattr(matches, name) for name in _MATCH_ARRAYS}
+    if is_inlier is not None:
+        arrays[_INLIERS] = _check_inliers(is_inlier, len(matches))
     values = {
         "pair_score": matches.pair_score,
         "image0_hw": np.asarray(matches.image0_hw, np.int64),
@@ -219,21 +227,34 @@ def write_matches(
     write_bytes_atomically(path, content, overwrite)
 
 
-def format_matches(matches: Matches) -> str:
-    """Formats matches as CSV: the header `MATCH_COLUMNS`, then one line per match, in order."""
+def format_matches(matches: Matches, is_inlier: BoolArray | None = None) -> str:
+    """Formats matches as CSV: the header `MATCH_COLUMNS`, then one line per match, in order.
+
+    With `is_inlier` (N,) a column of that name follows, of 0 and 1.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(MATCH_COLUMNS)
-    for (x0, y0), (x1, y1), score, is_mutual in zip(
+    last = [] if is_inlier is None else [[int(value)] for value in _check_inliers(is_inlier, len(matches))]
+    writer.writerow(MATCH_COLUMNS if is_inlier is None else (*MATCH_COLUMNS, _INLIERS))
+    for (x0, y0), (x1, y1), score, is_mutual, more in zip(
         matches.points0.tolist(),
         matches.points1.tolist(),
         matches.scores.tolist(),
         matches.is_mutual.tolist(),
+        last or [[]] * len(matches),
         strict=True,
     ):
         numbers = [f"{value:.3f}" for value in (x0, y0, x1, y1)]
-        writer.writerow([*numbers, f"{score:.4f}", int(is_mutual)])
+        writer.writerow([*numbers, f"{score:.4f}", int(is_mutual), *more])
     return text.getvalue()
+
+
+def _check_inliers(is_inlier: BoolArray, count: int) -> BoolArray:
+    if is_inlier.shape != (count,) or is_inlier.dtype != np.bool_:
+        raise ValueError(
+            f"is_inlier must be bool ({count},) as the matches, got {is_inlier.dtype} {is_inlier.shape}"
+        )
+    return is_inlier
 
 
 def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
@@ -276,16 +297,17 @@ def _read_view_change(values: Mapping[str, Any]) -> ViewChange | None:
 def _read_match_rows(path: Path) -> Matches:
     """Reads the CSV of `format_matches`."""
     lines = [*enumerate(read_text(path, "matches", MAX_POINTS_BYTES).splitlines(), start=1)]
-    header = ",".join(MATCH_COLUMNS)
-    if not lines or lines[0][1].strip() != header:
-        got = lines[0][1][:60] if lines else ""
-        raise DataError(f"{path}:1: expected the header {header}, got {got!r}; write it again", path=path)
+    header, given = ",".join(MATCH_COLUMNS), lines[0][1].strip() if lines else ""
+    if given not in (header, f"{header},{_INLIERS}"):
+        raise DataError(
+            f"{path}:1: expected the header {header}, got {given[:60]!r}; write it again", path=path
+        )
     rows = []
     for number, line in lines[1:]:
         cells = line.split(",")
-        if len(cells) != len(MATCH_COLUMNS) or not all(is_number(cell) for cell in cells):
+        if len(cells) != given.count(",") + 1 or not all(is_number(cell) for cell in cells):
             raise DataError(f"{path}:{number}: expected {header}, got {line[:60]!r}; correct it", path=path)
-        rows.append([float(cell) for cell in cells])
+        rows.append([float(cell) for cell in cells[: len(MATCH_COLUMNS)]])
     values = np.array(rows, np.float64).reshape(-1, len(MATCH_COLUMNS))
     lowest, highest = np.array([[-_MAX_COORDINATE] * 4 + [0, 0], [_MAX_COORDINATE] * 4 + [1, 1]])
     is_legal = (values >= lowest) & (values <= highest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
@@ -74,6 +74,46 @@ def pair_sequentially(names: Sequence[str], overlap: int) -> list[Pair]:
     if overlap < 1:
         raise ConfigError(f"overlap must be at least 1 image, got {overlap}")
     return [(name, other) for row, name in enumerate(names) for other in names[row + 1 : row + 1 + overlap]]
+
+
+def pair_by_stem(names0: Sequence[str], names1: Sequence[str]) -> list[Pair]:
+    """Images of two folders with equal names, or with names that differ in the suffix alone.
+
+    Args:
+        names0: of the first folder; pairs have their order.
+        names1: of the second folder.
+
+    Raises:
+        DataError: either of two images of a folder may be meant, since they differ in the suffix alone.
+    """
+    equal = set(names0) & set(names1)
+    stems0, stems1 = (_group_by_stem(names, equal) for names in (names0, names1))
+    pairs = []
+    for name in names0:
+        stem = _remove_suffix(name)
+        if name in equal:
+            pairs.append((name, name))
+        elif stem in stems1:
+            for several in (stems0[stem], stems1[stem]):
+                if len(several) > 1:
+                    raise DataError(
+                        f"the images {' and '.join(several)} of one folder differ in the suffix alone, and "
+                        "either may be meant; remove all but one of them"
+                    )
+            pairs.append((name, stems1[stem][0]))
+    return pairs
+
+
+def _group_by_stem(names: Sequence[str], left_out: set[str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if name not in left_out:
+            groups.setdefault(_remove_suffix(name), []).append(name)
+    return groups
+
+
+def _remove_suffix(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix(""))
 
 
 def pair_by_retrieval(names: Sequence[str], descriptors: FloatArray, count: int) -> list[Pair]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ucn.errors import DataError
-from ucn.files import write_bytes_atomically
+from ucn.files import read_lines, write_bytes_atomically
 from ucn.formats.hloc import check_pair_names
 
 
@@ -31,29 +31,25 @@ def write_pair_list(path: Path, pairs: Sequence[tuple[str, str]], overwrite: boo
     write_bytes_atomically(path, text.encode(), overwrite)
 
 
-def read_pair_list(path: Path, names: Iterable[str]) -> list[tuple[str, str]]:
+def read_pair_list(path: Path, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
     """Reads a list of pairs; a pair that comes again, in either order, is read once.
 
     Args:
         path: the list.
-        names: all images.
+        names: all images; None accepts any names.
 
     Raises:
         DataError: the file is missing, or a line is not two of those names; the error names the line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read the list of pairs {path}: {error}; check its path") from error
-    known = set(names)
+    known = None if names is None else frozenset(names)
     pairs: dict[frozenset[str], tuple[str, str]] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in read_lines(path, "the list of pairs"):
         cells = line.split()
-        if not cells or cells[0].startswith("#"):
+        if cells[0].startswith("#"):
             continue
-        unknown = [cell for cell in cells if cell not in known]
+        unknown = [cell for cell in cells if known is not None and cell not in known]
         if len(cells) != 2 or unknown or cells[0] == cells[1]:
-            wrong = f"no image {unknown[0]!r:.80}" if unknown else f"got {line.strip()!r:.80}"
+            wrong = f"no image {unknown[0]!r:.80}" if unknown else f"got {line!r:.80}"
             raise DataError(f"{path}:{number}: expected the names of two images, {wrong}; correct the line")
         pairs.setdefault(frozenset(cells), (cells[0], cells[1]))
     return list(pairs.values())

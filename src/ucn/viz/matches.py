@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ucn.types import FloatArray, ImageLike, Matches, PairSample
+from ucn.types import BoolArray, FloatArray, ImageLike, Matches, PairSample
 from ucn.viz.canvas import (
     FINE,
     add_caption,
@@ -32,6 +32,7 @@ from ucn.viz.colours import (
 MAX_NUMBERED_POINTS = 60
 """More query points than this are drawn without numbers, coloured by their position in image 0."""
 _SAMPLE_POINTS, _SAMPLE_LINES = 300, 40  # at most, of a pair of a data set
+_OUTLIER_COLOUR = (150, 150, 150)
 
 
 def draw_matches(
@@ -41,6 +42,7 @@ def draw_matches(
     *,
     errors: FloatArray | None = None,
     error_limit: float = 3.0,
+    is_inlier: BoolArray | None = None,
     max_lines: int = 200,
     width: int = 1600,
 ) -> ImageArray:
@@ -56,6 +58,7 @@ def draw_matches(
         errors: (N,) distances from the ground truth in pixels, NaN where unknown (grey); None colours by
             score.
         error_limit: error in pixels at the middle of the colour scale, which ends at twice this.
+        is_inlier: (N,) inliers of a geometric verification; the other matches are drawn in grey, below them.
         max_lines: largest number of lines.
         width: of the drawing, in pixels.
 
@@ -63,22 +66,31 @@ def draw_matches(
         (H, width, 3) uint8.
 
     Raises:
-        ValueError: `errors` is not (N,).
+        ValueError: `errors` or `is_inlier` is not (N,).
     """
     if errors is not None and errors.shape != (len(matches),):
         raise ValueError(f"errors must be ({len(matches)},) as the matches, got {errors.shape}")
+    if is_inlier is not None and is_inlier.shape != (len(matches),):
+        raise ValueError(f"is_inlier must be ({len(matches)},) as the matches, got {is_inlier.shape}")
     panels = lay_out(image0, image1, FINE * width, dim=0.68)
     is_known = is_finite(matches.points0) & is_finite(matches.points1)
     known = matches.select(is_known)
     colours = score_colours(known.scores)
     if errors is not None:
         colours = error_colours(errors[is_known], error_limit)
+    order = np.arange(len(known))
+    if is_inlier is not None:
+        order = np.argsort(is_inlier[is_known], kind="stable")  # the last is drawn on top
+        colours[~is_inlier[is_known]] = _OUTLIER_COLOUR
+    known, colours = known.select(order), colours[order]
     points0, points1 = panels.place0(known.points0), panels.place1(known.points1)
     lines = spread_evenly(points0, max_lines)
     canvas = draw_lines(panels.canvas, points0[lines], points1[lines], colours[lines])
     canvas = draw_dots(canvas, np.concatenate([points0, points1]), np.concatenate([colours, colours]))
     canvas = reduce(canvas)
     text = f"{len(matches):,} matches"
+    if is_inlier is not None:
+        text += f", {int(is_inlier.sum()):,} inliers (others grey)"
     if len(lines) < len(matches):
         text += f", lines for {len(lines):,} of them"
     if errors is None:
