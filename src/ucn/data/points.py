@@ -1,4 +1,4 @@
-"""Reads point lists from CSV; writes and reads matches and flow as .npz, .csv, .h5 and .flo.
+"""Reads points as an array; writes and reads matches and flow as .npz, .csv, .h5 and .flo.
 
 In files, too, points are (x, y) in pixels with the centre of the top-left pixel at (0, 0).
 """
@@ -17,15 +17,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ucn.data.point_files.files import read_point_table
 from ucn.errors import DataError, OutputError, PointsError
 from ucn.files import (
-    is_number,
     pack_h5,
     pack_npz,
     read_binary,
     read_h5,
     read_npz,
-    read_text,
     write_bytes_atomically,
 )
 from ucn.types import BoolArray, FloatArray, Flow, Matches
@@ -40,7 +39,6 @@ FLOW_SUFFIXES = (".flo", ".npz")
 """Formats of `write_flow`."""
 
 _MATCH_ARRAYS = ("points0", "points1", "scores", "is_mutual")
-_MAX_COORDINATE = 1e9  # beyond any image, and well within float32
 _FLO_MAGIC = struct.pack("<f", 202021.25)  # reads "PIEH"
 _FLO_UNKNOWN = 1e10  # Middlebury: a component above 1e9 marks an unknown vector
 
@@ -89,13 +87,13 @@ def check_points(
 
 
 def read_points(path: str | Path, image_hw: tuple[int, int] | None = None) -> FloatArray:
-    """Reads points from a CSV file of two columns x, y, with or without a header.
+    """Reads the points of a file: text with a row per point, COCO keypoints, labelme or .pts.
 
-    With a header, the columns x and y are read, in any order, and others ignored; without one, there must be
-    two columns. Blank lines and lines that begin with ``#`` are skipped.
+    `read_point_table` explains the formats, and keeps the other columns. Points that the file marks as
+    missing are left out.
 
     Args:
-        path: UTF-8 text, comma-separated, at most `MAX_POINTS_BYTES`.
+        path: UTF-8 text, at most `MAX_POINTS_BYTES`.
         image_hw: (H, W) of the image that must contain the points; None skips this check.
 
     Returns:
@@ -104,64 +102,12 @@ def read_points(path: str | Path, image_hw: tuple[int, int] | None = None) -> Fl
     Raises:
         PointsError: the file cannot be read, holds no points, or a line is malformed; names file and line.
     """
-    columns, column_count = (0, 1), 2
-    points: list[tuple[float, float]] = []
-    names: list[str] = []
-    is_first = True
-    for number, line in enumerate(_read_text(Path(path)).splitlines(), start=1):
-        where = f"{path}:{number}"
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        cells = split_cells(line, where)
-        if is_first and not any(is_number(cell) for cell in cells):
-            columns, column_count = _find_columns(cells, where), len(cells)
-        elif len(cells) != column_count:
-            raise PointsError(
-                f"{where}: expected {column_count} columns separated by commas, got {len(cells)}: "
-                f"{line[:60]!r}"
-            )
-        else:
-            points.append((_read_number(cells[columns[0]], where), _read_number(cells[columns[1]], where)))
-            names.append(where)
-        is_first = False
-    if not points:
+    table = read_point_table(path, limit=MAX_POINTS_BYTES)
+    if not len(table):
         raise PointsError(f"{path} holds no points; expected one x,y per line")
     if image_hw is not None:
-        return check_points(points, image_hw, names)
-    return np.asarray(points, dtype=np.float32)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return read_text(path, "points", MAX_POINTS_BYTES)
-    except DataError as error:
-        raise PointsError(str(error), path=path) from error
-
-
-def split_cells(line: str, where: str) -> list[str]:
-    """Splits one line of CSV into stripped cells; `where` is file and line, for errors."""
-    try:
-        return [cell.strip() for cell in next(csv.reader([line]))]
-    except csv.Error as error:
-        raise PointsError(f"{where}: expected short comma-separated cells, got {line[:60]!r}…") from error
-
-
-def _find_columns(cells: list[str], where: str) -> tuple[int, int]:
-    """The columns of x and y, from a file's header."""
-    header = [cell.lower() for cell in cells]
-    if header.count("x") != 1 or header.count("y") != 1:
-        got = ",".join(cells)[:60]
-        raise PointsError(f"{where}: expected numbers, or a header that names x and y, got {got!r}")
-    return header.index("x"), header.index("y")
-
-
-def _read_number(text: str, where: str) -> float:
-    if not is_number(text):
-        raise PointsError(f"{where}: expected a number, got {text!r}")
-    value = float(text)
-    if not abs(value) <= _MAX_COORDINATE:
-        raise PointsError(f"{where}: expected a finite number, got {text!r}")
-    return value
+        return check_points(table.points, image_hw, table.places)
+    return table.points.astype(np.float32)
 
 
 def check_suffix(path: str | Path, suffixes: Sequence[str], what: str) -> None:
