@@ -11,12 +11,13 @@ import typer
 from ucn.cli import _options as opt
 from ucn.cli._command import PairCommand
 from ucn.cli._outputs import Output
-from ucn.cli._report import describe_doubt, describe_views, format_share
+from ucn.cli._report import describe_doubt, describe_views, format_share, warn
 from ucn.config import MatchConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ucn.data.point_files.table import PointTable
     from ucn.types import Matches
 
 
@@ -26,9 +27,13 @@ def run(
     image1: opt.Image1,
     points: Annotated[
         Path | None,
-        opt.path_option("CSV of points x,y in A: one row out per row in, on stdout unless -o is given."),
+        opt.path_option(
+            "Points in A (CSV, COCO, labelme, .pts): one row out per row in, on stdout unless -o is given."
+        ),
     ] = None,
-    output: Annotated[Path | None, opt.output_option("Write matches: .npz, .csv or .h5.")] = None,
+    output: Annotated[
+        Path | None, opt.output_option("Write matches: .npz, .csv, .h5, .json or .coco.json.")
+    ] = None,
     draw: Annotated[Path | None, opt.path_option("Draw the matches: .png, .jpg or .webp.")] = None,
     mask: Annotated[Path | None, opt.path_option("Mask of both images: match where it is not black.")] = None,
     mask0: Annotated[Path | None, opt.path_option("Mask for A only.")] = None,
@@ -85,46 +90,54 @@ def run(
     with PairCommand("match", options, **settings) as command:
         from ucn import viz
         from ucn.data.io import write_image
-        from ucn.data.points import MATCH_SUFFIXES, write_matches
+        from ucn.data.points import MATCH_SUFFIXES, read_image_points, write_matches
 
         command.check_outputs(
             Output(output, "matches", MATCH_SUFFIXES), Output(draw), inputs=(image0, image1, points, *masks)
         )
         images = command.read_images(image0, image1)
-        inputs = _read_options(images, points, masks)
+        size_hw = (int(images[0].shape[-2]), int(images[0].shape[-1]))
+        table = None if points is None else read_image_points(points, image0, size_hw)
+        columns = None if table is None else table.columns
+        inputs = _read_options(images, table, masks)
         matcher = command.load_matcher()
         matches = matcher.match(*images, **inputs, progress=command.stages)
         command.summary |= _summarise(matches)
         draw_result = viz.draw_matches if points is None else viz.draw_points
         command.write(
             {
-                output: lambda path: write_matches(path, matches, command.run, (image0.name, image1.name)),
+                output: lambda path: write_matches(
+                    path, matches, command.run, (image0.name, image1.name), columns=columns
+                ),
                 draw: lambda path: write_image(path, draw_result(*images, matches)),
             }
         )
-    if points is None:
+    if table is None:
         command.report(_format_lines(matches, command.summary))
         return
+    for note in table.notes:
+        warn(f"note: {note}")
     has_rows = output is None and not options.json
     if has_rows:
         from ucn.data.points import format_matches
 
-        typer.echo(format_matches(matches), nl=False)
+        typer.echo(format_matches(matches, columns), nl=False)
     lines = _format_lines(matches, command.summary)
     if has_rows and draw is None:
         lines["written"] = "rows on stdout"
-    command.report(lines, rows={"points": _list_rows(matches)}, to_stderr=has_rows)
+    from ucn.data.points import list_matches
+
+    command.report(lines, rows={"points": list_matches(matches, columns)}, to_stderr=has_rows)
 
 
 def _read_options(
-    images: tuple[Tensor, Tensor], points: Path | None, masks: tuple[Path | None, Path | None]
+    images: tuple[Tensor, Tensor], table: PointTable | None, masks: tuple[Path | None, Path | None]
 ) -> dict[str, Any]:
     """Points and masks, as arguments of `Matcher.match`."""
     from ucn.data.io import read_mask
-    from ucn.data.points import read_points
 
     sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
-    options: dict[str, Any] = {} if points is None else {"points": read_points(points, sizes[0])}
+    options: dict[str, Any] = {} if table is None else {"points": table.points.astype("float32")}
     for name, path, size_hw in zip(("mask0", "mask1"), masks, sizes, strict=True):
         if path is not None:
             options[name] = read_mask(path, size_hw)
@@ -153,10 +166,3 @@ def _format_lines(matches: Matches, summary: dict[str, Any]) -> dict[str, str]:
         "pair score": f"{matches.pair_score:.3f}{note}",
         **describe_views(matches),
     }
-
-
-def _list_rows(matches: Matches) -> list[dict[str, Any]]:
-    columns = (*matches.points0.T, *matches.points1.T, matches.scores, matches.is_mutual)
-    names = ("x0", "y0", "x1", "y1", "score", "is_mutual")
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [dict(zip(names, row, strict=True)) for row in rows]

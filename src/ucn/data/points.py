@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ucn.data.point_files.files import read_point_table
+from ucn.data.point_files.coco import to_coco
+from ucn.data.point_files.files import COCO_SUFFIX, is_coco, read_point_table
+from ucn.data.point_files.table import PointTable, rename_columns
 from ucn.errors import DataError, OutputError, PointsError
 from ucn.files import (
     pack_h5,
@@ -33,7 +35,7 @@ MAX_POINTS_BYTES = 64 * 2**20
 """Larger point files are refused."""
 MATCH_COLUMNS = ("x0", "y0", "x1", "y1", "score", "is_mutual")
 """Header of a CSV of matches."""
-MATCH_SUFFIXES = (".npz", ".csv", ".h5")
+MATCH_SUFFIXES = (".npz", ".csv", ".h5", ".json", COCO_SUFFIX)
 """Formats of `write_matches`."""
 FLOW_SUFFIXES = (".flo", ".npz")
 """Formats of `write_flow`."""
@@ -110,10 +112,34 @@ def read_points(path: str | Path, image_hw: tuple[int, int] | None = None) -> Fl
     return table.points.astype(np.float32)
 
 
+def read_image_points(path: str | Path, image: str | Path, image_hw: tuple[int, int]) -> PointTable:
+    """Reads the points of one image with all columns of their file.
+
+    Args:
+        path: as for `read_points`; where it has points of several images, those of this one are taken.
+        image: path of the image.
+        image_hw: its (H, W).
+
+    Returns:
+        The table, N at least 1; all points lie in the image.
+
+    Raises:
+        PointsError: as `read_points`, or no point is of this image.
+    """
+    table = read_point_table(path, limit=MAX_POINTS_BYTES)
+    if not len(table):
+        raise PointsError(f"{path} holds no points; expected one x,y per line")
+    try:
+        table = table.of_image(image)
+    except PointsError as error:
+        raise PointsError(f"{path}: {error}") from error
+    check_points(table.points, image_hw, table.places)
+    return table
+
+
 def check_suffix(path: str | Path, suffixes: Sequence[str], what: str) -> None:
     """Raises `OutputError` where the suffix of an output is none of the supported ones."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in suffixes:
+    if Path(path).suffix.lower() not in suffixes:
         raise OutputError(f"cannot write {what} to {path}: its name must end in {', '.join(suffixes)}")
 
 
@@ -123,30 +149,38 @@ def write_matches(
     meta: Mapping[str, Any] | None = None,
     names: tuple[str, str] = ("image0", "image1"),
     overwrite: bool = False,
+    columns: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Writes matches as .npz, .csv or .h5, by the path's suffix.
+    """Writes matches as .npz, .csv, .h5, .json or .coco.json, by the path's suffix.
 
-    .npz: arrays points0, points1, scores, is_mutual, pair_score, image0_hw, image1_hw, and `meta` as JSON
-    text. .csv: the header `MATCH_COLUMNS` and one line per match. .h5: group ``names[0]/names[1]`` (hloc's
-    name of a pair, slashes replaced by dashes) with the four arrays as data sets and the rest as attributes.
+    .npz: arrays points0, points1, scores, is_mutual, pair_score, image0_hw, image1_hw, and `meta` and
+    `columns` as JSON text. .csv: the header `MATCH_COLUMNS`, the names of `columns`, and one line per match.
+    .h5: group ``names[0]/names[1]`` (hloc's name of a pair, slashes replaced by dashes) with the four arrays
+    and `columns` as data sets and the rest as attributes. .json: ``points``, a list of rows, beside the rest.
+    .coco.json: the points of image 1 as COCO keypoints, named by `columns`.
 
     Args:
         path: the file to write.
         matches: the matches.
         meta: plain values on how the matches were computed (weights, version, config).
-        names: names of the two images, for .h5.
+        names: names of the two images, for .h5 and COCO.
         overwrite: replace an existing file.
+        columns: what is known of each match, as text by name, such as the columns of a `PointTable`; one
+            whose name is in `MATCH_COLUMNS` is written as ``input_NAME``.
 
     Raises:
         OutputError: another suffix, or the file cannot be written.
     """
     check_suffix(path, MATCH_SUFFIXES, "matches")
-    meta_text = json.dumps(dict(meta or {}))
     suffix = Path(path).suffix.lower()
-    if suffix == ".csv":
-        write_bytes_atomically(path, format_matches(matches).encode(), overwrite)
+    if suffix in (".csv", ".json"):
+        text = _format_text(Path(path), matches, meta, names[1], columns)
+        write_bytes_atomically(path, text.encode(), overwrite)
         return
-    arrays = {name: getattr(matches, name) for name in _MATCH_ARRAYS}
+    meta_text = json.dumps(dict(meta or {}))
+    arrays: dict[str, Any] = {name: getattr(matches, name) for name in _MATCH_ARRAYS}
+    if columns:
+        arrays["columns"] = json.dumps({name: list(cells) for name, cells in columns.items()})
     values = {
         "pair_score": matches.pair_score,
         "image0_hw": np.asarray(matches.image0_hw, np.int64),
@@ -160,31 +194,99 @@ def write_matches(
     write_bytes_atomically(path, content, overwrite)
 
 
-def format_matches(matches: Matches) -> str:
-    """Formats matches as CSV: the header `MATCH_COLUMNS`, then one line per match, in order."""
+def _format_text(
+    path: Path,
+    matches: Matches,
+    meta: Mapping[str, Any] | None,
+    image1: str,
+    columns: Mapping[str, Sequence[str]] | None,
+) -> str:
+    if path.suffix.lower() == ".csv":
+        return format_matches(matches, columns)
+    values: dict[str, Any]
+    if is_coco(path):
+        values = to_coco(_to_table(matches, image1, columns), {image1: matches.image1_hw})
+    else:
+        values = {
+            "pair_score": float(matches.pair_score),
+            "image0_hw": list(matches.image0_hw),
+            "image1_hw": list(matches.image1_hw),
+            "meta": dict(meta or {}),
+            "points": [
+                {name: _without_nan(value) for name, value in row.items()}
+                for row in list_matches(matches, columns)
+            ],
+        }
+    return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    return None if value != value else value
+
+
+def _to_table(matches: Matches, image1: str, columns: Mapping[str, Sequence[str]] | None) -> PointTable:
+    """The points of image 1, rounded as in CSV, with what is known of each."""
+    points: NDArray[np.float64] = np.round(matches.points1.astype(np.float64), 3)
+    found: dict[str, Sequence[str]] = {
+        "image": [image1] * len(matches),
+        "score": [f"{score:.4f}" for score in matches.scores.tolist()],
+        "is_mutual": [str(int(is_mutual)) for is_mutual in matches.is_mutual.tolist()],
+    }
+    given = PointTable(points, {name: tuple(cells) for name, cells in (columns or {}).items()})
+    of_image0 = {given.column_of(role) for role in ("image", "visible", "box")}
+    kept = {name: cells for name, cells in given.columns.items() if name not in of_image0}
+    every = {**rename_columns(kept, found), **found}
+    return PointTable(points, {name: tuple(cells) for name, cells in every.items()})
+
+
+def format_matches(matches: Matches, columns: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Formats matches as CSV: the header `MATCH_COLUMNS`, then one line per match, in order.
+
+    Args:
+        matches: the matches.
+        columns: more columns, as for `write_matches`.
+    """
+    more = rename_columns(columns, MATCH_COLUMNS)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(MATCH_COLUMNS)
-    for (x0, y0), (x1, y1), score, is_mutual in zip(
-        matches.points0.tolist(),
-        matches.points1.tolist(),
-        matches.scores.tolist(),
-        matches.is_mutual.tolist(),
-        strict=True,
-    ):
+    writer.writerow([*MATCH_COLUMNS, *more])
+    for (x0, y0), (x1, y1), score, is_mutual, *cells in _zip_rows(matches, more):
         numbers = [f"{value:.3f}" for value in (x0, y0, x1, y1)]
-        writer.writerow([*numbers, f"{score:.4f}", int(is_mutual)])
+        writer.writerow([*numbers, f"{score:.4f}", int(is_mutual), *cells])
     return text.getvalue()
+
+
+def list_matches(
+    matches: Matches, columns: Mapping[str, Sequence[str]] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of `format_matches` as JSON objects; positions may be NaN."""
+    more = rename_columns(columns, MATCH_COLUMNS)
+    names = (*MATCH_COLUMNS, *more)
+    return [
+        dict(zip(names, (*point0, *point1, score, is_mutual, *cells), strict=True))
+        for point0, point1, score, is_mutual, *cells in _zip_rows(matches, more)
+    ]
+
+
+def _zip_rows(matches: Matches, columns: Mapping[str, Sequence[str]]) -> Iterator[tuple[Any, ...]]:
+    arrays = (getattr(matches, name).tolist() for name in _MATCH_ARRAYS)
+    return zip(*arrays, *columns.values(), strict=True)
 
 
 def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
     """Reads matches and their meta from a file of `write_matches`: .npz, or .h5 (its first pair).
 
+    Where the file has more columns, the meta has them as ``columns``.
+
     Raises:
         DataError: the file is missing, damaged, or has another layout.
     """
     path = Path(path)
-    values = read_h5(path, _MATCH_ARRAYS, "matches") if path.suffix.lower() == ".h5" else read_npz(path)
+    values = (
+        read_h5(path, (*_MATCH_ARRAYS, "columns"), "matches")
+        if path.suffix.lower() == ".h5"
+        else read_npz(path)
+    )
     try:
         hw0, hw1 = ((int(hw[0]), int(hw[1])) for hw in (values["image0_hw"], values["image1_hw"]))
         points0, points1, scores = (
@@ -207,7 +309,11 @@ def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None
 
 def _read_meta(values: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return dict(json.loads(str(values["meta"])))
+        meta = dict(json.loads(str(values["meta"])))
+        if "columns" in values:
+            text = values["columns"]
+            meta["columns"] = dict(json.loads(text if isinstance(text, bytes) else str(text)))
+        return meta
     except RecursionError:
         raise ValueError("its meta is nested too deeply") from None
 

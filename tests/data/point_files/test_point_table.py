@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ucn.data.point_files.table import PointTable
+from ucn.data.point_files.table import PointTable, rename_columns
 from ucn.errors import PointsError
 
 POINTS = np.array([[1.0, 2], [3, 4], [5, 6]])
@@ -54,6 +54,16 @@ def test_of_image_that_is_ambiguous() -> None:
     table = PointTable(POINTS, {"image": ("x/a.png", "y/a.png", "y/b.png")})
     with pytest.raises(PointsError, match=r"2 images named 'a\.png', such as 'x/a\.png' and 'y/a\.png'"):
         table.of_image("a.png")
+
+
+def test_columns_beside_those_of_an_output() -> None:
+    columns = {"score": ["a"], "input_score": ["b"], "name": ["c"]}
+    assert rename_columns(columns, ("score",)) == {
+        "input_score": ["a"],
+        "input_input_score": ["b"],
+        "name": ["c"],
+    }
+    assert rename_columns(None, ("score",)) == {}
 
 
 def test_wrong_shapes() -> None:

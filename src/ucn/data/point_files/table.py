@@ -124,6 +124,19 @@ class PointTable:
         return self.select(np.array([each == name for each in images], np.bool_))
 
 
+def rename_columns(
+    columns: Mapping[str, Sequence[str]] | None, taken: Iterable[str]
+) -> dict[str, Sequence[str]]:
+    """Columns of an input that stand beside those of an output: a name that is taken gets ``input_``."""
+    names, renamed = set(taken), dict[str, Sequence[str]]()
+    for name, cells in (columns or {}).items():
+        while name in names:
+            name = f"input_{name}"
+        names.add(name)
+        renamed[name] = cells
+    return renamed
+
+
 def _choose_name(names: set[str], image: Path) -> str:
     """The name that means an image."""
     parts = image.parts
