@@ -226,7 +226,7 @@ def _without_nan(value: Any) -> Any:
 
 def _to_table(matches: Matches, image1: str, columns: Mapping[str, Sequence[str]] | None) -> PointTable:
     """The points of image 1, rounded as in CSV, with what is known of each."""
-    points: NDArray[np.float64] = np.round(matches.points1.astype(np.float64), 3)
+    points = np.asarray(np.round(matches.points1.astype(np.float64), 3), np.float64)
     found: dict[str, Sequence[str]] = {
         "image": [image1] * len(matches),
         "score": [f"{score:.4f}" for score in matches.scores.tolist()],

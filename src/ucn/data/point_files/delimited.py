@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ucn.data.point_files.table import ROLES, PointTable
+from ucn.data.point_files.table import ROLES, OnError, PointTable
 from ucn.errors import PointsError
 from ucn.files import MAX_TEXT_BYTES, is_number, read_text
 
@@ -49,7 +49,9 @@ class _Layout:
         return next((names.index(name) for name in ROLES["visible"] if name in names), -1)
 
 
-def read_delimited(path: Path, keep_missing: bool, limit: int = MAX_TEXT_BYTES) -> PointTable:
+def read_delimited(
+    path: Path, keep_missing: bool, limit: int = MAX_TEXT_BYTES, on_error: OnError | None = None
+) -> PointTable:
     """Reads a text file of points; `ucn.data.point_files.files.read_point_table` explains it.
 
     Raises:
@@ -65,10 +67,16 @@ def read_delimited(path: Path, keep_missing: bool, limit: int = MAX_TEXT_BYTES) 
             layout = _read_layout(line, where)
             if layout.has_header:
                 continue
-        cells = _split_row(line, where, layout)
-        if not any(cells):
+        try:
+            cells = _split_row(line, where, layout)
+            if not any(cells):
+                continue
+            point = _read_point(cells, layout, where, keep_missing)
+        except PointsError as error:
+            if on_error is None:
+                raise
+            on_error(error)
             continue
-        point = _read_point(cells, layout, where, keep_missing)
         if point is not None:
             points.append(point)
             rows.append(cells)

@@ -15,7 +15,7 @@ from ucn.data.point_files.coco import to_coco
 from ucn.data.point_files.delimited import read_delimited
 from ucn.data.point_files.json_files import read_json
 from ucn.data.point_files.pts import read_pts
-from ucn.data.point_files.table import PointTable
+from ucn.data.point_files.table import OnError, PointTable
 from ucn.errors import DataError, OutputError, PointsError
 from ucn.files import MAX_TEXT_BYTES, write_bytes_atomically
 
@@ -26,7 +26,11 @@ POINT_TABLE_SUFFIXES = (".csv", ".json")
 
 
 def read_point_table(
-    path: str | Path, *, keep_missing: bool = False, limit: int = MAX_TEXT_BYTES
+    path: str | Path,
+    *,
+    keep_missing: bool = False,
+    limit: int = MAX_TEXT_BYTES,
+    on_error: OnError | None = None,
 ) -> PointTable:
     """Reads points with all other columns of their file.
 
@@ -45,6 +49,8 @@ def read_point_table(
             coordinates in text, null in rows of JSON. Otherwise those are left out, and empty coordinates
             of a text file are an error.
         limit: the largest size in bytes.
+        on_error: called with the error of each row, COCO annotation or labelme shape that is malformed, and
+            left out; None raises the first.
 
     Returns:
         The table; N may be 0.
@@ -56,10 +62,10 @@ def read_point_table(
     suffix = path.suffix.lower()
     try:
         if suffix == ".json":
-            return read_json(path, keep_missing, limit)
+            return read_json(path, keep_missing, limit, on_error)
         if suffix == ".pts":
             return read_pts(path)
-        return read_delimited(path, keep_missing, limit)
+        return read_delimited(path, keep_missing, limit, on_error)
     except DataError as error:
         raise PointsError(str(error), path=path) from error
 

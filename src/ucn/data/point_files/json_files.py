@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ucn.data.point_files.delimited import MAX_COORDINATE
-from ucn.data.point_files.table import PointTable
+from ucn.data.point_files.table import OnError, PointTable
 from ucn.errors import PointsError
 from ucn.files import MAX_TEXT_BYTES, read_text
 
@@ -30,6 +31,7 @@ class _Rows:
     """Collects rows; a cell that a row does not have is empty."""
 
     keep_missing: bool
+    on_error: OnError | None
     points: list[tuple[float, float]] = field(default_factory=list)
     cells: list[Mapping[str, str]] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
@@ -40,6 +42,19 @@ class _Rows:
             self.cells.append(cells)
             self.places.append(place)
 
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Rows are added together, or not at all: then an error is passed on."""
+        count = len(self.points)
+        try:
+            yield
+        except PointsError as error:
+            for each in (self.points, self.cells, self.places):
+                del each[count:]
+            if self.on_error is None:
+                raise
+            self.on_error(error)
+
     def finish(self, notes: Iterable[str] = (), names: Iterable[str] = ()) -> PointTable:
         """The table; `names` are columns that come first."""
         order = dict.fromkeys([*names, *(name for cells in self.cells for name in cells)])
@@ -49,7 +64,9 @@ class _Rows:
         return PointTable(array, used, tuple(self.places), notes=tuple(notes))
 
 
-def read_json(path: Path, keep_missing: bool, limit: int = MAX_TEXT_BYTES) -> PointTable:
+def read_json(
+    path: Path, keep_missing: bool, limit: int = MAX_TEXT_BYTES, on_error: OnError | None = None
+) -> PointTable:
     """Reads a JSON file of points; `ucn.data.point_files.files.read_point_table` explains it.
 
     Raises:
@@ -57,7 +74,7 @@ def read_json(path: Path, keep_missing: bool, limit: int = MAX_TEXT_BYTES) -> Po
         PointsError: it is not JSON, or none of the formats.
     """
     values = parse_json(path, limit)
-    rows = _Rows(keep_missing)
+    rows = _Rows(keep_missing, on_error)
     if isinstance(values, dict) and "annotations" in values:
         return _read_coco(path, values, rows)
     if isinstance(values, dict) and "shapes" in values:
@@ -98,16 +115,17 @@ def _read_coco(path: Path, values: Mapping[str, Any], rows: _Rows) -> PointTable
         if "keypoints" not in annotation:
             without += 1
             continue
-        image = _read_id(annotation, "image_id", where)
-        if image not in images:
-            raise PointsError(f"{where}: image_id {image} is none of 'images'; add the image", path=path)
-        key = _read_id(annotation, "category_id", where) if categories else ""
-        if categories and key not in categories:
-            raise PointsError(f"{where}: category_id {key} is none of 'categories'; add it", path=path)
-        category, names = categories.get(key, ("", ()))
-        object_id = _read_id(annotation, "id", where) if "id" in annotation else str(number)
-        cells = {"image": images[image], "class": category, "object": object_id}
-        _add_keypoints(rows, annotation, where, cells, names)
+        with rows.checked():
+            image = _read_id(annotation, "image_id", where)
+            if image not in images:
+                raise PointsError(f"{where}: image_id {image} is none of 'images'; add the image")
+            key = _read_id(annotation, "category_id", where) if categories else ""
+            if categories and key not in categories:
+                raise PointsError(f"{where}: category_id {key} is none of 'categories'; add it")
+            category, names = categories.get(key, ("", ()))
+            object_id = _read_id(annotation, "id", where) if "id" in annotation else str(number)
+            cells = {"image": images[image], "class": category, "object": object_id}
+            _add_keypoints(rows, annotation, where, cells, names)
     notes = [f"{path}: {without:,} annotations without keypoints are left out"] if without else []
     return rows.finish(notes, ("image", "class", "object", "part", "visible"))
 
@@ -156,14 +174,15 @@ def _read_labelme(path: Path, values: Mapping[str, Any], rows: _Rows) -> PointTa
         if shape.get("shape_type") != "point":
             others += 1
             continue
-        spots = _read_list(shape, "points", 1, where)
-        (spot,) = spots
-        if not isinstance(spot, list) or len(spot) != 2:
-            raise PointsError(f"{where}: points must be [[x, y]]; correct it", path=path)
-        x, y = (_read_number(value, where) - LABELME_ORIGIN for value in spot)
-        cells = {"image": image, "part": to_cell(shape.get("label"))}
-        cells |= {"object": to_cell(shape.get("group_id")), "description": to_cell(shape.get("description"))}
-        rows.add((x, y), cells, where)
+        with rows.checked():
+            (spot,) = _read_list(shape, "points", 1, where)
+            if not isinstance(spot, list) or len(spot) != 2:
+                raise PointsError(f"{where}: points must be [[x, y]]; correct it")
+            x, y = (_read_number(value, where) - LABELME_ORIGIN for value in spot)
+            cells = {"image": image, "part": to_cell(shape.get("label"))}
+            cells["object"] = to_cell(shape.get("group_id"))
+            cells["description"] = to_cell(shape.get("description"))
+            rows.add((x, y), cells, where)
     notes = [f"{path}: {others:,} shapes that are no points are left out"] if others else []
     return rows.finish(notes, ("image", "object", "part"))
 
@@ -172,18 +191,21 @@ def _read_rows(path: Path, values: list[Any], rows: _Rows) -> PointTable:
     """Rows [x, y], or objects with x and y; null means that the point is missing."""
     for number, value in enumerate(values):
         where = f"{path}: points[{number}]"
-        if isinstance(value, list) and len(value) == 2:
-            value = {"x": value[0], "y": value[1]}
-        if not isinstance(value, dict) or not {"x", "y"} <= set(value):
-            raise PointsError(
-                f"{where}: expected x and y, got {to_cell(value)[:60]!r}; correct it", path=path
-            )
-        spot = (value["x"], value["y"])
-        is_missing = spot == (None, None)
-        x, y = (math.nan, math.nan) if is_missing else (_read_number(each, where) for each in spot)
-        cells = {name: to_cell(cell) for name, cell in value.items() if name not in ("x", "y")}
-        rows.add((x, y), cells, where)
+        with rows.checked():
+            _add_row(rows, value, where)
     return rows.finish()
+
+
+def _add_row(rows: _Rows, value: Any, where: str) -> None:
+    if isinstance(value, list) and len(value) == 2:
+        value = {"x": value[0], "y": value[1]}
+    if not isinstance(value, dict) or not {"x", "y"} <= set(value):
+        raise PointsError(f"{where}: expected x and y, got {to_cell(value)[:60]!r}; correct it")
+    spot = (value["x"], value["y"])
+    is_missing = spot == (None, None)
+    x, y = (math.nan, math.nan) if is_missing else (_read_number(each, where) for each in spot)
+    cells = {name: to_cell(cell) for name, cell in value.items() if name not in ("x", "y")}
+    rows.add((x, y), cells, where)
 
 
 def _read_objects(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,8 +21,13 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "object": ("object", "annotation", "group"),
     "visible": ("visible", "visibility"),
     "box": ("box", "bbox"),
+    "split": ("split",),
+    "pck_length": ("pck_length",),
 }
 """What some columns mean, and the names under which they are found, in any case."""
+
+OnError = Callable[[PointsError], None]
+"""Called with the error of a row that is left out."""
 
 
 @dataclass(frozen=True, eq=False)
