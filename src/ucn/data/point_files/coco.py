@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ucn.data.point_files.table import ROLES, PointTable
+from ucn.data.point_files.table import PointTable
 from ucn.errors import PointsError
 
+_KNOWN = ("image", "part", "class", "object", "visible", "box")
 _CATEGORY = "object"  # where the table names no class
 
 
@@ -150,7 +151,7 @@ def _find_box(table: PointTable, rows: Sequence[int]) -> list[float] | None:
 
 def _list_attributes(table: PointTable, order: Sequence[int]) -> dict[str, Any]:
     """The columns that COCO does not know, a value for each keypoint."""
-    known = {table.column_of(role) for role in ROLES}
+    known = {table.column_of(role) for role in _KNOWN}
     columns = {
         name: [cells[row] if row >= 0 else None for row in order]
         for name, cells in table.columns.items()

@@ -107,9 +107,13 @@ class OwnImages(KeypointData):
         """The object, where `crop` is set."""
         return object_window(keypoints, size_hw) if self._crop else None
 
+    def example_split(self, example: Example) -> str:
+        """The cell of the column `split`; may be empty."""
+        return self._objects[example.key].split
+
     def pair_split(self, index: int) -> str:
         """The split of both images; empty where these differ."""
-        split0, split1 = (self._objects[example.key].split for example in self._pair(index))
+        split0, split1 = map(self.example_split, self._pair(index))
         return split0 if split0 == split1 else ""
 
     def pair_files(self, index: int) -> tuple[Path, ...]:
@@ -120,7 +124,7 @@ class OwnImages(KeypointData):
 
     def list_splits(self) -> set[str]:
         """The splits that images are assigned to."""
-        return {self._objects[example.key].split for example in self.examples} - {""}
+        return set(map(self.example_split, self.examples)) - {""}
 
     def explain_empty(self, split: str) -> str:
         """Why there is no pair."""
