@@ -296,25 +296,25 @@ class Matches:
         return to_opencv(self)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Writes the matches to .npz, .csv or .h5, by the suffix; see `ucn.data.points.write_matches`.
+        """Writes the matches to .npz, .csv or .h5, by the suffix; see `ucn.data.match_files.write_matches`.
 
         Raises:
             OutputError: another suffix, or the file cannot be written.
         """
-        from ucn.data.points import write_matches
+        from ucn.data.match_files import write_matches
 
         write_matches(path, self, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> Matches:
-        """Reads a file of `save` or of ``ucn match -o``; see `ucn.data.points.read_matches`.
+        """Reads a file of `save` or of ``ucn match -o``; see `ucn.data.match_files.read_matches`.
 
         A .csv holds rounded rows and nothing else: `pair_score` is NaN, and the sizes are (0, 0).
 
         Raises:
             DataError: the file is missing, damaged, or has another layout.
         """
-        from ucn.data.points import read_matches
+        from ucn.data.match_files import read_matches
 
         return read_matches(path)[0]
 

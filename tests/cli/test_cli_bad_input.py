@@ -111,8 +111,8 @@ class TestBadFiles:
             ("1,nan\n", "p.csv:1: expected a finite number, got 'nan'"),
             ("", "p.csv holds no points"),
             ("x,y\n", "p.csv holds no points"),
-            ("1,two\n", "p.csv:1: expected a number, got 'two'"),
-            ("1,2,3\n", "p.csv:1: expected 2 columns"),
+            ("1,2\n1,two\n", "p.csv:2: expected a number, got 'two'"),
+            ("1,2\n1,2,3\n", "p.csv:2: expected 2 columns"),
         ],
     )
     def test_bad_points(

@@ -6,6 +6,7 @@ import PIL.Image
 import pytest
 from typer.testing import CliRunner
 
+from support.bird_cases import write_birds
 from support.dense_cases import write_flat_image, write_flo
 from ucn.cli.app import app
 
@@ -129,6 +130,24 @@ def test_convert_then_check_as_own(folder: Path, tmp_path: Path) -> None:
     )
     assert code == 0, output
     assert json.loads(output)["output"] == str(made)
+
+
+def test_convert_of_annotated_images(tmp_path: Path) -> None:
+    write_birds(tmp_path / "birds")
+    arguments = ("convert", "cub", tmp_path / "birds", "--limit", 4, "--json")
+    for layout, name in (((), "keypoints.csv"), (("--layout", "coco"), "keypoints.json")):
+        made = tmp_path / name.replace(".", "-")
+        code, output = run(*arguments, "-o", made, *layout)
+        assert code == 0, output
+        assert json.loads(output)["image_count"] == 4
+        assert (made / name).is_file()
+        code, output = run("check", "own", made, "--json")
+        assert code == 0 and json.loads(output)["pairs"] == 2, output
+    code, output = run(*arguments, "-o", tmp_path / "pairs", "--layout", "pairs", "--max-points", 2)
+    assert code == 0 and (tmp_path / "pairs" / "pairs.csv").is_file(), output
+    code, output = run(*arguments, "-o", tmp_path / "none", "--max-points", 2)
+    assert code == 2 and "add --layout pairs" in " ".join(output.split())
+    assert not (tmp_path / "none").exists()
 
 
 def test_unknown_option_is_refused(folder: Path) -> None:

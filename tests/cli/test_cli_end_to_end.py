@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ucn.cli.app import app
-from ucn.data.points import read_flo, read_matches
+from ucn.data.match_files import read_matches
+from ucn.data.points import read_flo
 
 runner = CliRunner()
 

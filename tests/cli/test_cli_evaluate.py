@@ -186,6 +186,21 @@ def test_own_pairs_with_a_sheet(tmp_path: Path) -> None:
     assert str(tmp_path / "out" / "own-sheet.jpg") in values["outputs"]
 
 
+def test_own_images_with_points(tmp_path: Path) -> None:
+    rows = ["image,part,x,y,class,pck_length"]
+    for number, name in enumerate("abcd"):
+        write_ramp(tmp_path / "data" / f"{name}.png")
+        rows += [f"{name}.png,{part},20,2{number},mug,20" for part in ("rim", "handle")]
+    (tmp_path / "data" / "keypoints.csv").write_text("\n".join(rows))
+    arguments = ("own", "--data", tmp_path / "data", "--methods", "hog", "-o", tmp_path / "out", "--json")
+    code, output = run(*arguments, "--max-side", 48)
+    assert code == 0, output
+    values = json.loads(output)
+    assert values["unit"] == "alpha"
+    assert {figure["group"] for figure in values["figures"]} == {"mug"}
+    assert values["pairs"] == 6
+
+
 @pytest.mark.slow
 def test_no_sheet_without_the_option(tmp_path: Path) -> None:
     write_sequence(tmp_path / "data", "v_one")

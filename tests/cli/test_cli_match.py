@@ -11,9 +11,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from support.point_cases import coco_values, write_json
 from ucn.cli.app import app
 from ucn.data.io import read_image
-from ucn.data.points import read_flo, read_flow, read_matches
+from ucn.data.match_files import read_matches
+from ucn.data.point_files.files import read_point_table
+from ucn.data.points import read_flo, read_flow
 
 runner = CliRunner()
 
@@ -78,6 +81,29 @@ class TestMatch:
 
         run_ok("match", *pair, "--points", out / "p.csv", "-o", out / "m.npz", "--draw", out / "m.png")
         np.testing.assert_allclose(read_matches(out / "m.npz")[0].points0, points, atol=1e-3)
+
+    def test_columns_of_the_points_are_kept(self, pair: tuple[str, str], out: Path) -> None:
+        (out / "p.csv").write_text("id;u;v;name\n007;1,5;2;left eye\n8;30;40;beak\n")
+        rows = list(csv.DictReader(StringIO(run_ok("match", *pair, "--points", out / "p.csv"))))
+        assert [(row["id"], row["name"], row["x1"]) for row in rows] == [
+            ("007", "left eye", "6.500"),
+            ("8", "beak", "35.000"),
+        ]
+        report = json.loads(run_ok("match", *pair, "--points", out / "p.csv", "--json"))
+        assert [row["name"] for row in report["points"]] == ["left eye", "beak"]
+        names = ("m.npz", "m.csv", "m.h5", "m.json", "m.coco.json")
+        for name in names:
+            run_ok("match", *pair, "--points", out / "p.csv", "-o", out / name)
+        assert read_matches(out / "m.h5")[1]["columns"]["name"] == ["left eye", "beak"]
+        assert json.loads((out / "m.json").read_text())["points"][0]["id"] == "007"
+        table = read_point_table(out / "m.coco.json")
+        assert (table.images, table.parts) == (("b.png", "b.png"), ("left eye", "beak"))
+        assert table.points.tolist() == [[6.5, 0], [35, 38]]
+
+    def test_points_of_this_image_in_a_coco_file(self, pair: tuple[str, str], out: Path) -> None:
+        path = write_json(out / "p.json", coco_values())
+        rows = json.loads(run_ok("match", *pair, "--points", path, "--json"))["points"]
+        assert [(row["x0"], row["part"]) for row in rows] == [(1, "left eye"), (5, "beak")]
 
     def test_options_reach_the_matcher(self, pair: tuple[str, str], shift_matchers: list[Any]) -> None:
         sizes = ("--max-side", "none", "--keypoints", "grid", "--max-keypoints", "9")

@@ -12,6 +12,7 @@ import pytest
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
+from support.point_cases import coco_values, write_json
 from ucn.cli import _command
 from ucn.cli.app import app
 from ucn.config import MatchConfig
@@ -104,6 +105,19 @@ def test_table_and_video(frames: Path, points: Path, out: Path) -> None:
     assert count == 6
 
 
+def test_columns_of_the_points_are_kept(frames: Path, tmp_path: Path, out: Path) -> None:
+    (tmp_path / "p.txt").write_text("name u v\n'eye' 10 20\nbeak 12 30\n")
+    result = run(frames, "--points", tmp_path / "p.txt", "-o", out / "new", "--no-video")
+    assert result.exit_code == 0, result.output
+    lines = (out / "new" / "tracks.csv").read_text().splitlines()
+    assert lines[0] == "frame,point,x,y,score,is_lost,name"
+    assert lines[-1] == "5,1,17.000,30.000,1.0000,0,beak"
+    path = write_json(tmp_path / "p.json", coco_values())
+    result = run(frames, "--points", path, "-o", out / "other", "--no-video")
+    assert result.exit_code == 1
+    assert "the points are of 2 images, and none is '0.png'" in " ".join(result.output.split())
+
+
 def test_clip_grid_and_limits(tmp_path: Path, out: Path) -> None:
     writer = cv2.VideoWriter(str(tmp_path / "c.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 10, (80, 64))
     for number in range(5):
@@ -183,7 +197,7 @@ def test_no_video_without_its_table(
 ) -> None:
     """The table is written last; where that fails, the video that is whole by then does not stay either."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OutputError("cannot write tracks.csv: no space left on device")
 
     folder = out / "n"

@@ -386,6 +386,29 @@ def test_training_on_a_data_set(recipe: Path, kitti: Path, out: Path) -> None:
     assert recorded == source | {"folder": "kitti flow"}  # not where it lay on this machine
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["workers=0", "on_device=true"])
+def test_training_on_your_own_images_with_points(recipe: Path, tmp_path: Path, out: Path, where: str) -> None:
+    write_photos(tmp_path / "mine", [(70, 84)] * 6)
+    parts = [(name, 10 + 12 * place, 40) for place, name in enumerate(("left eye", "right eye", "beak"))]
+    rows = [f"{number:02}.png,{name},{x},{y}" for number in range(6) for name, x, y in parts]
+    (tmp_path / "mine" / "keypoints.csv").write_text("\n".join(["image,part,x,y", *rows]))
+    settings = (
+        "crop_hw=[64, 64]",
+        "points=3",
+        "fit=resize",
+        "options=[mirror_names=true]",
+        "mirror_view=0.5",
+    )
+    changes = [word for each in (*settings, where) for word in ("--set", f"sources.0.{each}")]
+    options = ("--data", f"own={tmp_path / 'mine'}", *changes, "--json")
+    result = run_train(recipe, None, out / "w.safetensors", *options)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["skipped"] == []
+    assert 0 <= report["score"] <= 1
+
+
 def test_photographs_and_a_data_set(recipe: Path, photos: Path, kitti: Path, out: Path) -> None:
     options = (*take_set(kitti), "--set", "steps=4")
     result = run_train(recipe, photos, out / "w.safetensors", *options)

@@ -249,7 +249,7 @@ class TestOutput:
         def fail(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("ucn.data.convert.shutil.copyfile", fail)
+        monkeypatch.setattr("ucn.data.convert_folder.shutil.copyfile", fail)
         with pytest.raises(OutputError, match=r"cannot write .*out: no space left on device"):
             convert(data, tmp_path / "out")
         assert [path.name for path in tmp_path.iterdir()] == ["source"]

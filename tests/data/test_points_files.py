@@ -4,7 +4,7 @@ import json
 import struct
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -13,18 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.point_cases import write_text
 from ucn.data import points as points_module
 from ucn.data.example import disparity_errors, example_pair, score_against_disparity
 from ucn.data.io import read_image
-from ucn.data.points import (
-    check_points,
-    read_flo,
-    read_flow,
-    read_matches,
-    read_points,
-    write_flow,
-    write_matches,
-)
+from ucn.data.match_files import read_matches, write_matches
+from ucn.data.points import check_points, read_flo, read_flow, read_image_points, read_points, write_flow
 from ucn.errors import DataError, OutputError, PointsError
 from ucn.files import read_h5, read_npz
 from ucn.types import Flow, Matches
@@ -106,6 +100,7 @@ class TestReadPoints:
             "\ufeffX, Y\r\n1, 2\r\n\r\n3.5,4\r\n",
             "# mine\ny,name,x\n2,a,1\n4,b,3.5\n",
             '"x","y"\n"1","2"\n3.5,4e0\n',
+            "u;v\n1;2\n3,5;4\n",
         ],
     )
     def test_reads(self, tmp_path: Path, text: str) -> None:
@@ -121,19 +116,17 @@ class TestReadPoints:
             ("\n\n", "holds no points"),
             ("x,y\n", "holds no points"),
             ("1,2\n3,abc\n", r"p\.csv:2: expected a number, got 'abc'"),
-            ("abc,2\n", r"p\.csv:1: expected a number, got 'abc'"),
+            ("abc,2\n", r"p\.csv:1: expected two numbers x and y, or a header that names x and y"),
             ("x,y\n\n1,nan\n", r"p\.csv:3: expected a finite number, got 'nan'"),
             ("1,1e300\n", r"p\.csv:1: expected a finite number"),
-            ("1," + 200_000 * "2", r"p\.csv:1: expected short comma-separated cells"),
+            ("1," + 200_000 * "2", r"p\.csv:1: expected short cells separated by commas"),
             ("1,-inf\n", r"p\.csv:1: expected a finite number"),
-            ("1,2,3\n", r"p\.csv:1: expected 2 columns separated by commas, got 3"),
-            ("1;2\n", r"p\.csv:1: expected numbers, or a header that names x and y, got '1;2'"),
-            ("1 2\n", r"p\.csv:1: expected numbers, or a header"),
+            ("1,2,3\n", r"p\.csv:1: expected two numbers x and y"),
             ("x,y\n1\n", r"p\.csv:2: expected 2 columns separated by commas, got 1"),
             ("x,y,id\n1,2\n", r"p\.csv:2: expected 3 columns"),
-            ("x0,y0\n1,2\n", r"p\.csv:1: expected numbers, or a header that names x and y"),
-            ("1_0,2\n", r"p\.csv:1: expected a number, got '1_0'"),
-            ("1,\n", r"p\.csv:1: expected a number, got ''"),
+            ("x0,y0\n1,2\n", r"p\.csv:1: expected two numbers x and y, or a header"),
+            ("x,y\n1_0,2\n", r"p\.csv:2: expected a number, got '1_0'"),
+            ("x,y\n1,\n", r"p\.csv:2: expected a number, got ''"),
             ("x,y\nx,y\n", r"p\.csv:2: expected a number, got 'x'"),
         ],
     )
@@ -167,6 +160,74 @@ class TestReadPoints:
             points = read_points(path)
             assert points.shape == (len(points), 2)
             assert np.isfinite(points).all()
+
+
+class TestReadImagePoints:
+    def test_keeps_the_columns_of_one_image(self, tmp_path: Path) -> None:
+        path = write_text(tmp_path / "p.csv", "image,name,x,y\na.png,eye,1,2\nb.png,beak,3,4\n")
+        table = read_image_points(path, "in/b.png", (10, 20))
+        assert table.points.tolist() == [[3, 4]]
+        assert table.columns == {"image": ("b.png",), "name": ("beak",)}
+        with pytest.raises(PointsError, match=r"p\.csv: the points are of 2 images, and none is 'c\.jpg'"):
+            read_image_points(path, "c.jpg", (10, 20))
+        with pytest.raises(PointsError, match=r"p\.csv:3: point \(3, 4\) lies outside the image"):
+            read_image_points(path, "b.png", (3, 3))
+
+    def test_no_points(self, tmp_path: Path) -> None:
+        with pytest.raises(PointsError, match="holds no points"):
+            read_image_points(write_text(tmp_path / "p.csv", "x,y\n"), "a.png", (10, 20))
+
+
+class TestColumns:
+    """What a points file says of each point stands beside its match."""
+
+    COLUMNS: ClassVar = {"name": ("eye", "beak", "ü, 1"), "score": ("a", "b", "c")}
+
+    @pytest.mark.parametrize("suffix", [".npz", ".h5"])
+    def test_binary_files(self, tmp_path: Path, suffix: str) -> None:
+        write_matches(tmp_path / f"m{suffix}", make_matches(), META, columns=self.COLUMNS)
+        found, meta = read_matches(tmp_path / f"m{suffix}")
+        assert_same_matches(found, make_matches())
+        assert meta == {**META, "columns": {name: list(cells) for name, cells in self.COLUMNS.items()}}
+
+    def test_csv(self, tmp_path: Path) -> None:
+        write_matches(tmp_path / "m.csv", make_matches(), columns=self.COLUMNS)
+        with (tmp_path / "m.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert list(rows[0]) == ["x0", "y0", "x1", "y1", "score", "is_mutual", "name", "input_score"]
+        assert [row["name"] for row in rows] == ["eye", "beak", "ü, 1"]
+        assert [row["input_score"] for row in rows] == ["a", "b", "c"]
+
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_json(self, tmp_path: Path, count: int) -> None:
+        matches = make_matches(count)
+        columns = {name: cells[:count] for name, cells in self.COLUMNS.items()}
+        write_matches(tmp_path / "m.json", matches, META, columns=columns)
+        values = json.loads((tmp_path / "m.json").read_text())
+        assert (values["pair_score"], values["image1_hw"], values["meta"]) == (0.75, [60, 70], META)
+        assert len(values["points"]) == count
+        if count == 3:
+            assert values["points"][1]["x1"] is None
+            assert values["points"][2]["name"] == "ü, 1"
+            assert values["points"][2]["x0"] == matches.points0[2, 0]
+
+    def test_coco_has_the_points_of_image_1(self, tmp_path: Path) -> None:
+        columns = {**self.COLUMNS, "image": ("a.jpg",) * 3, "box": ("1 2 3 4",) * 3}
+        matches = make_matches()
+        write_matches(tmp_path / "m.coco.json", matches, META, ("a.jpg", "b.jpg"), columns=columns)
+        values = json.loads((tmp_path / "m.coco.json").read_text())
+        assert values["images"] == [{"id": 1, "file_name": "b.jpg", "width": 70, "height": 60}]
+        (annotation,) = values["annotations"]
+        assert values["categories"][0]["keypoints"] == ["eye", "beak", "ü, 1"]
+        np.testing.assert_allclose(annotation["keypoints"][6:8], matches.points1[2], atol=1e-3)
+        assert annotation["keypoints"][2::3] == [2, 0, 2]  # the second one is NaN
+        assert annotation["attributes"]["input_score"] == ["a", "b", "c"]
+        assert annotation["attributes"]["is_mutual"] == ["1", "0", "1"]
+
+    def test_coco_without_names_has_numbers(self, tmp_path: Path) -> None:
+        write_matches(tmp_path / "m.coco.json", make_matches())
+        values = json.loads((tmp_path / "m.coco.json").read_text())
+        assert values["categories"][0]["keypoints"] == ["1", "2", "3"]
 
 
 class TestMatchesFiles:

@@ -14,7 +14,7 @@ from support.batch_cases import make_texture
 from support.pair_cases import SHIFT, FeatureShiftMatcher, write_tiny_images
 from ucn import MatchConfig, Matcher
 from ucn.data.io import read_image, write_image
-from ucn.data.points import read_matches
+from ucn.data.match_files import read_matches
 from ucn.errors import ConfigError, DataError, OutputError
 from ucn.files import read_npz
 from ucn.folders.image_pairs import ImagePair

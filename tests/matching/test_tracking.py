@@ -137,6 +137,11 @@ def test_written_table(tmp_path: Path) -> None:
         "1,0,nan,nan,0.0000,1",
         "1,1,2.250,3.000,0.5000,0",
     ]
+    columns = {"name": ["left eye", "beak"], "score": ["a", "b"]}
+    write_tracks(tmp_path / "t.csv", [lost, lost], overwrite=True, columns=columns)
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert lines[0] == "frame,point,x,y,score,is_lost,name,input_score"
+    assert [line.split(",")[-2:] for line in lines[1:]] == [["left eye", "a"], ["beak", "b"]] * 2
 
 
 def write_moving_frames(folder: Path, count: int, speed: tuple[float, float]) -> None:

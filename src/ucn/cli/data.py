@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
     from ucn.data.pairs import PairData
 
 _SHOWN_PROBLEMS = 20
+
+
+class Layout(StrEnum):
+    """How `ucn data convert` writes points."""
+
+    images = "images"
+    coco = "coco"
+    pairs = "pairs"
+
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Data set, see `ucn data list`.", show_default=False)
@@ -125,30 +135,48 @@ def convert(
     output: Annotated[Path, opt.output_option("Folder to create.", metavar="DIR")],
     split: Split = None,
     options: Options = None,
-    limit: Annotated[int | None, opt.count_option("Largest number of pairs, evenly spread.", "all")] = None,
+    layout: Annotated[
+        Layout | None,
+        typer.Option(
+            help="images: keypoints.csv; coco: keypoints.json; pairs: pairs.csv and a CSV per pair.",
+            show_default="images where any two are a pair, else pairs",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, opt.count_option("Largest number of images or pairs, evenly spread.", "all")
+    ] = None,
     max_points: Annotated[int | None, opt.count_option("Largest number of points per pair.", "all")] = None,
     seed: Annotated[int, opt.count_option("Random seed of the choice of points.", minimum=0)] = 0,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Write a data set as your own data: images, pairs.csv and a CSV of points for each pair."""
+    """Write a data set as your own data: images with their points, or pairs with a CSV of points each."""
     from ucn.data.convert import convert_pairs
+    from ucn.data.convert_images import choose_layout, convert_images
+    from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 
     data = _open_for_use(name, folder, split, options)
+    chosen = choose_layout(data, None if layout is None else layout.value)
+    if chosen != "pairs" and max_points is not None:
+        raise typer.BadParameter("--max-points is for pairs: add --layout pairs, or leave it out")
+    origin: dict[str, Any] = {"source": name, "split": split, "options": _parse(options)}
     with CountBar("converting", is_quiet=json) as bar:
-        summary = convert_pairs(
-            data,
-            output,
-            source=name,
-            split=split,
-            options=_parse(options),
-            max_pairs=limit,
-            max_points=max_points,
-            seed=seed,
-            overwrite=overwrite,
-            progress=bar,
-        )
+        if chosen != "pairs" and isinstance(data, KeypointData):
+            summary = convert_images(
+                data, output, layout=chosen, max_images=limit, overwrite=overwrite, progress=bar, **origin
+            )
+        else:
+            summary = convert_pairs(
+                data,
+                output,
+                max_pairs=limit,
+                max_points=max_points,
+                seed=seed,
+                overwrite=overwrite,
+                progress=bar,
+                **origin,
+            )
     counts = asdict(summary)
     if json:
         print_json({"command": "data convert", "ucn": find_version(), "output": str(output)} | counts)

@@ -13,7 +13,7 @@ from ucn.cli import _options as opt
 from ucn.cli._command import PairCommand
 from ucn.cli._many_pairs import FileFormat, PairSource, format_verifier, match_many
 from ucn.cli._outputs import Output
-from ucn.cli._report import describe_doubt, describe_views, format_share
+from ucn.cli._report import describe_doubt, describe_views, format_share, warn
 from ucn.config import MatchConfig
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from ucn.data.point_files.table import PointTable
     from ucn.geometry.verification import VerifySettings
     from ucn.types import BoolArray, Matches
 
@@ -48,11 +49,13 @@ def run(
     ] = False,
     points: Annotated[
         Path | None,
-        opt.path_option("CSV of points x,y in A: one row out per row in, on stdout unless -o is given."),
+        opt.path_option(
+            "Points in A (CSV, COCO, labelme, .pts): one row out per row in, on stdout unless -o is given."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        opt.output_option("Write matches: .npz, .csv or .h5; of many pairs, the folder for their files."),
+        opt.output_option("Write matches: .npz, .csv, .h5, .json or .coco.json; of many pairs, a folder."),
     ] = None,
     file_format: Annotated[
         FileFormat | None,
@@ -159,13 +162,17 @@ def run(
     with PairCommand("match", options, **settings) as command:
         from ucn import viz
         from ucn.data.io import write_image
-        from ucn.data.points import MATCH_SUFFIXES, write_matches
+        from ucn.data.match_files import MATCH_SUFFIXES, write_matches
+        from ucn.data.points import read_image_points
 
         command.check_outputs(
             Output(output, "matches", MATCH_SUFFIXES), Output(draw), inputs=(image0, image1, points, *masks)
         )
         images = command.read_images(image0, image1)
-        inputs = _read_options(images, points, masks)
+        size_hw = (int(images[0].shape[-2]), int(images[0].shape[-1]))
+        table = None if points is None else read_image_points(points, image0, size_hw)
+        columns = None if table is None else table.columns
+        inputs = _read_options(images, table, masks)
         matcher = command.load_matcher()
         matches = matcher.match(*images, **inputs, progress=command.stages)
         command.summary |= _summarise(matches)
@@ -178,22 +185,28 @@ def run(
 
         command.write(
             {
-                output: lambda path: write_matches(path, matches, command.run, names, is_inlier=is_inlier),
+                output: lambda path: write_matches(
+                    path, matches, command.run, names, is_inlier=is_inlier, columns=columns
+                ),
                 draw: lambda path: write_image(path, paint()),
             }
         )
-    if points is None:
+    if table is None:
         command.report(_format_lines(matches, command.summary))
         return
+    for note in table.notes:
+        warn(f"note: {note}")
     has_rows = output is None and not options.json
     if has_rows:
-        from ucn.data.points import format_matches
+        from ucn.data.match_files import format_matches
 
-        typer.echo(format_matches(matches, is_inlier), nl=False)
+        typer.echo(format_matches(matches, is_inlier, columns), nl=False)
     lines = _format_lines(matches, command.summary)
     if has_rows and draw is None:
         lines["written"] = "rows on stdout"
-    command.report(lines, rows={"points": _list_rows(matches, is_inlier)}, to_stderr=has_rows)
+    from ucn.data.match_files import list_matches
+
+    command.report(lines, rows={"points": list_matches(matches, is_inlier, columns)}, to_stderr=has_rows)
 
 
 def _read_verifier(model: GeometricModel | None, threshold: float | None, seed: int) -> VerifySettings | None:
@@ -222,14 +235,13 @@ def _verify(command: PairCommand, matches: Matches, settings: VerifySettings) ->
 
 
 def _read_options(
-    images: tuple[Tensor, Tensor], points: Path | None, masks: tuple[Path | None, Path | None]
+    images: tuple[Tensor, Tensor], table: PointTable | None, masks: tuple[Path | None, Path | None]
 ) -> dict[str, Any]:
     """Points and masks, as arguments of `Matcher.match`."""
     from ucn.data.io import read_mask
-    from ucn.data.points import read_points
 
     sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
-    options: dict[str, Any] = {} if points is None else {"points": read_points(points, sizes[0])}
+    options: dict[str, Any] = {} if table is None else {"points": table.points.astype("float32")}
     for name, path, size_hw in zip(("mask0", "mask1"), masks, sizes, strict=True):
         if path is not None:
             options[name] = read_mask(path, size_hw)
@@ -267,13 +279,3 @@ def _format_verification(summary: dict[str, Any]) -> dict[str, str]:
         return {}
     failure = f" ({found['failure']})" if found["failure"] else ""
     return {"inliers": f"{found['inliers']:,}{failure}", "verified by": format_verifier(found)}
-
-
-def _list_rows(matches: Matches, is_inlier: BoolArray | None) -> list[dict[str, Any]]:
-    columns = [*matches.points0.T, *matches.points1.T, matches.scores, matches.is_mutual]
-    names = ["x0", "y0", "x1", "y1", "score", "is_mutual"]
-    if is_inlier is not None:
-        columns.append(is_inlier)
-        names.append("is_inlier")
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [dict(zip(names, row, strict=True)) for row in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from ucn.cli import _command
 from ucn.cli import _options as opt
 from ucn.cli._outputs import check_folder, write_together
 from ucn.cli._progress import CountBar
-from ucn.cli._report import describe_run, format_share, format_weights, print_json, print_lines
+from ucn.cli._report import describe_run, format_share, format_weights, print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,9 @@ def run(
     output: Annotated[
         Path, opt.output_option(f"Folder for {_TABLE} and {_VIDEO}; created if missing.", metavar="DIR")
     ],
-    points: Annotated[Path | None, opt.path_option("CSV of points x,y of the first frame.")] = None,
+    points: Annotated[
+        Path | None, opt.path_option("Points of the first frame: CSV, COCO, labelme or .pts.")
+    ] = None,
     grid: Annotated[
         int | None,
         typer.Option(
@@ -62,7 +64,7 @@ def run(
 
     Every frame is encoded once. A point is lost where it fails the forward-backward check or its score is
     low; it is searched for again in the next frame. tracks.csv has a line per frame and point: frame, point
-    (its row in FILE, from 0), x, y, score, is_lost.
+    (its row in FILE, from 0), x, y, score, is_lost, and the other columns of FILE.
     """
     if (points is None) == (grid is None):
         raise typer.BadParameter("give --points FILE.csv, or --grid PX, and not both")
@@ -75,7 +77,7 @@ def run(
     from ucn.matching.tracking import open_frames, write_tracks
 
     frames = open_frames(video, max_frames)
-    starts = _choose_points(frames.read(0), points, grid)
+    starts, columns = _choose_points(frames, points, grid)
     matcher = _command.load_matcher(
         weights, opt.build_config(max_side, consensus=consensus, use_views=False), device
     )
@@ -86,7 +88,7 @@ def run(
     with _make_folder(output), write_together(outputs, overwrite) as places:
         path = places[1] if use_video else None
         tracks = _track(matcher, frames, starts, count, min_score, path, fps or speed, is_quiet=json)
-        write_tracks(places[0], tracks)
+        write_tracks(places[0], tracks, columns=columns)
     summary = {
         "command": "track",
         **describe_run(matcher),
@@ -116,15 +118,22 @@ def _make_folder(path: Path) -> Iterator[None]:
         raise
 
 
-def _choose_points(image: Tensor, points: Path | None, grid: int | None) -> FloatArray:
-    from ucn.data.points import read_points
+def _choose_points(
+    frames: Frames, points: Path | None, grid: int | None
+) -> tuple[FloatArray, Mapping[str, Sequence[str]]]:
+    """The points of the first frame, and the other columns of their file."""
+    from ucn.data.points import read_image_points
     from ucn.matching.keypoints import grid_points
 
+    image = frames.read(0)
     size_hw = (int(image.shape[-2]), int(image.shape[-1]))
     if points is not None:
-        return read_points(points, size_hw)
+        table = read_image_points(points, frames.frame_path(0), size_hw)
+        for note in table.notes:
+            warn(f"note: {note}")
+        return table.points.astype("float32"), table.columns
     found: FloatArray = grid_points(size_hw, grid or 1).numpy()
-    return found
+    return found, {}
 
 
 def _track(

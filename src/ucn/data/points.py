@@ -1,16 +1,13 @@
-"""Reads point lists from CSV; writes and reads matches and flow as .npz, .csv, .h5 and .flo.
+"""Reads points as an array; writes and reads flow as .npz and .flo.
 
 In files, too, points are (x, y) in pixels with the centre of the top-left pixel at (0, 0).
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +16,22 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ucn.data.point_files.files import read_point_table
+from ucn.data.point_files.table import PointTable
 from ucn.errors import DataError, OutputError, PointsError
 from ucn.files import (
-    is_number,
-    pack_h5,
     pack_npz,
     read_binary,
-    read_h5,
     read_npz,
-    read_text,
     write_bytes_atomically,
 )
-from ucn.types import BoolArray, FloatArray, Flow, Matches, ViewChange
+from ucn.types import FloatArray, Flow
 
 MAX_POINTS_BYTES = 64 * 2**20
 """Larger point files are refused."""
-MATCH_COLUMNS = ("x0", "y0", "x1", "y1", "score", "is_mutual")
-"""Header of a CSV of matches."""
-MATCH_SUFFIXES = (".npz", ".csv", ".h5")
-"""Formats of `write_matches`."""
 FLOW_SUFFIXES = (".flo", ".npz")
 """Formats of `write_flow`."""
 
-_MATCH_ARRAYS = ("points0", "points1", "scores", "is_mutual")
-_INLIERS = "is_inlier"
-_MAX_COORDINATE = 1e9  # beyond any image, and well within float32
 _FLO_MAGIC = struct.pack("<f", 202021.25)  # reads "PIEH"
 _FLO_UNKNOWN = 1e10  # Middlebury: a component above 1e9 marks an unknown vector
 
@@ -92,13 +80,13 @@ def check_points(
 
 
 def read_points(path: str | Path, image_hw: tuple[int, int] | None = None) -> FloatArray:
-    """Reads points from a CSV file of two columns x, y, with or without a header.
+    """Reads the points of a file: text with a row per point, COCO keypoints, labelme or .pts.
 
-    With a header, the columns x and y are read, in any order, and others ignored; without one, there must be
-    two columns. Blank lines and lines that begin with ``#`` are skipped.
+    `read_point_table` explains the formats, and keeps the other columns. Points that the file marks as
+    missing are left out.
 
     Args:
-        path: UTF-8 text, comma-separated, at most `MAX_POINTS_BYTES`.
+        path: UTF-8 text, at most `MAX_POINTS_BYTES`.
         image_hw: (H, W) of the image that must contain the points; None skips this check.
 
     Returns:
@@ -107,228 +95,56 @@ def read_points(path: str | Path, image_hw: tuple[int, int] | None = None) -> Fl
     Raises:
         PointsError: the file cannot be read, holds no points, or a line is malformed; names file and line.
     """
-    columns, column_count = (0, 1), 2
-    points: list[tuple[float, float]] = []
-    names: list[str] = []
-    is_first = True
-    for number, line in enumerate(_read_text(Path(path)).splitlines(), start=1):
-        where = f"{path}:{number}"
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        cells = split_cells(line, where)
-        if is_first and not any(is_number(cell) for cell in cells):
-            columns, column_count = _find_columns(cells, where), len(cells)
-        elif len(cells) != column_count:
-            raise PointsError(
-                f"{where}: expected {column_count} columns separated by commas, got {len(cells)}: "
-                f"{line[:60]!r}"
-            )
-        else:
-            points.append((_read_number(cells[columns[0]], where), _read_number(cells[columns[1]], where)))
-            names.append(where)
-        is_first = False
-    if not points:
+    table = read_point_table(path, limit=MAX_POINTS_BYTES)
+    if not len(table):
         raise PointsError(f"{path} holds no points; expected one x,y per line")
     if image_hw is not None:
-        return check_points(points, image_hw, names)
-    return np.asarray(points, dtype=np.float32)
+        return check_points(table.points, image_hw, table.places)
+    return table.points.astype(np.float32)
 
 
-def _read_text(path: Path) -> str:
+def read_image_points(path: str | Path, image: str | Path, image_hw: tuple[int, int]) -> PointTable:
+    """Reads the points of one image with all columns of their file.
+
+    Args:
+        path: as for `read_points`; where it has points of several images, those of this one are taken.
+        image: path of the image.
+        image_hw: its (H, W).
+
+    Returns:
+        The table, N at least 1; all points lie in the image.
+
+    Raises:
+        PointsError: as `read_points`, or no point is of this image.
+    """
+    table = read_point_table(path, limit=MAX_POINTS_BYTES)
+    if not len(table):
+        raise PointsError(f"{path} holds no points; expected one x,y per line")
     try:
-        return read_text(path, "points", MAX_POINTS_BYTES)
-    except DataError as error:
-        raise PointsError(str(error), path=path) from error
-
-
-def split_cells(line: str, where: str) -> list[str]:
-    """Splits one line of CSV into stripped cells; `where` is file and line, for errors."""
-    try:
-        return [cell.strip() for cell in next(csv.reader([line]))]
-    except csv.Error as error:
-        raise PointsError(f"{where}: expected short comma-separated cells, got {line[:60]!r}…") from error
-
-
-def _find_columns(cells: list[str], where: str) -> tuple[int, int]:
-    """The columns of x and y, from a file's header."""
-    header = [cell.lower() for cell in cells]
-    if header.count("x") != 1 or header.count("y") != 1:
-        got = ",".join(cells)[:60]
-        raise PointsError(f"{where}: expected numbers, or a header that names x and y, got {got!r}")
-    return header.index("x"), header.index("y")
-
-
-def _read_number(text: str, where: str) -> float:
-    if not is_number(text):
-        raise PointsError(f"{where}: expected a number, got {text!r}")
-    value = float(text)
-    if not abs(value) <= _MAX_COORDINATE:
-        raise PointsError(f"{where}: expected a finite number, got {text!r}")
-    return value
+        table = table.of_image(image)
+    except PointsError as error:
+        raise PointsError(f"{path}: {error}") from error
+    check_points(table.points, image_hw, table.places)
+    return table
 
 
 def check_suffix(path: str | Path, suffixes: Sequence[str], what: str) -> None:
     """Raises `OutputError` where the suffix of an output is none of the supported ones."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in suffixes:
+    if Path(path).suffix.lower() not in suffixes:
         raise OutputError(f"cannot write {what} to {path}: its name must end in {', '.join(suffixes)}")
 
 
-def write_matches(
-    path: str | Path,
-    matches: Matches,
-    meta: Mapping[str, Any] | None = None,
-    names: tuple[str, str] = ("image0", "image1"),
-    overwrite: bool = False,
-    is_inlier: BoolArray | None = None,
-) -> None:
-    """Writes matches as .npz, .csv or .h5, by the path's suffix.
-
-    .npz: arrays points0, points1, scores, is_mutual, pair_score, image0_hw, image1_hw; as JSON text `meta`
-    and, where known, view_change. .csv: the header `MATCH_COLUMNS` and one line per match. .h5: group
-    ``names[0]/names[1]`` (hloc's name of a pair, slashes replaced by dashes) with the four arrays as data
-    sets and the rest as attributes.
-
-    With `is_inlier`, all three hold it as one more array or column.
-
-    Args:
-        path: the file to write.
-        matches: the matches.
-        meta: plain values on how the matches were computed (weights, version, config).
-        names: names of the two images, for .h5.
-        overwrite: replace an existing file.
-        is_inlier: (N,) inliers of a geometric verification; None where there was none.
-
-    Raises:
-        OutputError: another suffix, or the file cannot be written.
-        ValueError: `is_inlier` is not (N,).
-    """
-    check_suffix(path, MATCH_SUFFIXES, "matches")
-    meta_text = json.dumps(dict(meta or {}))
-    suffix = Path(path).suffix.lower()
-    if suffix == ".csv":
-        write_bytes_atomically(path, format_matches(matches, is_inlier).encode(), overwrite)
-        return
-    arrays = {name: getattr(matches, name) for name in _MATCH_ARRAYS}
-    if is_inlier is not None:
-        arrays[_INLIERS] = _check_inliers(is_inlier, len(matches))
-    values = {
-        "pair_score": matches.pair_score,
-        "image0_hw": np.asarray(matches.image0_hw, np.int64),
-        "image1_hw": np.asarray(matches.image1_hw, np.int64),
-        "meta": meta_text,
-    }
-    if matches.view_change is not None:
-        values["view_change"] = json.dumps(asdict(matches.view_change))
-    if suffix == ".npz":
-        content = pack_npz({**arrays, **values})
-    else:
-        content = pack_h5("/".join(name.replace("/", "-") for name in names), arrays, values)
-    write_bytes_atomically(path, content, overwrite)
-
-
-def format_matches(matches: Matches, is_inlier: BoolArray | None = None) -> str:
-    """Formats matches as CSV: the header `MATCH_COLUMNS`, then one line per match, in order.
-
-    With `is_inlier` (N,) a column of that name follows, of 0 and 1.
-    """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    last = [] if is_inlier is None else [[int(value)] for value in _check_inliers(is_inlier, len(matches))]
-    writer.writerow(MATCH_COLUMNS if is_inlier is None else (*MATCH_COLUMNS, _INLIERS))
-    for (x0, y0), (x1, y1), score, is_mutual, more in zip(
-        matches.points0.tolist(),
-        matches.points1.tolist(),
-        matches.scores.tolist(),
-        matches.is_mutual.tolist(),
-        last or [[]] * len(matches),
-        strict=True,
-    ):
-        numbers = [f"{value:.3f}" for value in (x0, y0, x1, y1)]
-        writer.writerow([*numbers, f"{score:.4f}", int(is_mutual), *more])
-    return text.getvalue()
-
-
-def _check_inliers(is_inlier: BoolArray, count: int) -> BoolArray:
-    if is_inlier.shape != (count,) or is_inlier.dtype != np.bool_:
-        raise ValueError(
-            f"is_inlier must be bool ({count},) as the matches, got {is_inlier.dtype} {is_inlier.shape}"
-        )
-    return is_inlier
-
-
-def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
-    """Reads matches and their meta from a file of `write_matches`: .npz, .csv, or .h5 (its first pair).
-
-    A .csv has coordinates to 0.001 px and scores to 0.0001, and nothing else: the score of the pair is NaN,
-    the sizes of the images are (0, 0), and the meta is empty.
-
-    Raises:
-        DataError: the file is missing, damaged, or has another layout.
-    """
-    path = Path(path)
-    if path.suffix.lower() == ".csv":
-        return _read_match_rows(path), {}
-    values = read_h5(path, _MATCH_ARRAYS, "matches") if path.suffix.lower() == ".h5" else read_npz(path)
-    try:
-        hw0, hw1 = ((int(hw[0]), int(hw[1])) for hw in (values["image0_hw"], values["image1_hw"]))
-        points0, points1, scores = (
-            np.asarray(values[name], np.float32) for name in ("points0", "points1", "scores")
-        )
-        is_mutual: BoolArray = np.asarray(values["is_mutual"], np.bool_)
-        count = len(scores) if scores.ndim else 0
-        for name, array in zip(_MATCH_ARRAYS, (points0, points1, scores, is_mutual), strict=True):
-            _check_shape(name, array, (count, 2) if name.startswith("points") else (count,))
-        meta = _read_mapping(values, "meta")
-        pair_score, change = float(values["pair_score"]), _read_view_change(values)
-        return Matches(points0, points1, scores, is_mutual, pair_score, hw0, hw1, change), meta
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise DataError(f"{path} does not hold matches: {error}") from error
-
-
-def _read_view_change(values: Mapping[str, Any]) -> ViewChange | None:
-    if "view_change" not in values:
-        return None
-    found = _read_mapping(values, "view_change")
-    scale, degrees, encodings = float(found["scale"]), float(found["degrees"]), int(found["encodings"])
-    return ViewChange(scale, degrees, encodings, bool(found["is_searched"]))
-
-
-def _read_match_rows(path: Path) -> Matches:
-    """Reads the CSV of `format_matches`."""
-    lines = [*enumerate(read_text(path, "matches", MAX_POINTS_BYTES).splitlines(), start=1)]
-    header, given = ",".join(MATCH_COLUMNS), lines[0][1].strip() if lines else ""
-    if given not in (header, f"{header},{_INLIERS}"):
-        raise DataError(
-            f"{path}:1: expected the header {header}, got {given[:60]!r}; write it again", path=path
-        )
-    rows = []
-    for number, line in lines[1:]:
-        cells = line.split(",")
-        if len(cells) != given.count(",") + 1 or not all(is_number(cell) for cell in cells):
-            raise DataError(f"{path}:{number}: expected {header}, got {line[:60]!r}; correct it", path=path)
-        rows.append([float(cell) for cell in cells[: len(MATCH_COLUMNS)]])
-    values = np.array(rows, np.float64).reshape(-1, len(MATCH_COLUMNS))
-    lowest, highest = np.array([[-_MAX_COORDINATE] * 4 + [0, 0], [_MAX_COORDINATE] * 4 + [1, 1]])
-    is_legal = (values >= lowest) & (values <= highest)
-    is_legal[:, 2:4] |= np.isnan(values[:, 2:4])  # a point without a match
-    wrong = np.flatnonzero(~is_legal.all(axis=1))
-    if len(wrong):
-        line = lines[1 + wrong[0]][1]
-        raise DataError(f"{path}:{wrong[0] + 2}: value out of range in {line[:60]!r}; correct it", path=path)
-    points0, points1, scores = (values[:, columns].astype(np.float32) for columns in ([0, 1], [2, 3], 4))
-    return Matches(points0, points1, scores, values[:, 5] == 1, float("nan"), (0, 0), (0, 0))
-
-
-def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+def check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless an array has this shape."""
     if array.shape != shape:
         raise ValueError(f"{name} must be {shape}, got {array.shape}")
 
 
-def _read_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+def read_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Reads a mapping from JSON text."""
     try:
-        return dict(json.loads(str(values[name])))
+        text = values[name]
+        return dict(json.loads(text if isinstance(text, bytes) else str(text)))
     except RecursionError:
         raise ValueError(f"its {name} is nested too deeply") from None
 
@@ -365,8 +181,8 @@ def read_flow(path: str | Path) -> tuple[Flow, dict[str, Any]]:
         flow = Flow(np.asarray(values["flow_0to1"], np.float32), np.asarray(values["confidence"], np.float32))
         if flow.confidence.ndim != 2:
             raise ValueError(f"confidence must be (H, W), got {flow.confidence.shape}")
-        _check_shape("flow_0to1", flow.flow_0to1, (*flow.confidence.shape, 2))
-        return flow, _read_mapping(values, "meta")
+        check_shape("flow_0to1", flow.flow_0to1, (*flow.confidence.shape, 2))
+        return flow, read_mapping(values, "meta")
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} does not hold flow: {error}") from error
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ucn.data.io import write_image
-from ucn.data.points import MATCH_SUFFIXES, write_matches
+from ucn.data.match_files import MATCH_SUFFIXES, write_matches
 from ucn.errors import ConfigError, ImageReadError, OutputError, UcnError
 from ucn.files import write_bytes_atomically
 from ucn.folders.image_pairs import ImagePair, name_outputs, order_by_images

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ucn.data.io import IMAGE_SUFFIXES
+from ucn.data.point_files.table import rename_columns
 from ucn.data.points import check_points
 from ucn.data.sets.video.frames import FrameFolder, Frames, Video
 from ucn.errors import DataError
@@ -176,17 +177,32 @@ def _check_size(features: Features, first: Features, number: int) -> None:
         )
 
 
-def write_tracks(path: str | Path, tracks: Sequence[TrackedFrame], overwrite: bool = False) -> None:
+def write_tracks(
+    path: str | Path,
+    tracks: Sequence[TrackedFrame],
+    overwrite: bool = False,
+    columns: Mapping[str, Sequence[str]] | None = None,
+) -> None:
     """Writes a CSV with the header `TRACK_COLUMNS` and a line per frame and point; lost ones are nan, nan.
+
+    Args:
+        path: the file to write.
+        tracks: the frames.
+        overwrite: replace an existing file.
+        columns: more columns, a cell per point by name, such as those of a `PointTable`; one whose name is
+            in `TRACK_COLUMNS` is written as ``input_NAME``.
 
     Raises:
         OutputError: the file cannot be written.
     """
+    more = rename_columns(columns, TRACK_COLUMNS)
+    cells = [list(row) for row in zip(*more.values(), strict=True)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(TRACK_COLUMNS)
+    writer.writerow([*TRACK_COLUMNS, *more])
     for frame in tracks:
         values = zip(frame.points.tolist(), frame.scores.tolist(), frame.is_lost.tolist(), strict=True)
         for point, ((x, y), score, is_lost) in enumerate(values):
-            writer.writerow([frame.number, point, f"{x:.3f}", f"{y:.3f}", f"{score:.4f}", int(is_lost)])
+            row = [frame.number, point, f"{x:.3f}", f"{y:.3f}", f"{score:.4f}", int(is_lost)]
+            writer.writerow(row + (cells[point] if more else []))
     write_bytes_atomically(path, text.getvalue().encode(), overwrite)

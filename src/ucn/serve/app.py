@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 import ucn
-from ucn.data.points import format_matches
+from ucn.data.match_files import format_matches
 from ucn.errors import ImageReadError, PointsError, UcnError
 from ucn.serve.guard import Guard
 from ucn.serve.images import StoredImage

@@ -14,6 +14,7 @@ from ucn.data.catalogue import open_data
 from ucn.data.sets.semantic.pascal_berkeley import PART_NAMES
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core.benchmark_pairs import CUB_PAIRS, sample_pair_list, sample_rows
+from ucn.evaluate.points import benchmarks
 from ucn.evaluate.points.benchmarks import BENCHMARKS, find_benchmark
 
 
@@ -201,6 +202,23 @@ def test_own_pairs(tmp_path: Path) -> None:
         (0.025, 0.05, 0.1),
         "the pck_length of each pair",
     )
+
+
+def test_own_images_are_sampled_by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "OWN_PAIRS", 2)
+    benchmark = find_benchmark("own")
+    names = "abcdef"
+    for name in names:
+        write_grey(tmp_path / f"{name}.png", 40, 50)
+    rows = [f"{name}.png,rim,3,4,{'mug' if name in 'abcd' else 'jug'}" for name in names]
+    write_text(tmp_path / "keypoints.csv", "image,part,x,y,class", *rows)
+    pairs = benchmark.open(tmp_path)
+    assert [pair.group for pair in pairs] == ["mug", "mug", "jug"]
+    assert benchmark.adapt is not None and benchmark.adapt(benchmark, pairs).unit == "alpha"
+    rows = [f"{name}.png,rim,3,4,{'test' if name in 'ab' else 'train'}" for name in names]
+    write_text(tmp_path / "keypoints.csv", "image,part,x,y,split", *rows)
+    (pair,) = benchmark.open(tmp_path)
+    assert (pair.name, pair.group) == ("a.png--b.png", "pairs")
 
 
 def test_bundled_benchmarks_need_no_folder() -> None:

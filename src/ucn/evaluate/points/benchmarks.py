@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ucn.data.bundled import Motorcycle, SelfPairs, WarpedImages, find_self_images
 from ucn.data.catalogue import Option, find_info, guess_data, open_data
 from ucn.data.pairs import PairData
+from ucn.data.sets.own.images import OwnImages
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core.benchmark_pairs import (
     CUB_PAIRS,
@@ -28,6 +29,8 @@ from ucn.evaluate.points.multiview import MAX_PAIRS, MIN_SHARED, open_multiview
 from ucn.files import suggest
 from ucn.nn import MIN_SIDE
 
+OWN_PAIRS = 1000
+"""The most pairs of a class of your own images."""
 Unit = Literal["px", "alpha"]
 """The unit of limits: pixels, or a share alpha of the length L of each pair."""
 PIXEL_CURVE = tuple(float(limit) for limit in range(1, 31))
@@ -217,7 +220,13 @@ def _open_flowweb(folder: Path) -> list[BenchmarkPair]:
 def _open_own(folder: Path) -> list[BenchmarkPair]:
     """The user's pairs, grouped by class: those of split test if there are any, else all."""
     data = open_data("own", folder, "all")
-    rows = [row for row in range(len(data)) if data.pair_split(row) == "test"] or range(len(data))
+    rows: Sequence[int]
+    if isinstance(data, OwnImages):
+        if "test" in data.list_splits():
+            data = open_data("own", folder, "test")
+        rows = sample_rows_by_class(data, OWN_PAIRS)
+    else:
+        rows = [row for row in range(len(data)) if data.pair_split(row) == "test"] or range(len(data))
     names = {data.pair_name(row): data.pair_class(row) or "pairs" for row in rows}
     return group_pairs(data, names.__getitem__, names.__getitem__, rows=rows)
 
@@ -365,7 +374,8 @@ _LIST = (
     ),
     Benchmark(
         name="own",
-        title="your own pairs: those of split test if the list has any, else all",
+        title="your own pairs: those of split test if the list has any, else all; of images with points, up "
+        f"to {OWN_PAIRS:,} pairs of each class, sampled by seed 0",
         ground_truth="your points",
         open=_open_own,
         preparation=Preparation(min_side=MIN_SIDE),

@@ -64,7 +64,9 @@ def record(**changes: Any) -> dict[str, Any]:
 
 
 def open_own(root: Path, split: str = "all") -> OwnData:
-    return open_folder(root, split)
+    data = open_folder(root, split)
+    assert isinstance(data, OwnData)
+    return data
 
 
 def only_problem(data: PairData) -> str:
@@ -374,7 +376,9 @@ class TestBadLists:
             open_own(folder)
 
     def test_neither(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"no pairs.csv or pairs.jsonl in it"):
+        with pytest.raises(
+            DataError, match=r"no pairs\.csv or pairs\.jsonl or keypoints\.csv or keypoints\.json in it"
+        ):
             open_own(tmp_path)
 
 

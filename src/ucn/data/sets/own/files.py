@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.pairs import Problem
-from ucn.data.points import check_points, split_cells
+from ucn.data.point_files.delimited import split_cells
+from ucn.data.points import check_points
 from ucn.errors import DataError, PointsError
 from ucn.files import is_number, read_lines, suggest
 from ucn.types import FloatArray

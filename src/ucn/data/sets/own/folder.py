@@ -1,9 +1,12 @@
-"""Your own data: a folder with ``pairs.csv`` and one CSV of points per pair, or with ``pairs.jsonl``."""
+"""Your own data: points per image (``keypoints.csv``, COCO, …), or per pair (``pairs.csv``, ``pairs.jsonl``).
+
+`images` has the pairs of annotated images, this module those that a list names.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -13,7 +16,7 @@ import torch
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import image_hw, read_header_hw, read_image
 from ucn.data.pairs import DataFile, PairData, check_index
-from ucn.data.sets.layout import find_root, resolve_inside
+from ucn.data.sets.layout import check_folder, find_root, resolve_inside
 from ucn.data.sets.own.files import (
     SPLITS,
     PairEntry,
@@ -23,18 +26,23 @@ from ucn.data.sets.own.files import (
     read_pair_points,
     read_parts,
 )
+from ucn.data.sets.own.finder import FileFinder
+from ucn.data.sets.own.images import OwnImages, open_images
 from ucn.data.sets.own.json_lines import read_pair_json
+from ucn.data.sets.own.labels import LABEL_FILES, has_label_files, read_labels
 from ucn.errors import DataError
-from ucn.files import explain_failure, suggest
 from ucn.types import PairSample
 
 INFO = DataInfo(
     name="own",
-    title="Your own pairs and points",
+    title="Your own images and points",
     task="any",
     ground_truth="your points",
     layout=(
-        "pairs.csv: image0,image1 and, optionally, points, pck_length, class, split",
+        "keypoints.csv: image,part,x,y and, optionally, class, object, visible, box, pck_length, split",
+        "or keypoints.json: COCO keypoints",
+        "or NAME.json of labelme, or NAME.pts, beside each image",
+        "or, for listed pairs, pairs.csv: image0,image1 and, optionally, points, pck_length, class, split",
         "points/STEM0__STEM1.csv: x0,y0,x1,y1 and, optionally, part",
         "or pairs.jsonl instead of both: image0, image1, points0, points1, … in an object per line",
         "parts.csv (optional): name,mirror",
@@ -42,18 +50,83 @@ INFO = DataInfo(
     splits=("all", *SPLITS),
     licence="yours",
     source="",
-    markers=("pairs.csv", "pairs.jsonl"),
+    markers=("pairs.csv", "pairs.jsonl", *LABEL_FILES),
 )
 
 
-def open_folder(folder: Path, split: str) -> OwnData:
-    """Opens your own data.
+_PAIR_LISTS = ("pairs.csv", "pairs.jsonl")
+
+
+def open_folder(
+    folder: Path,
+    split: str,
+    *,
+    file: str = "",
+    image_folder: str = "",
+    pairing: str = "class",
+    crop: bool = False,
+    length: str = "auto",
+    mirror_names: bool = False,
+    occluded: bool = True,
+) -> OwnData | OwnImages:
+    """Opens your own data: annotated images, any two of which are a pair, or listed pairs.
 
     Args:
-        folder: holds ``pairs.csv`` or ``pairs.jsonl``; paths in these are relative to it.
+        folder: holds the images and a list of points or pairs, whose paths are relative to it; or the file
+            of the points itself.
         split: all, or train, val or test by the column `split` of the list.
+        file: the file with the points of all images, relative to the folder, if it is not keypoints.csv or
+            keypoints.json.
+        image_folder: the folder of the images, relative to the folder; by default the folder itself, or its
+            folder images.
+        pairing: "class" pairs images of one class, "any" all images.
+        crop: crop to the box of each object, or to its points with a margin; without it, images with several
+            objects of one class are left out.
+        length: PCK's length: "auto" is the column pck_length, else the longer side of the object's box if
+            all objects have one, else of the image; "image" the longer side of the image; "points" that of
+            the box of the points.
+        mirror_names: parts whose names differ in left and right (or L and R) are mirror parts; parts.csv
+            overrides it.
+        occluded: use points that COCO marks as occluded (v = 1).
     """
-    return OwnData(find_root(folder, INFO.markers, INFO.inside), split)
+    if folder.is_file() and not file and folder.suffix.lower() in (".csv", ".json"):
+        folder, file = folder.parent, folder.name
+    found = file or _find_list(folder)
+    if found in _PAIR_LISTS:
+        options = {"image_folder": image_folder, "crop": crop, "mirror_names": mirror_names}
+        options |= {"pairing": pairing != "class", "length": length != "auto", "occluded": not occluded}
+        _refuse_options(options, folder / found)
+        return OwnData(folder, split)
+    if not found and not has_label_files(folder):
+        find_root(folder, INFO.markers, INFO.inside)  # raises, naming what is expected
+    parts = read_parts(folder / "parts.csv") if (folder / "parts.csv").is_file() else None
+    path = resolve_inside(folder, found) if found else None
+    labels = read_labels(folder, path, image_folder, parts, occluded)
+    return open_images(
+        folder,
+        labels,
+        split,
+        parts=parts,
+        pairing=pairing,
+        crop=crop,
+        length=length,
+        mirror_names=mirror_names,
+    )
+
+
+def _find_list(folder: Path) -> str:
+    """The name of the list of points or pairs; empty where there is none."""
+    check_folder(folder, "the folder of the data set")
+    found = [name for name in (*_PAIR_LISTS, *LABEL_FILES) if (folder / name).is_file()]
+    if len(found) > 1:
+        raise DataError(f"{folder} has both {found[0]} and {found[1]}; keep one")
+    return found[0] if found else ""
+
+
+def _refuse_options(options: Mapping[str, object], path: Path) -> None:
+    for name, value in options.items():
+        if value:
+            raise DataError(f"option {name} is for points per image, but {path} lists pairs; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +150,6 @@ class OwnData(PairData):
         super().__init__(root)
         self._list = root / "pairs.csv"
         has_json = (root / "pairs.jsonl").is_file()
-        if has_json and self._list.is_file():
-            raise DataError(f"{root} has both pairs.csv and pairs.jsonl; keep one")
         self._parts: Parts | None = None
         if (root / "parts.csv").is_file():
             self._parts = read_parts(root / "parts.csv")
@@ -184,7 +255,7 @@ class OwnData(PairData):
 
     def _find_files(self, entries: Sequence[PairEntry]) -> list[_Pair]:
         """The pairs whose files exist; others become problems."""
-        finder = _Finder(self.root)
+        finder = FileFinder(self.root)
         stems = Counter(_points_name(entry) for entry in entries if not entry.points)
         pairs = []
         for entry in entries:
@@ -205,38 +276,6 @@ class OwnData(PairData):
             else:
                 pairs.append(_Pair(entry, image0, image1, points))
         return pairs
-
-
-class _Finder:
-    """Finds the files of a list, and suggests names for those that are missing."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._listings: dict[Path, set[str]] = {}
-        self._hints_left = 20  # the search for a similar name is slow in a large folder
-
-    def find(self, name: str, what: str) -> Path:
-        """The path of a file; raises `DataError` where it is missing."""
-        path = resolve_inside(self._root, name)
-        try:
-            names = self._list(path.parent)
-            if path.name in names and path.is_file():
-                return path
-            if path.is_symlink() and not path.exists():
-                reason = "is a link to a missing file; copy it, or correct the link"
-                raise DataError(f"{what}: {name[:200]!r} {reason}")
-        except OSError as error:
-            reason = f"{explain_failure(error)}; check the name"
-            raise DataError(f"{what}: cannot read {name[:200]!r}: {reason}") from error
-        hint = suggest(path.name, names) if self._hints_left > 0 else ""
-        self._hints_left -= 1
-        hint = hint or "; check name and folder"
-        raise DataError(f"{what}: no file {name[:200]!r} in {self._root}{hint}")
-
-    def _list(self, folder: Path) -> set[str]:
-        if folder not in self._listings:
-            self._listings[folder] = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        return self._listings[folder]
 
 
 def _points_name(entry: PairEntry) -> str:

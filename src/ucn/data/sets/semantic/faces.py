@@ -1,7 +1,6 @@
 """Faces with 68 landmarks in the scheme of ibug's 300-W: Helen, LFPW, AFW, 300-W and others.
 
-A .pts file of ibug counts pixels from 1, as MATLAB does (its own loader, menpo, subtracts 1 for this reason:
-menpo issue 160), so that 1 is subtracted here. A file of bare lines ``x y`` counts from 0.
+`ucn.data.point_files.pts` explains the coordinates of .pts files.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from numpy.typing import NDArray
 from ucn.data.catalogue import DataInfo
 from ucn.data.io import IMAGE_SUFFIXES
 from ucn.data.pairs import Problem, check_choice, limit_problems
+from ucn.data.point_files.pts import read_landmarks
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData, training_count
 from ucn.data.sets.semantic.parts import Example, Keypoints
-from ucn.errors import DataError
-from ucn.files import parse_numbers, read_lines
 
 INFO = DataInfo(
     name="faces",
@@ -110,37 +108,8 @@ def open_folder(folder: Path, split: str, *, length: str = "eyes") -> FaceData:
 
 def read_pts(path: Path) -> Keypoints:
     """Reads 68 landmarks from a .pts file in ibug's format or of bare lines; raises `DataError`."""
-    lines = list(read_lines(path, "points"))
-    origin = 0.0
-    if lines and lines[0][1].lower().startswith("version"):
-        lines, origin = _strip_frame(path, lines), 1.0
-    if len(lines) != _POINT_COUNT:
-        raise DataError(
-            f"{path}: expected {_POINT_COUNT} lines of x and y, got {len(lines)}; get the file again, or "
-            "remove it"
-        )
-    points = np.array([parse_numbers(text, 2, f"{path}:{number}") for number, text in lines]) - origin
-    is_visible = np.ones(_POINT_COUNT, np.bool_)
-    return Keypoints(points, is_visible, path, [number for number, _ in lines])
-
-
-def _strip_frame(path: Path, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The lines between the braces of ibug's format."""
-    texts = [text for _, text in lines]
-    if "{" not in texts[:10] or texts[-1] != "}":
-        raise DataError(
-            f"{path}:{lines[-1][0]}: expected lines of x and y between '{{' and a last '}}'; get the file "
-            "again, or remove it"
-        )
-    opening = texts.index("{")
-    for number, text in lines[1:opening]:
-        key, _, value = text.partition(":")
-        if key.strip() == "n_points" and value.strip() != f"{_POINT_COUNT}":
-            raise DataError(
-                f"{path}:{number}: expected n_points: {_POINT_COUNT}, got {value.strip()[:20]!r}; give "
-                "files of 300-W's scheme"
-            )
-    return lines[opening + 1 : -1]
+    points, lines = read_landmarks(path, _POINT_COUNT)
+    return Keypoints(points, np.ones(_POINT_COUNT, np.bool_), path, lines)
 
 
 def _find_faces(root: Path) -> tuple[list[Example], list[Problem], list[str]]:

@@ -182,6 +182,15 @@ class KeypointData(PairData):
         """(P,) the part that each part of a class becomes in a mirrored image; None where undefined."""
         return None
 
+    def example_split(self, example: Example) -> str:
+        """The split of an image (train, val or test); empty where the set assigns none."""
+        return ""
+
+    @property
+    def has_listed_pairs(self) -> bool:
+        """Whether a list says which images are pairs, rather than their classes."""
+        return isinstance(self._pairs, ListedPairs)
+
     def part_names_of(self, category: str) -> Sequence[str]:
         """The names of the parts of a class, in order; empty where the set has none."""
         return ()

@@ -61,6 +61,8 @@ class Keypoints:
         path: the annotation file, for errors.
         lines: line of each part in that file; empty where it has no lines.
         box: bounding box of the object, where the set has one.
+        length: the length of PCK in pixels, where the annotation determines it.
+        places: place of each part for errors, in files that have no lines.
     """
 
     points: NDArray[np.float64]
@@ -68,9 +70,13 @@ class Keypoints:
     path: Path
     lines: Sequence[int] = ()
     box: Box | None = None
+    length: float | None = None
+    places: Sequence[str] = ()
 
     def place(self, part: int) -> str:
         """File and line of a part."""
+        if self.places:
+            return self.places[part]
         return f"{self.path}:{self.lines[part]}" if self.lines else f"{self.path}"
 
 
