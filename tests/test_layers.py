@@ -108,7 +108,7 @@ def test_types_import_what_their_methods_need_only_when_these_are_called() -> No
         for node in ast.walk(ast.parse((SOURCE / "types.py").read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom)
     }
-    assert {"ucn.geometry.homography", "ucn.data.points", "ucn.viz.matches"} <= everything
+    assert {"ucn.geometry.homography", "ucn.data.match_files", "ucn.viz.matches"} <= everything
 
 
 def test_references_do_not_import_triton() -> None:
