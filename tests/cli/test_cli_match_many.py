@@ -133,13 +133,24 @@ class TestList:
         assert "1__2.npz exists already and was kept; use --overwrite" in result.stderr
         assert (out / "1__2.npz").read_bytes() == b"mine"
 
+    def test_wrong_folders(self, scene: Path, out: Path, shift_matchers: list[Any]) -> None:
+        (out / "file").touch()
+        result = run("match", "--pairs", scene / "pairs.txt", "-o", out / "file")
+        assert result.exit_code == 1
+        assert "it is a file; give a folder with -o" in result.stderr
+        result = run("match", "--pairs", scene / "pairs.txt", "-o", out / "no" / "m")
+        assert result.exit_code == 1
+        assert "does not exist; create it first" in result.stderr
+        assert list_names(out) == ["file"]
+        assert not shift_matchers  # before weights are loaded
+
 
 class TestFolders:
     def test_equal_names(self, folders: tuple[Path, Path], out: Path) -> None:
         result = run("match", *folders, "-o", out)
         assert result.exit_code == 0, result.output
         assert list_names(out) == ["1__1.npz", "2__2.npz", "progress.jsonl", "summary.csv"]
-        assert "left out: 1 images of" in result.stderr
+        assert "left out: 1 image of" in result.stderr
         assert "without a partner of the same name (only.png)" in result.stderr
         assert "(x.png, y.png)" in result.stderr
 
@@ -199,6 +210,7 @@ class TestFolders:
             "--points, --mask, --mask0 and --mask1 are for two images",
         ),
         (("A", "A", "--verify", "pose"), "'pose' is not one of"),
+        (("--pairs", "L", "-o", "m", "--draw", "d.png"), "give --draw FOLDER instead of d.png"),
     ],
 )
 def test_wrong_usage(
@@ -225,9 +237,25 @@ class TestVerify:
         assert read_npz(out / "m.npz")["is_inlier"].tolist() == [True] * 40
         verification = read_matches(out / "m.npz")[1]["verification"]
         assert np.array(verification["H_0to1"])[:2, 2] == pytest.approx([5, -2], abs=1e-3)
-        run_ok("match", *pair, "--verify", "homography", "-o", out / "m.h5", "--draw", out / "m.png")
+        run_ok("match", *pair, "--verify", "homography", "-o", out / "m.h5")
         with h5py.File(out / "m.h5") as file:
             assert file["a.png/b.png/is_inlier"][()].all()
+
+    def test_inliers_are_drawn(
+        self, pair: tuple[str, str], out: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[Any] = []
+
+        def draw(*images: Any, is_inlier: Any) -> Any:
+            given.append(is_inlier)
+            return np.zeros((4, 4, 3), np.uint8)
+
+        monkeypatch.setattr("ucn.viz.draw_matches", draw)
+        (out / "p.csv").write_text("10,20\n30,40\n")
+        run_ok("match", *pair, "--verify", "homography", "--draw", out / "m.png")
+        run_ok("match", *pair, "--verify", "homography", "--draw", out / "p.png", "--points", out / "p.csv")
+        run_ok("match", *pair, "--draw", out / "n.png")
+        assert [None if each is None else each.sum() for each in given] == [40, 0, None]
 
     def test_json(self, pair: tuple[str, str]) -> None:
         report = json.loads(run_ok("match", *pair, "--verify", "homography", "--seed", "7", "--json"))

@@ -12,6 +12,7 @@ import typer
 
 from ucn.cli import _command
 from ucn.cli._options import PairOptions, build_config
+from ucn.cli._outputs import check_folder
 from ucn.cli._progress import CountBar
 from ucn.cli._report import describe_run, format_share, format_weights, print_json, print_lines, warn
 
@@ -95,7 +96,7 @@ def match_many(
     """Matches all pairs, and reports; `config` has the fields of `MatchConfig` that the command sets.
 
     Raises:
-        typer.BadParameter: no folder is given for the outputs.
+        typer.BadParameter: no folder is given for the outputs or the drawings.
         typer.Exit: a pair failed.
     """
     folder = _check_output(output)
@@ -105,6 +106,7 @@ def match_many(
     from ucn.folders.pair_files import PairFileSettings, match_pair_files
 
     begin = time.perf_counter()
+    check_folder(folder, (), options.overwrite)
     _check_drawings(drawings, source)
     pairs, unpaired = source.find_pairs()
     settings = PairFileSettings(f".{file_format.value}", verify, drawings)
@@ -152,9 +154,14 @@ def _check_output(output: Path | None) -> Path:
 
 
 def _check_drawings(drawings: Path | None, source: PairSource) -> None:
-    """Refuses a folder for drawings among the images, of which they would be some in the next run."""
+    """Refuses a file, and a folder among the images: drawings would be images of the next run."""
+    from ucn.data.io import WRITE_FORMATS
     from ucn.errors import OutputError
 
+    if drawings is not None and drawings.suffix.lower() in WRITE_FORMATS and not _is_folder(drawings):
+        raise typer.BadParameter(
+            f"drawings of many pairs are written to a folder: give --draw FOLDER instead of {drawings}"
+        )
     for folder in (source.first, source.second):
         if drawings is None or folder is None:
             continue
@@ -217,7 +224,8 @@ def _warn(unpaired: dict[str, list[str]], result: PairFilesResult) -> None:
     """Prints, on stderr, which images had no partner, and which pairs failed."""
     for folder, names in unpaired.items():
         shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        warn(f"left out: {len(names):,} images of {folder} without a partner of the same name ({shown})")
+        count = f"{len(names):,} image{'' if len(names) == 1 else 's'}"
+        warn(f"left out: {count} of {folder} without a partner of the same name ({shown})")
     failures = result.failures
     for record in failures[:_SHOWN]:
         warn(f"failed: {record.image0} {record.image1}: {record.error}")
