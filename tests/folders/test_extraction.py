@@ -255,6 +255,23 @@ def test_images_are_listed_by_name(tmp_path: Path) -> None:
     assert list_image_names(tmp_path) == tuple(names) == ("000.png", "001.png", "003.png", "below/002.png")
 
 
+def test_natural_order(tmp_path: Path) -> None:
+    """img2 before img10: in the list, in what --limit takes, and in the pairs of a sequence."""
+    names = [f"img{number}.png" for number in (1, 2, 10)]
+    for name, source in zip(names, write_images(tmp_path / "made", 3), strict=True):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        (tmp_path / "made" / source).rename(tmp_path / "images" / name)
+    assert list_image_names(tmp_path / "images") == tuple(names)
+    assert digest_images(tmp_path / "images", names) == digest_images(tmp_path / "images", sorted(names))
+    method = make_method(tmp_path / "diary")
+    extract_folder(tmp_path / "images", tmp_path / "f.h5", method, SETTINGS, shard=1)
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.names == tuple(names)
+    extract_folder(tmp_path / "images", tmp_path / "two.h5", method, SETTINGS, limit=2)
+    with open_features(tmp_path / "two.h5") as file:
+        assert file.names == tuple(names[:2])
+
+
 def test_no_folder_and_no_images(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         list_image_names(tmp_path / "no")

@@ -44,7 +44,7 @@ def run(
         str | None,
         typer.Option(
             metavar="FILE|fx,fy,cx,cy",
-            help="Fixed camera matrix of all images, as for `ucn pose`.",
+            help="Fixed camera matrix of all images, as for `ucn pose`, without `exif`.",
             show_default="from EXIF or estimated",
         ),
     ] = None,

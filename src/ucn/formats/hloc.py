@@ -34,6 +34,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from ucn.data.listing import natural_key
 from ucn.errors import DataError
 from ucn.files import write_bytes_atomically
 from ucn.types import FloatArray
@@ -198,7 +199,7 @@ class FeatureWriter:
 
 
 class FeatureFile:
-    """Features of images in a file, read on demand."""
+    """Features of images in a file, read on demand; `names` are in natural order."""
 
     def __init__(self, file: h5py.File, path: Path) -> None:
         self.file, self.path = file, path
@@ -207,7 +208,7 @@ class FeatureFile:
             self.meta: dict[str, Any] = json.loads(found)
         except (TypeError, ValueError) as error:
             raise DataError(f"{path}: its attribute '{_META}' is not JSON; {_REMEDY}") from error
-        self.names: tuple[str, ...] = tuple(sorted(_list_groups(file, path)))
+        self.names: tuple[str, ...] = tuple(sorted(_list_groups(file, path), key=natural_key))
         self._known = frozenset(self.names)
 
     def __len__(self) -> int:
