@@ -25,8 +25,9 @@ from ucn.folders.worker import BatchExtractor, ExtractSettings, FeatureExtractio
 SHARD_SIZE = 16
 """Images per shard; a killed run loses the shards that it is working on."""
 
-CONTENT_VERSION = 2
-"""Counts changes of what is stored per image; version 2 added coarse maps."""
+CONTENT_VERSION = 3
+"""Counts changes of what is stored per image: version 2 added coarse maps, version 3 the keypoints of turned
+photographs in pixels as stored."""
 
 Progress = Callable[[int, int], None]
 """Called with (images done, all images)."""
