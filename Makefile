@@ -60,7 +60,7 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(INSTALL) --editable '.[baselines,dev,train,docs,export,hub,kornia,ray,reconstruct,serve]'
+	$(INSTALL) --editable '.[baselines,dev,train,docs,export,heif,hub,kornia,ray,reconstruct,serve]'
 	touch $@
 
 clean:

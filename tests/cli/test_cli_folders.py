@@ -1,10 +1,14 @@
 """`ucn extract`, `ucn pairs` and `ucn reconstruct`."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import h5py
 import numpy as np
+import PIL.features
+import PIL.Image
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -244,6 +248,37 @@ class TestReconstruct:
         errors = centre_errors(np.stack(found), scene.centres)
         # Metres, of cameras up to 15 m apart; other weights change it by less than what is left to the limit.
         assert errors.mean() < 0.05
+
+    @pytest.mark.slow
+    def test_database_of_colmap_3(self, tmp_path: Path, out: Path) -> None:
+        pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+        scene = make_scene(tmp_path / "images")
+        options = ("--method", "sift", "--max-keypoints", 400, "--no-adjust", "--colmap", "3")
+        result = run("reconstruct", scene.folder, "-o", out / "m", *options)
+        assert result.exit_code == 0, result.output
+        assert json.loads((out / "m" / "summary.json").read_text())["registered"] == 5
+        with closing(sqlite3.connect(out / "m" / "database.db")) as database:
+            tables = {
+                name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            }
+        assert "two_view_geometries" in tables
+        assert not tables & {"rigs", "frames", "pose_priors"}
+        assert not list((out / "m").glob(".*"))
+        assert run("reconstruct", scene.folder, "--colmap", "5").exit_code == 2
+
+    @pytest.mark.slow
+    def test_photographs_that_colmap_does_not_read(self, tmp_path: Path, out: Path) -> None:
+        pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+        if not PIL.features.check("avif"):
+            pytest.skip("this Pillow was built without AVIF")
+        scene = make_scene(tmp_path / "images")
+        for path in list(scene.folder.iterdir()):
+            PIL.Image.open(path).save(path.with_suffix(".avif"), quality=95)
+            path.unlink()
+        options = ("--method", "sift", "--max-keypoints", 400, "--no-adjust")
+        result = run("reconstruct", scene.folder, "-o", out / "m", *options)
+        assert result.exit_code == 0, result.output
+        assert "COLMAP does not read HEIC and AVIF: points of 5 images have no colour" in result.stderr
 
     def test_missing_package(self, images: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.formats.colmap.find_obstacle", lambda: "it needs pycolmap: pip install it")

@@ -106,6 +106,24 @@ class TestPose:
         assert "exists" in again.output
         assert run(*pair, "--intrinsics", K, "-o", files[0], "--overwrite").exit_code == 0
 
+    def test_exif_and_other_forms(self, pair: tuple[str, str], tmp_path: Path) -> None:
+        spaces = run(*pair, "--intrinsics", "60 60 39.5 31.5", "--json")
+        assert json.loads(spaces.stdout)["K0"] == [[60, 0, 39.5], [0, 60, 31.5], [0, 0, 1]]
+        missing = run(*pair, "--intrinsics", "exif")
+        assert missing.exit_code == 1
+        assert missing.stderr.startswith(
+            f"error: --intrinsics {pair[0]}: expected EXIF data with FocalLength"
+        )
+        path = tmp_path / "cameras.txt"
+        path.write_text("1 SIMPLE_RADIAL 80 64 60 40 32 0.01\n")
+        distorted = run(*pair, "--intrinsics", path)
+        assert distorted.exit_code == 0
+        assert distorted.stderr.count("has lens distortion, which is ignored") == 1
+        path.write_text("1 SIMPLE_PINHOLE 80 60 60 40 30\n")
+        other = run(*pair, "--intrinsics", path)
+        assert other.exit_code == 1
+        assert "is for images of 80 × 60 pixels" in other.stderr
+
     def test_matrices_from_files_and_for_two_cameras(self, pair: tuple[str, str], tmp_path: Path) -> None:
         path = tmp_path / "K.txt"
         path.write_text("60 0 39.5\n0 60 31.5\n0 0 1\n")

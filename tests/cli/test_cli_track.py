@@ -214,11 +214,23 @@ def test_no_video_without_its_table(
 
 
 @pytest.mark.slow
-def test_nothing_is_left_where_frames_differ(frames: Path, out: Path) -> None:
-    PIL.Image.new("RGB", (40, 64)).save(frames / "7.png")
+def test_nothing_is_left_where_a_frame_is_damaged(frames: Path, out: Path) -> None:
+    (frames / "7.png").write_text("no image")
     result = run(frames, "--grid", "30", "-o", out / "n")
     assert result.exit_code == 1
-    assert "frame 6 has 40 × 64 pixels; expected 80 × 64" in result.stderr
+    assert "7.png: it is damaged" in result.stderr
     assert list(out.iterdir()) == []
     assert run(frames, "--grid", "30", "-o", out).exit_code == 1
     assert list(out.iterdir()) == []
+
+
+def test_frames_of_several_sizes(frames: Path, points: Path, out: Path) -> None:
+    PIL.Image.new("RGB", (160, 100), (48,) * 3).save(frames / "10.png")
+    result = run(frames, "--points", points, "-o", out / "n")
+    assert result.exit_code == 0, result.output
+    assert "frames      7" in result.stdout
+    assert len((out / "n" / "tracks.csv").read_text().splitlines()) == 1 + 7 * 2
+    capture = cv2.VideoCapture(str(out / "n" / "tracks.mp4"))
+    sizes = {capture.read()[1].shape for _ in range(7)}
+    capture.release()
+    assert sizes == {(64, 80, 3)}

@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
+import PIL.ExifTags
+import PIL.Image
 import pytest
 
-from ucn.data.cameras import read_intrinsics, write_pose
+from ucn.data.cameras import read_camera, read_intrinsics, write_pose
 from ucn.errors import DataError, OutputError
 from ucn.files import read_npz
 from ucn.geometry.pose import PoseEstimate
@@ -35,6 +39,12 @@ def test_files_in_all_forms(tmp_path: Path, text: str) -> None:
 def test_four_numbers() -> None:
     assert read_intrinsics("700,710,320.5,240").tolist() == K
     assert read_intrinsics(" 7e2, 710 ,320.5,240").tolist() == K
+    assert read_intrinsics("700 710  320.5 240").tolist() == K
+
+
+def test_matrices_as_numbers() -> None:
+    assert read_intrinsics("700 0 320.5 0 710 240 0 0 1").tolist() == K
+    assert read_intrinsics("700 0 320.5 44.8 0 710 240 0.2 0 0 1 0.003").tolist() == K
 
 
 @pytest.mark.parametrize(
@@ -106,3 +116,209 @@ def test_a_failure_has_no_arrays(tmp_path: Path) -> None:
     failed = PoseEstimate(None, None, np.zeros(3, np.bool_), "2 matches")
     with pytest.raises(ValueError, match="no pose to write: 2 matches"):
         write_pose(tmp_path / "m.npz", failed, matches, (np.eye(3), np.eye(3)), {})
+
+
+KITTI = """\
+calib_time: 09-Jan-2012 13:57:47
+P0: 700 0 320.5 0 0 710 240 0 0 0 1 0
+P1: 700 0 320.5 -379.8 0 710 240 0 0 0 1 0
+P2: 705 0 322 44.8 0 705 241 0.2 0 0 1 0.003
+R0_rect: 0.9999 0.0098 -0.0074 -0.0098 0.9999 -0.0043 0.0074 0.0043 0.9999
+Tr: 0.0004 -0.9999 0 0 0 0 -1 0 1 0 0 -0.27
+"""
+
+
+class TestKitti:
+    def test_one_of_several_by_name(self, tmp_path: Path) -> None:
+        path = tmp_path / "calib.txt"
+        path.write_text(KITTI)
+        assert read_intrinsics(f"{path}:P1").tolist() == K
+        assert read_intrinsics(f"{path}:P2").tolist() == [[705, 0, 322], [0, 705, 241], [0, 0, 1]]
+        with pytest.raises(
+            DataError, match=r"has 3 cameras \(P0, P1, P2\); name one of them, .*calib\.txt:P2"
+        ):
+            read_intrinsics(str(path))
+        with pytest.raises(DataError, match=r"no camera 'P3'; it has P0, P1, P2: name one of them"):
+            read_intrinsics(f"{path}:P3")
+
+    def test_equal_cameras_are_one(self, tmp_path: Path) -> None:
+        path = tmp_path / "calib.txt"
+        path.write_text("".join(line for line in KITTI.splitlines(True) if not line.startswith("P2")))
+        assert read_intrinsics(str(path)).tolist() == K
+
+    def test_no_camera(self, tmp_path: Path) -> None:
+        path = tmp_path / "calib.txt"
+        path.write_text(KITTI.splitlines(True)[-1])
+        with pytest.raises(DataError, match="found no camera matrix: expected 3 × 3 numbers"):
+            read_intrinsics(str(path))
+        path.write_text("700 710 320.5 240")
+        with pytest.raises(DataError, match="has no named cameras, so that there is no 'P0'"):
+            read_intrinsics(f"{path}:P0")
+
+
+class TestOpenCv:
+    def test_as_opencv_writes_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "camera.yml"
+        storage = cv2.FileStorage(str(path), cv2.FILE_STORAGE_WRITE)
+        storage.write("image_width", 640)
+        storage.write("image_height", 480)
+        storage.write("camera_matrix", np.array(K))
+        storage.write("R", np.eye(3))
+        storage.write("distortion_coefficients", np.array([[0.1, -0.05, 0, 0, 0]]))
+        storage.release()
+        camera = read_camera(str(path))
+        assert (camera.K.tolist(), camera.image_hw, camera.is_distorted) == (K, (480, 640), True)
+
+    @pytest.mark.parametrize("data", ["[700, 0, 320.5, 0, 710, 240, 0, 0, 1]", str(K)])
+    def test_of_ros_and_plain(self, tmp_path: Path, data: str) -> None:
+        path = tmp_path / "camera.yaml"
+        path.write_text(
+            f"camera_matrix: {{rows: 3, cols: 3, data: {data}}}\n"
+            "rectification_matrix: {rows: 3, cols: 3, data: [1, 0, 0, 0, 1, 0, 0, 0, 1]}\n"
+            "distortion_coefficients: {rows: 1, cols: 5, data: [0, 0, 0, 0, 0]}\n"
+        )
+        camera = read_camera(str(path))
+        assert (camera.K.tolist(), camera.image_hw, camera.is_distorted) == (K, None, False)
+
+    def test_two_cameras(self, tmp_path: Path) -> None:
+        path = tmp_path / "intrinsics.yml"
+        path.write_text(
+            "%YAML:1.0\n---\nM1: !!opencv-matrix\n   rows: 3\n   cols: 3\n   dt: d\n"
+            "   data: [ 700., 0., 320.5, 0., 710., 240., 0., 0., 1. ]\nD1: [ 0.1 ]\n"
+            f"M2: {np.diag([5.0, 5.0, 1.0]).tolist()}\nD2: [ 0 ]\n"
+        )
+        first, second = (read_camera(f"{path}:{name}") for name in ("M1", "M2"))
+        assert (first.K.tolist(), first.is_distorted) == (K, True)
+        assert (second.K[0, 0], second.is_distorted) == (5, False)
+        with pytest.raises(DataError, match=r"has 2 cameras \(M1, M2\)"):
+            read_intrinsics(str(path))
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("a: &a [1]\nb: [*a, *a]", "it has aliases, which are not read"),
+            ("!!python/object/apply:os.system [id]", "could not determine a constructor"),
+            ("[" * 5000, "cannot read camera matrix"),
+            ("K: !!opencv-matrix [1]", "its opencv-matrix is not a mapping"),
+            ("just text", "expected names with values, such as camera_matrix"),
+            ("R: [[0, 1, 0], [1, 0, 0], [0, 0, 1]]", "found no camera matrix"),
+            ("K: [[.nan, 0, 1], [0, 1, 1], [0, 0, 1]]", "found no camera matrix"),
+            ("a: [1", "cannot read camera matrix"),
+        ],
+    )
+    def test_hostile_and_damaged(self, tmp_path: Path, text: str, message: str) -> None:
+        path = tmp_path / "camera.yml"
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_intrinsics(str(path))
+
+    def test_size_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ucn.data.camera_files.MAX_YAML_BYTES", 10)
+        (tmp_path / "camera.yml").write_text("#" * 11)
+        with pytest.raises(DataError, match="the limit for camera matrix is 10"):
+            read_intrinsics(str(tmp_path / "camera.yml"))
+
+
+def write_photograph(path: Path, size: tuple[int, int] = (64, 48), **tags: Any) -> Path:
+    """An image with EXIF tags by name."""
+    exif = PIL.Image.Exif()
+    if "Orientation" in tags:
+        exif[PIL.ExifTags.Base.Orientation] = tags.pop("Orientation")
+    exif.get_ifd(PIL.ExifTags.IFD.Exif).update({PIL.ExifTags.Base[name]: tags[name] for name in tags})
+    PIL.Image.new("RGB", size).save(path, exif=exif)
+    return path
+
+
+class TestColmap:
+    HEAD = "# Camera list with one line of data per camera:\n#   CAMERA_ID, MODEL, WIDTH, HEIGHT, PARAMS[]\n"
+
+    @pytest.mark.parametrize(
+        ("line", "expected", "is_distorted"),
+        [
+            ("1 SIMPLE_PINHOLE 64 48 70 32 24", [70, 70, 31.5, 23.5], False),
+            ("1 PINHOLE 64 48 70 71 32 24", [70, 71, 31.5, 23.5], False),
+            ("1 SIMPLE_RADIAL 64 48 70 32 24 0", [70, 70, 31.5, 23.5], False),
+            ("1 SIMPLE_RADIAL 64 48 70 32 24 -0.01", [70, 70, 31.5, 23.5], True),
+            ("1 OPENCV 64 48 70 71 32 24 0 0 0.1 0", [70, 71, 31.5, 23.5], True),
+        ],
+    )
+    def test_models(self, tmp_path: Path, line: str, expected: list[float], is_distorted: bool) -> None:
+        path = tmp_path / "cameras.txt"
+        path.write_text(f"{self.HEAD}{line}\n")
+        camera = read_camera(str(path))
+        found = [camera.K[0, 0], camera.K[1, 1], camera.K[0, 2], camera.K[1, 2]]
+        assert (found, camera.image_hw, camera.is_distorted) == (expected, (48, 64), is_distorted)
+
+    def test_one_of_several_by_id(self, tmp_path: Path) -> None:
+        path = tmp_path / "cameras.txt"
+        path.write_text("1 SIMPLE_PINHOLE 64 48 70 32 24\n12 SIMPLE_PINHOLE 64 48 80 32 24\n")
+        assert read_intrinsics(f"{path}:12")[0, 0] == 80
+        with pytest.raises(DataError, match=r"has 2 cameras \(1, 12\); name one of them, .*:12"):
+            read_intrinsics(str(path))
+
+    def test_size_and_orientation_of_the_image(self, tmp_path: Path) -> None:
+        path = tmp_path / "cameras.txt"
+        path.write_text("1 PINHOLE 64 48 70 71 30 21\n")
+        turned = write_photograph(tmp_path / "a.jpg", Orientation=6)
+        # Row 0 as stored is on the right of the upright image, which is 48 wide.
+        assert read_intrinsics(str(path), turned).tolist() == [[71, 0, 47 - 20.5], [0, 70, 29.5], [0, 0, 1]]
+        other = write_photograph(tmp_path / "b.jpg", (32, 24))
+        with pytest.raises(DataError, match=r"is for images of 64 × 48 pixels, b\.jpg has 32 × 24; scale"):
+            read_intrinsics(str(path), other)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("1 OPENCV_FISHEYE 64 48 70 71 32 24 0 0 0 0", "got OPENCV_FISHEYE; undistort the images"),
+            ("1 PINHOLE 64 48 70 71 32", r"cameras\.txt:1: expected 4 numbers, got 3"),
+            ("1 PINHOLE 64 48 70 71 32 24\nmore", r"cameras\.txt:2: expected CAMERA_ID MODEL"),
+        ],
+    )
+    def test_bad_lines(self, tmp_path: Path, text: str, message: str) -> None:
+        path = tmp_path / "cameras.txt"
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_intrinsics(str(path))
+
+
+class TestExif:
+    def test_equivalent_focal_length(self, tmp_path: Path) -> None:
+        path = write_photograph(tmp_path / "a.jpg", FocalLengthIn35mmFilm=26, FocalLength=4.25)
+        focal = 26 * 80 / np.hypot(36, 24)  # the diagonal has 80 pixels
+        expected = [[focal, 0, 31.5], [0, focal, 23.5], [0, 0, 1]]
+        np.testing.assert_allclose(read_intrinsics("exif", path), expected)
+        upright = write_photograph(tmp_path / "b.jpg", FocalLengthIn35mmFilm=26, Orientation=6)
+        np.testing.assert_allclose(read_intrinsics("EXIF", upright)[:2, 2], [23.5, 31.5])
+
+    @pytest.mark.parametrize("orientation", [1, 6])
+    def test_resolution_of_the_sensor(self, tmp_path: Path, orientation: int) -> None:
+        """50 mm at 200 pixels a centimetre are 1000 pixels; the copy is half as wide as the photograph."""
+        tags: dict[str, Any] = {
+            "FocalLength": 50,
+            "FocalPlaneXResolution": 200,
+            "FocalPlaneResolutionUnit": 3,
+        }
+        size: dict[str, Any] = {"ExifImageWidth": 128, "ExifImageHeight": 96, "Orientation": orientation}
+        path = write_photograph(tmp_path / "a.jpg", **tags, **size)
+        assert read_intrinsics("exif", path)[0, 0] == pytest.approx(500)
+
+    @pytest.mark.parametrize(
+        ("tags", "got"),
+        [
+            ({}, "neither"),
+            ({"FocalLength": 4.25}, "FocalLength alone"),
+            ({"FocalLengthIn35mmFilm": 0}, "neither"),
+            (
+                {"FocalLength": 50, "FocalPlaneXResolution": 200, "FocalPlaneResolutionUnit": 9},
+                "FocalLength alone",
+            ),
+        ],
+    )
+    def test_what_is_missing(self, tmp_path: Path, tags: dict[str, Any], got: str) -> None:
+        path = write_photograph(tmp_path / "a.jpg", **tags)
+        with pytest.raises(DataError, match=rf"expected EXIF data .*, got {got}; give the four numbers"):
+            read_intrinsics("exif", path)
+
+    def test_of_no_image(self) -> None:
+        with pytest.raises(DataError, match="exif takes the focal length of a single image"):
+            read_intrinsics("exif")

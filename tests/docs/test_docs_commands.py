@@ -11,6 +11,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import PIL.ExifTags
 import PIL.Image
 import pytest
 from typer.testing import CliRunner
@@ -62,8 +63,11 @@ def _write_photographs(folder: Path) -> None:
     """Two images of one scene, points, masks and camera matrices."""
     height, width = SIZE_HW
     pair = example_pair()
+    exif = PIL.Image.Exif()
+    exif.get_ifd(PIL.ExifTags.IFD.Exif)[PIL.ExifTags.Base.FocalLengthIn35mmFilm] = 172
     for name, path, left in (("a.jpg", pair.image0_path, 300), ("b.jpg", pair.image1_path, 250)):
-        PIL.Image.open(path).crop((left, 150, left + width, 150 + height)).save(folder / name, quality=95)
+        image = PIL.Image.open(path).crop((left, 150, left + width, 150 + height))
+        image.save(folder / name, quality=95, exif=exif)
     for name in ("mine.csv", "points.csv"):
         (folder / name).write_text("x,y\n100,75\n60.5,50\n")
     mask = np.zeros(SIZE_HW, np.uint8)

@@ -11,11 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 
 from support.batch_cases import SETTINGS, make_method, read_diary, write_images
+from support.scene_cases import turn_photograph
 from ucn.errors import ConfigError, DataError, OutputError
 from ucn.folders.extraction import digest_images, extract_folder, list_image_names
+from ucn.formats.colmap import quiet
 from ucn.formats.hloc import open_features
 
 _RUN = """
@@ -255,6 +258,23 @@ def test_images_are_listed_by_name(tmp_path: Path) -> None:
     assert list_image_names(tmp_path) == tuple(names) == ("000.png", "001.png", "003.png", "below/002.png")
 
 
+def test_natural_order(tmp_path: Path) -> None:
+    """img2 before img10: in the list, in what --limit takes, and in the pairs of a sequence."""
+    names = [f"img{number}.png" for number in (1, 2, 10)]
+    for name, source in zip(names, write_images(tmp_path / "made", 3), strict=True):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        (tmp_path / "made" / source).rename(tmp_path / "images" / name)
+    assert list_image_names(tmp_path / "images") == tuple(names)
+    assert digest_images(tmp_path / "images", names) == digest_images(tmp_path / "images", sorted(names))
+    method = make_method(tmp_path / "diary")
+    extract_folder(tmp_path / "images", tmp_path / "f.h5", method, SETTINGS, shard=1)
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.names == tuple(names)
+    extract_folder(tmp_path / "images", tmp_path / "two.h5", method, SETTINGS, limit=2)
+    with open_features(tmp_path / "two.h5") as file:
+        assert file.names == tuple(names[:2])
+
+
 def test_no_folder_and_no_images(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         list_image_names(tmp_path / "no")
@@ -273,3 +293,43 @@ def test_digest_changes_with_the_folder(tmp_path: Path) -> None:
     with (tmp_path / names[0]).open("ab") as file:
         file.write(b"\0")
     assert digest_images(tmp_path, names) != before
+
+
+def test_turned_photographs(tmp_path: Path) -> None:
+    """In the file, keypoints are where hloc and COLMAP see them; ucn reads them upright."""
+    folder = tmp_path / "images"
+    write_images(folder, 1)
+    for orientation in (3, 6, 8):
+        turn_photograph(folder / "000.png", orientation, folder / f"{orientation}.png")
+    extract_folder(folder, tmp_path / "f.h5", make_method(tmp_path / "diary"), SETTINGS)
+    with open_features(tmp_path / "f.h5") as file:
+        found = {name: file.read(name) for name in file.names}
+        for name, features in found.items():
+            stored = np.asarray(file.file[name]["keypoints"]).round().astype(int)
+            with PIL.Image.open(folder / name) as image:
+                pixels = np.asarray(image)
+                assert tuple(file.file[name]["image_size"]) == image.size
+            upright = (np.asarray(PIL.Image.open(folder / "000.png")), found["000.png"].keypoints)
+            x, y = upright[1].round().astype(int).T
+            assert (pixels[stored[:, 1], stored[:, 0]] == upright[0][y, x]).all()
+            np.testing.assert_allclose(features.keypoints, upright[1], atol=1e-4)
+            assert features.image_hw == (48, 64)
+            assert features.orientation == (1 if name == "000.png" else int(name[0]))
+        assert "orientation" not in file.file["000.png"]["keypoints"].attrs
+
+
+def test_cameras_of_colmap_have_the_sizes_of_the_file(tmp_path: Path) -> None:
+    pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+    write_images(tmp_path / "images", 2)
+    turn_photograph(tmp_path / "images" / "001.png", 6)
+    extract_folder(tmp_path / "images", tmp_path / "f.h5", make_method(tmp_path / "diary"), SETTINGS)
+    pycolmap.Database.open(tmp_path / "d.db").close()
+    with quiet():  # as hloc imports them
+        pycolmap.import_images(tmp_path / "d.db", tmp_path / "images", pycolmap.CameraMode.PER_IMAGE)
+    database = pycolmap.Database.open(tmp_path / "d.db")
+    cameras = {image.name: database.read_camera(image.camera_id) for image in database.read_all_images()}
+    database.close()
+    with open_features(tmp_path / "f.h5") as file:
+        for name, camera in cameras.items():
+            assert tuple(file.file[name]["image_size"]) == (camera.width, camera.height)
+    assert cameras["001.png"].width == 48

@@ -5,20 +5,21 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 
 from support.batch_cases import make_method, read_diary, write_images
-from support.scene_cases import Scene, align_centres, make_scene
+from support.scene_cases import Scene, align_centres, make_scene, turn_photograph
 from ucn.errors import ConfigError, DataError, OutputError
 from ucn.folders.pairing import PairingSettings, choose_pairs
-from ucn.folders.reconstruction import ReconstructSettings, _extract, reconstruct_folder
+from ucn.folders.reconstruction import ReconstructSettings, _extract, _is_reusable, reconstruct_folder
 from ucn.folders.worker import ExtractSettings
 from ucn.formats.colmap import CameraSettings, MappingSettings, quiet
 from ucn.formats.colmap_sift import make_sift_model
 from ucn.formats.hloc import open_features
 from ucn.formats.hloc_pairs import read_pair_list
 
-pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
 EXTRACT = ExtractSettings(max_keypoints=400)
 
 
@@ -182,3 +183,40 @@ def test_a_colmap_project_of_the_users_is_kept(tmp_path: Path, name: str) -> Non
         reconstruct_folder(tmp_path / "images", out, make_method(tmp_path / "diary"))
     assert [path.name for path in out.iterdir()] == [name]
     assert mine.read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_turned_photographs_are_what_colmap_reads(tmp_path: Path) -> None:
+    """Cameras have the sizes of the stored images, and COLMAP undistorts these."""
+    scene = make_scene(tmp_path / "images")
+    for number, orientation in enumerate((1, 6, 8, 3, 1)):
+        turn_photograph(scene.folder / f"{number:03}.png", orientation)
+    out = tmp_path / "model"
+    out.mkdir()
+    made = reconstruct_folder(scene.folder, out, make_method(tmp_path / "diary"), make_settings(scene))
+    assert len(made.model.registered) == 5
+    centres = np.stack([made.model.centre(name) for name in made.model.registered])
+    assert align_centres(centres, scene.centres).max() < 0.02
+    assert made.model.reprojection_error < 0.3
+    pycolmap.undistort_images(out / "undistorted", out / "sparse" / "0", scene.folder)
+    for folder, model in ((scene.folder, out / "sparse" / "0"), *[(out / "undistorted",) * 2]):
+        undistorted = folder != scene.folder
+        read = pycolmap.Reconstruction(model / "sparse" if undistorted else model)
+        for image in read.images.values():
+            path = (folder / "images" if undistorted else folder) / image.name
+            camera = read.cameras[image.camera_id]
+            with PIL.Image.open(path) as stored:
+                assert (camera.width, camera.height) == stored.size
+    assert {camera.width for camera in made.model.reconstruction.cameras.values()} == {180, 240}
+
+
+def test_features_before_turned_photographs_were_stored_turned(tmp_path: Path) -> None:
+    """They are used again where no photograph is turned."""
+    names = write_images(tmp_path / "images", 2)
+    meta: dict[str, object] = {"images": "x", "version": 2}
+    expected = {"images": "x", "version": 3}
+    assert _is_reusable(meta, expected, tmp_path / "images", [*names, "gone.png"])
+    assert not _is_reusable({**meta, "version": 1}, expected, tmp_path / "images", names)
+    turn_photograph(tmp_path / "images" / names[1], 6)
+    assert not _is_reusable(meta, expected, tmp_path / "images", names)
+    assert _is_reusable(expected, expected, tmp_path / "images", names)

@@ -1,5 +1,7 @@
 """COLMAP's database and model: the half pixel, ids, cameras, and a scene whose cameras are known."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from support.scene_cases import HW, Scene, align_centres, make_scene
-from ucn.errors import ConfigError, DataError
+from ucn.errors import ConfigError, DataError, OutputError
 from ucn.formats.colmap import (
     CameraSettings,
     DatabaseImage,
@@ -21,6 +23,7 @@ from ucn.formats.colmap import (
     verify_matches,
     write_database,
 )
+from ucn.formats.colmap_legacy import write_legacy_database
 from ucn.types import FloatArray
 
 pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
@@ -186,3 +189,99 @@ def test_options_of_colmap(tmp_path: Path) -> None:
     settings = MappingSettings(options={"mapper.no_such_thing": 1})
     with pytest.raises(ConfigError, match=r"no option 'mapper\.no_such_thing'"):
         map_incrementally(tmp_path / "d.db", tmp_path, tmp_path / "m", settings)
+
+
+TURNED_K = np.array([[110.0, 0, 28.5], [0, 100, 59], [0, 0, 1]])  # of a portrait, upright
+
+
+def test_turned_photographs_are_written_as_stored(tmp_path: Path) -> None:
+    """Row 0 as stored is on the right of the upright image, which is 60 wide and 80 high."""
+    image = DatabaseImage("a.jpg", np.array([[59, 0], [56.5, 3]], np.float32), (80, 60), 6)
+    assert image.stored_hw == (60, 80)
+    np.testing.assert_array_equal(image.find_colmap_keypoints(), [[0.5, 0.5], [3.5, 3.0]])
+    images = [image, make_image("b.jpg"), make_image("c.jpg", hw=(80, 60))]
+    cameras = build_cameras(images, tmp_path, CameraSettings())
+    assert cameras[0] is cameras[1]
+    assert cameras[0] is not cameras[2]
+    assert (cameras[0].width, cameras[0].height) == (80, 60)
+    write_database(tmp_path / "d.db", images, cameras, {}, {})
+    database = pycolmap.Database.open(tmp_path / "d.db")
+    try:
+        np.testing.assert_array_equal(database.read_keypoints(1)[:, :2], [[0.5, 0.5], [3.5, 3.0]])
+    finally:
+        database.close()
+
+
+def test_intrinsics_of_turned_photographs_are_of_the_image_that_they_fit(tmp_path: Path) -> None:
+    turned = make_image("a.jpg", hw=(80, 60))
+    turned = DatabaseImage(turned.name, turned.keypoints, turned.image_hw, 6)
+    (upright,) = build_cameras([turned], tmp_path, CameraSettings(intrinsics=TURNED_K))
+    np.testing.assert_allclose(upright.params, [100, 110, 59.5, 31])
+    assert (upright.width, upright.height) == (80, 60)
+    stored, other = build_cameras([turned, make_image("b.jpg")], tmp_path, CameraSettings(intrinsics=K))
+    assert stored is other
+    np.testing.assert_allclose(stored.params, [100, 110, 40, 30])
+
+
+class TestLegacyDatabase:
+    """COLMAP 3's tables; this COLMAP reads the same from them as from its own."""
+
+    def write(self, tmp_path: Path, scene: Scene) -> tuple[Path, Path]:
+        images = [*see_walls(scene), make_image("s/blank.jpg", [], HW)]
+        cameras = build_cameras(images, scene.folder, CameraSettings(intrinsics=scene.K))
+        matches = {(0, 1): ROWS, (1, 3): ROWS[:40], (2, 5): ROWS[:0]}
+        geometries = verify_matches(images, cameras, matches, MappingSettings())
+        paths = tmp_path / "3.db", tmp_path / "4.db"
+        for path, write in zip(paths, (write_legacy_database, write_database), strict=True):
+            write(path, images, cameras, geometries, matches)
+        assert not list(tmp_path.glob(".*"))
+        return paths
+
+    def test_same_content(self, tmp_path: Path, scene: Scene) -> None:
+        databases = [pycolmap.Database.open(path) for path in self.write(tmp_path, scene)]
+        try:
+            legacy, own = databases
+            assert [image.name for image in legacy.read_all_images()] == [
+                image.name for image in own.read_all_images()
+            ]
+            for first, second in zip(legacy.read_all_cameras(), own.read_all_cameras(), strict=True):
+                assert (first.model, first.width, first.height) == (second.model, second.width, second.height)
+                assert first.params.tolist() == second.params.tolist()
+                assert first.has_prior_focal_length == second.has_prior_focal_length
+            for number in range(1, 7):
+                keypoints = [database.read_keypoints(number)[:, :2] for database in databases]
+                np.testing.assert_array_equal(*keypoints)
+            for pair in ((1, 2), (2, 4), (3, 6)):
+                np.testing.assert_array_equal(*(database.read_matches(*pair) for database in databases))
+                found, expected = (database.read_two_view_geometry(*pair) for database in databases)
+                np.testing.assert_array_equal(found.inlier_matches, expected.inlier_matches)
+                assert found.config == expected.config
+            found, expected = (database.read_two_view_geometry(1, 2) for database in databases)
+            np.testing.assert_allclose(found.E, expected.E, rtol=1e-12)
+            assert (
+                found.cam2_from_cam1 is expected.cam2_from_cam1 is None
+            )  # this COLMAP leaves it to the mapper
+        finally:
+            for database in databases:
+                database.close()
+
+    def test_columns_are_those_that_colmap_3_prepares_its_statements_for(
+        self, tmp_path: Path, scene: Scene
+    ) -> None:
+        path, own = self.write(tmp_path, scene)
+        statements = (
+            "INSERT INTO images(image_id, name, camera_id, prior_qw, prior_qx, prior_qy, prior_qz, prior_tx, "
+            "prior_ty, prior_tz) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO descriptors(image_id, rows, cols, data) VALUES (?, ?, ?, ?)",
+        )
+        for statement in statements:
+            values = (90, "x", 1, *range(7))[: statement.count("?")]
+            with closing(sqlite3.connect(path)) as database:
+                database.execute(statement, values)
+                assert database.execute("PRAGMA table_info(pose_priors)").fetchall() == []
+            with closing(sqlite3.connect(own)) as database, pytest.raises(sqlite3.Error):
+                database.execute(statement, values)
+
+    def test_what_cannot_be_written(self, tmp_path: Path) -> None:
+        with pytest.raises(OutputError, match=r"cannot write .*d\.db: unable to open"):
+            write_legacy_database(tmp_path / "no" / "d.db", [], [], {}, {})

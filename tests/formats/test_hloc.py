@@ -6,6 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from ucn.errors import DataError, OutputError
 from ucn.formats.hloc import (
@@ -20,6 +21,7 @@ from ucn.formats.hloc import (
     write_features,
     write_pair_matches,
 )
+from ucn.geometry.coords import apply_orientation
 
 
 def make_features(count: int = 3, seed: int = 0, with_global: bool = True) -> ImageFeatures:
@@ -295,3 +297,30 @@ class TestDamaged:
         write_features(tmp_path / "f.h5", {"a.jpg": make_features()})
         with pytest.raises(DataError, match="no image"), open_features(tmp_path / "f.h5") as file:
             file.read("b.jpg")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_turned_images_are_written_as_stored_and_read_upright(tmp_path: Path, orientation: int) -> None:
+    features = replace(make_features(), coarse=make_coarse(), orientation=orientation)
+    write_features(tmp_path / "f.h5", {"a.jpg": features})
+    stored_hw = (30, 40) if orientation >= 5 else (40, 30)
+    with open_features(tmp_path / "f.h5") as file:
+        group = file.file["a.jpg"]
+        assert group["image_size"][:].tolist() == [stored_hw[1], stored_hw[0]]
+        assert ("orientation" in group["keypoints"].attrs) == (orientation != 1)
+        upright = apply_orientation(torch.from_numpy(group["keypoints"][:]), stored_hw, orientation)
+        np.testing.assert_allclose(upright.numpy(), features.keypoints, atol=1e-5)
+        back = file.read("a.jpg")
+    np.testing.assert_allclose(back.keypoints, features.keypoints, atol=1e-5)
+    assert (back.image_hw, back.orientation) == (features.image_hw, orientation)
+    assert back.coarse is not None and back.coarse.first == (7.5, 8.25)
+
+
+@pytest.mark.parametrize("orientation", [0, 9, "6", [6, 6]])
+def test_wrong_orientation(tmp_path: Path, orientation: object) -> None:
+    write_features(tmp_path / "f.h5", {"a.jpg": make_features()})
+    with h5py.File(tmp_path / "f.h5", "a") as file:
+        file["a.jpg/keypoints"].attrs["orientation"] = orientation
+    message = r"image a\.jpg: expected the attribute orientation of 'keypoints' in 1\.\.8"
+    with open_features(tmp_path / "f.h5") as features, pytest.raises(DataError, match=message):
+        features.read("a.jpg")

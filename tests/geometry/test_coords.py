@@ -1,5 +1,8 @@
 """One `test_convention_*` per line of the coordinate conventions."""
 
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
 import pytest
 import torch
 import torch.nn.functional as F
@@ -160,3 +163,19 @@ def test_sampling_keeps_the_digits_of_points_on_half_maps() -> None:
     value = sample_image(ramp, torch.tensor([[[[200.25, 1.0]]]]), "border")
     assert value.dtype == torch.bfloat16
     assert value[0, 1].item() == 1.0
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_convention_exif_turns_points_as_pillow_turns_pixels(orientation: int) -> None:
+    stored = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    image = PIL.Image.fromarray(stored)
+    image.getexif()[0x0112] = orientation
+    upright = np.asarray(PIL.ImageOps.exif_transpose(image))
+    points = coords.pixel_grid((3, 4)).reshape(-1, 2)
+    turned = coords.apply_orientation(points, (3, 4), orientation)
+    columns, rows = turned.long().unbind(-1)
+    assert upright[rows.numpy(), columns.numpy()].tolist() == stored.ravel().tolist()
+    upright_hw = coords.orient_size((3, 4), orientation)
+    assert upright_hw == upright.shape
+    inverse = coords.invert_orientation(orientation)
+    torch.testing.assert_close(coords.apply_orientation(turned, upright_hw, inverse), points)

@@ -112,12 +112,19 @@ class TestRules:
         assert [len(frame.points) for frame in frames] == [0, 0, 0]
         assert list(track_points(ScriptedMatcher({}), [], [[1.0, 1.0]])) == []
 
+    @pytest.mark.parametrize(("shift", "is_lost"), [(44.0, False), (45.0, True)])
+    def test_steps_between_frames_of_several_sizes(self, shift: float, is_lost: bool) -> None:
+        """In a frame twice as large the point is expected at (20.5, 40.5), and may move by 40 pixels."""
+        frames = [torch.zeros(3, 50, 200), torch.ones(3, 100, 400)]
+        matcher = ScriptedMatcher({(0, 1): (shift, *GOOD)})
+        _, tracked = track_points(matcher, frames, [[10.0, 20.0]])
+        assert tracked.is_lost.tolist() == [is_lost]
+        if not is_lost:
+            assert tracked.points.tolist() == [[10 + shift, 20]]
+
     def test_wrong_input(self) -> None:
         with pytest.raises(PointsError, match="outside"):
             list(track_points(ScriptedMatcher({}), number_frames(1), [[500.0, 1.0]]))
-        mixed = [torch.zeros(3, 50, 200), torch.zeros(3, 50, 100)]
-        with pytest.raises(DataError, match="frame 1 has 100 × 50 pixels; expected 200 × 50"):
-            list(track_points(ScriptedMatcher({}), mixed, [[1.0, 1.0]]))
         with pytest.raises(ValueError, match="min_score must be in"):
             list(track_points(ScriptedMatcher({}), [], [[1.0, 1.0]], min_score=2))
         with pytest.raises(ValueError, match="max_step must be above 0"):

@@ -97,3 +97,21 @@ def align_centres(found: Array, truth: Array) -> Array:
             best = result
     assert best is not None
     return np.asarray(np.linalg.norm(apply(best.x) - truth, axis=1))
+
+
+_STORED = {  # what a camera held that way stores
+    1: None,
+    3: PIL.Image.Transpose.ROTATE_180,
+    6: PIL.Image.Transpose.ROTATE_90,
+    8: PIL.Image.Transpose.ROTATE_270,
+}
+
+
+def turn_photograph(path: Path, orientation: int, target: Path | None = None) -> None:
+    """Stores an upright image as a camera does that was held another way, with its EXIF orientation."""
+    with PIL.Image.open(path) as image:
+        method = _STORED[orientation]
+        stored = image.copy() if method is None else image.transpose(method)
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(target or path, exif=exif)

@@ -38,6 +38,18 @@ def test_many_points_and_none() -> None:
     assert (TrackPainter().paint(GREY, make_frame(0, [])) == 128).all()
 
 
+def test_frames_of_other_sizes_are_scaled_into_the_first() -> None:
+    painter = TrackPainter()
+    painter.paint(GREY, make_frame(0, [[20, 20]]))
+    wide = np.full((81, 202, 3), 128, np.uint8)  # fits with half its size, between black bars of 20 rows
+    painted = painter.paint(wide, make_frame(1, [[100, 40]]))
+    assert painted.shape == GREY.shape
+    assert (painted[:20, 60:] == 0).all() and (painted[60:, 60:] == 0).all()
+    assert (painted[22:58, 90:] == 128).all()
+    assert (painted[40, 50] != 128).any()
+    assert (painted[30, 35] != 128).any()  # the tail, from where the point was in the first frame
+
+
 class TestVideo:
     def test_frames_come_back(self, tmp_path: Path) -> None:
         path = tmp_path / "v.mp4"

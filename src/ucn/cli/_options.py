@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ucn.cli._report import warn
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from ucn.config import MatchConfig
+
+
+_VAGUE_REMEDIES = ("correct it", "check the path and its rights")
 
 
 def path_option(help_text: str, *names: str, metavar: str = "FILE", show_default: bool | str = False) -> Any:
@@ -124,21 +129,36 @@ class Keypoints(StrEnum):
     grid = "grid"
 
 
-def read_camera_option(option: str, given: str) -> NDArray[np.float64]:
-    """The camera matrix (3, 3) that an option gives, as a file or as four numbers.
+def read_camera_option(
+    option: str, given: str, image: Path | None = None, *, is_quiet: bool = False
+) -> NDArray[np.float64]:
+    """The camera matrix (3, 3) that an option gives, as `ucn.data.cameras.read_camera` reads it.
+
+    Args:
+        option: its name, for errors and warnings.
+        given: its value.
+        image: the image that it is for, if it is for one.
+        is_quiet: do not warn of lens distortion.
 
     Raises:
-        DataError: it is neither; the error names the option.
+        DataError: it is none; the error names the option.
     """
-    from ucn.data.cameras import read_intrinsics
+    from ucn.data.cameras import read_camera
     from ucn.errors import DataError
 
     try:
-        return read_intrinsics(given)
+        camera = read_camera(given, image)
     except DataError as error:
-        reason = str(error).rpartition("; ")[0] or str(error)  # the remedy below is more precise
-        remedy = "give fx,fy,cx,cy in pixels, such as 1200,1200,639.5,479.5, or a file of 3 × 3 numbers"
-        raise DataError(f"{option} {reason}; {remedy}") from error
+        reason, _, remedy = str(error).rpartition("; ")
+        if remedy in _VAGUE_REMEDIES:
+            remedy = "give fx,fy,cx,cy in pixels, such as 1200,1200,639.5,479.5, or a file of 3 × 3 numbers"
+        raise DataError(f"{option} {reason}; {remedy}" if reason else f"{option} {error}") from error
+    if camera.is_distorted and not is_quiet:
+        warn(
+            f"warning: {option} {given[:80]} has lens distortion, which is ignored: right for undistorted "
+            "images (`colmap image_undistorter`, cv2.undistort)"
+        )
+    return camera.K
 
 
 def read_max_side(given: str) -> Literal["auto"] | int | None:

@@ -15,6 +15,7 @@ from ucn.cli._outputs import Output
 from ucn.cli._report import describe_doubt, format_estimator, format_matrix, warn
 
 if TYPE_CHECKING:
+    from ucn.data.cameras import Array
     from ucn.geometry.pose import PoseEstimate
     from ucn.types import Matches
 
@@ -40,9 +41,10 @@ def run(
     intrinsics: Annotated[
         str | None,
         _intrinsics_option(
-            "Camera matrix of both images: a text file with 3 × 3 numbers, or four numbers. Pixel centres "
-            "are at integers as in OpenCV and KITTI; subtract 0.5 from COLMAP's cx and cy.",
-            "FILE|fx,fy,cx,cy",
+            "Camera matrix of both images: four numbers; `exif` for the focal length that the photographs "
+            "store; or a file: 3 × 3 numbers, KITTI's calib.txt:P2, OpenCV's YAML, or COLMAP's cameras.txt. "
+            "Pixel centres are at integers as in OpenCV; subtract 0.5 from cx and cy of COLMAP.",
+            "FILE|fx,fy,cx,cy|exif",
         ),
     ] = None,
     intrinsics0: Annotated[str | None, _intrinsics_option("Camera matrix of A, where they differ.")] = None,
@@ -81,7 +83,7 @@ def run(
             Output(draw),
             inputs=(image0, image1, *(Path(text) for _, text in given)),
         )
-        K0, K1 = (opt.read_camera_option(option, text) for option, text in given)
+        K0, K1 = _read_cameras(given, (image0, image1))
         images = command.read_images(image0, image1)
         matcher = command.load_matcher()
         matches = matcher.match(*images, progress=command.stages)
@@ -125,6 +127,14 @@ def _choose_intrinsics(both: str | None, first: str | None, second: str | None) 
     raise typer.BadParameter(
         "give --intrinsics for both images, or --intrinsics0 and --intrinsics1: a pose needs known cameras"
     )
+
+
+def _read_cameras(given: list[tuple[str, str]], images: tuple[Path, Path]) -> list[Array]:
+    """The camera matrices of both images; a distortion that both have is mentioned once."""
+    return [
+        opt.read_camera_option(option, text, image, is_quiet=(option, text) in given[:row])
+        for row, ((option, text), image) in enumerate(zip(given, images, strict=True))
+    ]
 
 
 def _summarise(pose: PoseEstimate, matches: Matches) -> dict[str, Any]:

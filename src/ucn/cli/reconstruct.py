@@ -13,7 +13,7 @@ import typer
 from ucn.cli import _folder
 from ucn.cli import _options as opt
 from ucn.cli._progress import CountBar
-from ucn.cli._report import find_version, print_json, print_lines, without_nan
+from ucn.cli._report import find_version, print_json, print_lines, warn, without_nan
 
 if TYPE_CHECKING:
     from ucn.folders.reconstruction import ReconstructionResult
@@ -26,6 +26,13 @@ class PrincipalPointName(StrEnum):
     auto = "auto"
     always = "always"
     never = "never"
+
+
+class ColmapName(StrEnum):
+    """Versions of COLMAP whose databases are written."""
+
+    three = "3"
+    four = "4"
 
 
 @opt.expand_options
@@ -44,7 +51,7 @@ def run(
         str | None,
         typer.Option(
             metavar="FILE|fx,fy,cx,cy",
-            help="Fixed camera matrix of all images, as for `ucn pose`.",
+            help="Fixed camera matrix of all images, as for `ucn pose`, without `exif`.",
             show_default="from EXIF or estimated",
         ),
     ] = None,
@@ -65,6 +72,9 @@ def run(
     adjust: Annotated[bool, opt.flag("--adjust/--no-adjust", "Refine keypoints photometrically.")] = True,
     seed: Annotated[int, opt.count_option("Random seed of COLMAP.", minimum=0)] = 0,
     threads: Annotated[int, opt.count_option("Threads of COLMAP; more than one is not reproducible.")] = 1,
+    colmap: Annotated[
+        ColmapName, typer.Option(help="COLMAP that opens database.db: 4 only, or every one from 3 on.")
+    ] = ColmapName.four,
     *,
     options: _folder.ExtractOptions,
 ) -> None:
@@ -92,6 +102,7 @@ def run(
         use_adjustment=adjust,
         min_similarity=min_similarity,
         consensus=consensus,
+        colmap=int(colmap.value),
     )
     begin = time.perf_counter()
     with CountBar("starting", is_quiet=options.json) as bar:
@@ -200,3 +211,16 @@ def _print(summary: dict[str, Any], made: ReconstructionResult) -> None:
         lines["models"] = f"{summary['models']}, of which this is the largest; sparse/ holds all"
     print_lines(lines)
     _folder.warn_failures(made.extracted)
+    _warn_unread(made.model)
+
+
+def _warn_unread(model: SparseModel) -> None:
+    """Prints, on stderr, that COLMAP cannot read some images."""
+    from ucn.formats.colmap import UNREAD_SUFFIXES
+
+    count = sum(name.lower().endswith(UNREAD_SUFFIXES) for name in model.registered)
+    if count:
+        warn(
+            f"warning: COLMAP does not read HEIC and AVIF: points of {count:,} images have no colour, and "
+            "`colmap image_undistorter` needs them as JPEG: convert them and run again for that"
+        )

@@ -4,58 +4,88 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ucn.data.camera_files import CameraIntrinsics, build_camera, read_camera_file, read_exif_camera
+from ucn.data.io import read_header_hw, read_orientation
 from ucn.errors import DataError
-from ucn.files import is_number, pack_npz, parse_numbers, read_lines, write_bytes_atomically
-from ucn.geometry.pose import PoseEstimate, check_intrinsics
+from ucn.files import is_number, pack_npz, parse_numbers, write_bytes_atomically
+from ucn.geometry.coords import orient_size
+from ucn.geometry.pose import PoseEstimate, orient_intrinsics
 from ucn.types import Matches
 
 POSE_SUFFIXES = (".json", ".npz")
 """Formats of `write_pose`."""
 
-_FORMS = "3 × 3 numbers fx s cx, 0 fy cy, 0 0 1, or the four numbers fx,fy,cx,cy"
+EXIF = "exif"
+"""Given in place of a file, it takes the focal length from the EXIF data of the image."""
 
 Array = NDArray[np.float64]
 
 
-def read_intrinsics(given: str) -> Array:
+def read_intrinsics(given: str, image: Path | None = None) -> Array:
     """Reads a camera matrix K, for pixel centres at integer coordinates.
 
     Args:
-        given: ``fx,fy,cx,cy``, or the path of a text file with these four numbers or with a 3 × 3 matrix;
-            blanks, commas or newlines separate numbers, and a # starts a comment.
+        given: as in `read_camera`.
+        image: as in `read_camera`.
 
     Returns:
-        (3, 3).
+        (3, 3); lens distortion is left out.
 
     Raises:
-        DataError: the file cannot be read, or has other content.
+        DataError: as `read_camera`.
     """
-    cells = given.split(",")
-    if len(cells) > 1 and all(is_number(cell.strip()) for cell in cells):
-        return _build(parse_numbers(given, None, given[:80]), given[:80])
-    path = Path(given)
-    numbers: list[float] = []
-    for line, text in read_lines(path, "camera matrix"):
-        numbers += parse_numbers(text.partition("#")[0], None, f"{path}:{line}")
-    return _build(numbers, str(path))
+    return read_camera(given, image).K
 
 
-def _build(numbers: list[float], where: str) -> Array:
-    if len(numbers) == 4:
-        fx, fy, cx, cy = numbers
-        numbers = [fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0]
-    if len(numbers) != 9:
-        raise DataError(f"{where}: expected {_FORMS}, got {len(numbers)} numbers; correct it")
-    try:
-        return check_intrinsics(np.reshape(numbers, (3, 3)), "it")
-    except ValueError as error:
-        raise DataError(f"{where}: expected {_FORMS}: {error}; correct it") from error
+def read_camera(given: str, image: Path | None = None) -> CameraIntrinsics:
+    """Reads camera intrinsics that a user gives.
+
+    Args:
+        given: four numbers fx, fy, cx, cy, or nine or twelve of a matrix, with blanks or commas between them;
+            `EXIF`; or the path of a file: such numbers (a # starts a comment), KITTI's calibration, OpenCV's
+            YAML, or COLMAP's cameras.txt. Of several cameras in a file one is named, as in ``calib.txt:P2``.
+        image: the upright image that they are for: its size is compared with that in the file, and cameras of
+            COLMAP, which are for images as stored, are turned with it. `EXIF` needs it.
+
+    Returns:
+        The camera of the upright image.
+
+    Raises:
+        DataError: the file cannot be read, has other content, or is for images of another size.
+    """
+    if given.strip().lower() == EXIF:
+        if image is None:
+            raise DataError(f"{EXIF} takes the focal length of a single image; give numbers or a file")
+        return read_exif_camera(image)
+    cells = given.replace(",", " ").split()
+    if len(cells) > 1 and all(map(is_number, cells)):
+        return build_camera(parse_numbers(given, None, given[:80]), given[:80])
+    camera = read_camera_file(given)
+    return camera if image is None else _fit(camera, image, given)
+
+
+def _fit(camera: CameraIntrinsics, image: Path, given: str) -> CameraIntrinsics:
+    """A camera of an image file, upright; raises `DataError` where it is for images of another size."""
+    upright_hw = read_header_hw(image)
+    if camera.image_hw is None or upright_hw is None:  # reading the image itself reports what is wrong
+        return camera
+    orientation = read_orientation(image) if camera.is_stored else 1
+    image_hw = orient_size(upright_hw, orientation)
+    if camera.image_hw != image_hw:
+        (height, width), (expected_height, expected_width) = image_hw, camera.image_hw
+        raise DataError(
+            f"{given[:80]} is for images of {expected_width} × {expected_height} pixels, {image.name} has "
+            f"{width} × {height}; scale the image, or the four numbers fx,fy,cx,cy"
+        )
+    K = orient_intrinsics(camera.K, image_hw, orientation)
+    return replace(camera, K=K, image_hw=upright_hw, is_stored=False)
 
 
 def write_pose(

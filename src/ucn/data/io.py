@@ -24,31 +24,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ucn.data.image_formats import READ_FORMATS, choose_formats, find_orientation
 from ucn.errors import ImageReadError, OutputError
 from ucn.files import explain_failure, write_bytes_atomically
+from ucn.geometry.coords import is_sideways
 from ucn.types import ImageLike
 
 MAX_PIXELS = 160_000_000
 """Larger images are refused by their header; as float32 RGB, this many pixels take 1.9 GB."""
 MAX_FILE_BYTES = 2**30
 """Larger image files are refused unread."""
-READ_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-"""Formats that are read, by Pillow's names; Pillow's others run external programs or hold no pixels."""
 WRITE_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """Suffixes of the image files that can be written, with Pillow's names."""
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".webp", ".bmp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".ppm", ".webp", ".bmp", ".tif", ".tiff"),
+    *(".avif", ".heic", ".heif"),
+)
 """Suffixes of image files, in the order in which they are tried for a name without one."""
 ROUNDING = 1e-3
 """How far values of a float image may lie outside [0, 1]; they are clamped. More than the rounding of float16
 (5e-4 at 1), and a quarter of a grey level of 8 bits, so that no image of another range passes."""
-EXIF_ORIENTATION = 0x0112
-"""The EXIF tag of an image's orientation."""
 
 MaskLike = str | Path | PIL.Image.Image | NDArray[Any] | Tensor
 """A path, a PIL image, or an array (H, W)."""
 
 _FLOATS = (torch.float16, torch.float32, torch.float64)
-_EXIF_SIDEWAYS = (5, 6, 7, 8)  # these orientations swap height and width
 _warning_filters = threading.Lock()  # warnings.catch_warnings swaps a list that all threads share
 
 
@@ -66,8 +66,21 @@ def read_image(path: str | Path) -> Tensor:
         ImageReadError: the file is missing, not readable, empty, not an image, damaged, has more than
             `MAX_FILE_BYTES` bytes or, by its header, more than `MAX_PIXELS` pixels.
     """
-    with _open_image(Path(path), f"image {path}") as image:
-        return _pixels_to_tensor(_rgb_pixels(image))
+    return read_oriented_image(path)[0]
+
+
+def read_oriented_image(path: str | Path) -> tuple[Tensor, int]:
+    """Reads an image file as `read_image` does, and its EXIF orientation.
+
+    Returns:
+        (3, H, W) float32 RGB in [0, 1], upright, and the orientation with which the file stores it, 1 to 8;
+        see `ucn.geometry.coords.apply_orientation`.
+
+    Raises:
+        ImageReadError: as `read_image`.
+    """
+    with _open_image(Path(path), f"image {path}") as (image, orientation):
+        return _pixels_to_tensor(_rgb_pixels(image)), orientation
 
 
 def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
@@ -76,7 +89,7 @@ def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     Raises:
         ImageReadError: as `read_image`, with `max_pixels` as the limit.
     """
-    with _open_image(io.BytesIO(content), "the image", max_pixels) as image:
+    with _open_image(io.BytesIO(content), "the image", max_pixels) as (image, _):
         return _pixels_to_tensor(_rgb_pixels(image))
 
 
@@ -124,11 +137,28 @@ def image_hw(image: Tensor) -> tuple[int, int]:
 def read_header_hw(path: Path) -> tuple[int, int] | None:
     """(H, W) of an image file by its header, with EXIF orientation applied; None where it is unreadable."""
     try:
-        with PIL.Image.open(path, formats=READ_FORMATS) as image:
-            is_sideways = image.getexif().get(EXIF_ORIENTATION) in _EXIF_SIDEWAYS
-            return (image.width, image.height) if is_sideways else (image.height, image.width)
+        with PIL.Image.open(path, formats=choose_formats(path)) as image:
+            # Of a TIFF, Pillow gives the upright size.
+            is_swapped = is_sideways(find_orientation(image)) and image.format != "TIFF"
+            return (image.width, image.height) if is_swapped else (image.height, image.width)
     except Exception:  # Pillow raises many kinds; reading the image itself reports what is wrong
         return None
+
+
+def read_exif(path: Path) -> PIL.Image.Exif:
+    """The EXIF data of an image file, without its pixels; empty where it has none.
+
+    Raises:
+        ImageReadError: as `read_image`.
+    """
+    with _open_image(path, f"image {path}", is_loaded=False) as (image, _):
+        return image.getexif()
+
+
+def read_orientation(path: Path) -> int:
+    """The EXIF orientation of an image file, 1 to 8; raises `ImageReadError`."""
+    with _open_image(path, f"image {path}", is_loaded=False) as (_, orientation):
+        return orientation
 
 
 def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
@@ -146,7 +176,7 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     Raises:
         ImageReadError: as `read_image`, or the mask's size is not the image's.
     """
-    with _open_image(Path(path), f"mask {path}") as image:
+    with _open_image(Path(path), f"mask {path}") as (image, _):
         mask = _is_used(image)
     if mask.shape != tuple(image_hw):
         raise ImageReadError(
@@ -214,9 +244,12 @@ def write_image(path: str | Path, pixels: NDArray[np.uint8], overwrite: bool = F
 
 @contextmanager
 def _open_image(
-    source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS
-) -> Iterator[PIL.Image.Image]:
-    """Opens an image, upright, within the size limits; every failure is raised as `ImageReadError`."""
+    source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS, *, is_loaded: bool = True
+) -> Iterator[tuple[PIL.Image.Image, int]]:
+    """Opens an image within the size limits; every failure is raised as `ImageReadError`.
+
+    Yields the image, upright where it is loaded, and the orientation with which it is stored.
+    """
     path = source if isinstance(source, Path) else None
     try:
         if path is not None:
@@ -225,8 +258,10 @@ def _open_image(
             width, height = image.size
             if width * height > max_pixels:
                 raise _TooLargeError(f"{width:,} × {height:,} pixels", max_pixels)
-            PIL.ImageOps.exif_transpose(image, in_place=True)
-            yield image
+            orientation = find_orientation(image)
+            if is_loaded:
+                PIL.ImageOps.exif_transpose(image, in_place=True)
+            yield image, orientation
     except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more
         cause = error.__cause__ if isinstance(error, ImageReadError) else error
         raise ImageReadError(f"cannot read {name}: {_explain(error)}", path=path) from cause
@@ -264,10 +299,11 @@ def _check_file(path: Path) -> None:
 
 def _open_quietly(source: Path | BinaryIO, max_pixels: int) -> PIL.Image.Image:
     """Reads the header only. Pillow's own limit may be stricter than ours if the user lowered it."""
+    formats = choose_formats(source)
     try:
         with _warning_filters, warnings.catch_warnings():
             warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)
-            return PIL.Image.open(source, formats=READ_FORMATS)
+            return PIL.Image.open(source, formats=formats)
     except PIL.Image.DecompressionBombError as error:
         limit = min(max_pixels, 2 * (PIL.Image.MAX_IMAGE_PIXELS or max_pixels))
         count = re.search(r"\d+", str(error))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ucn.data.io import IMAGE_SUFFIXES
+from ucn.data.listing import list_images
 from ucn.errors import ConfigError, DataError
 from ucn.features.method import MethodInfo
 from ucn.files import check_output
@@ -24,8 +25,9 @@ from ucn.folders.worker import BatchExtractor, ExtractSettings, FeatureExtractio
 SHARD_SIZE = 16
 """Images per shard; a killed run loses the shards that it is working on."""
 
-CONTENT_VERSION = 2
-"""Counts changes of what is stored per image; version 2 added coarse maps."""
+CONTENT_VERSION = 3
+"""Counts changes of what is stored per image: version 2 added coarse maps, version 3 the keypoints of turned
+photographs in pixels as stored."""
 
 Progress = Callable[[int, int], None]
 """Called with (images done, all images)."""
@@ -113,7 +115,7 @@ def extract_folder(
         settings: image size, keypoints, batch; the defaults when None.
         executor: where the work is done; in this process when None.
         shard: images per shard, at least 1.
-        limit: the most images to take, in the order of their names; None takes all.
+        limit: the most images to take, in natural order of their names; None takes all.
         overwrite: replace an existing file, and the shards of an unfinished run with other settings.
         progress: called after each shard.
 
@@ -162,7 +164,7 @@ def extract_folder(
 
 
 def list_image_names(folder: Path) -> tuple[str, ...]:
-    """Paths of all images below a folder, relative to it and sorted, with / between folders.
+    """Paths of all images below a folder, relative to it and in natural order, with / between folders.
 
     Hidden files and folders are left out.
 
@@ -172,25 +174,22 @@ def list_image_names(folder: Path) -> tuple[str, ...]:
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise DataError(f"{folder} {what}; give a folder of images")
-    found = []
-    for path in folder.rglob("*"):
-        relative = path.relative_to(folder)
-        if any(part.startswith(".") for part in relative.parts):
-            continue
-        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
-            found.append(relative.as_posix())
+    found = list_images(folder, is_recursive=True)
     for name in found:
         if not name.isprintable():  # surrogates of bytes that are not UTF-8 are not
             raise DataError(f"{folder}: the name {name!r} has unprintable characters; rename the file")
     if not found:
         raise DataError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)}); give another folder")
-    return tuple(sorted(found))
+    return tuple(found)
 
 
 def digest_images(folder: Path, names: Sequence[str]) -> str:
-    """A hash of names, sizes and modification times of images, which tells whether a folder has changed."""
+    """A hash of names, sizes and modification times of images, which tells whether a folder has changed.
+
+    The order of names does not count.
+    """
     digest = hashlib.sha256()
-    for name in names:
+    for name in sorted(names):
         status = (folder / name).stat()
         digest.update(json.dumps([name, status.st_size, status.st_mtime_ns]).encode())
     return digest.hexdigest()

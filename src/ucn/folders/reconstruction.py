@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.errors import DataError
+from ucn.data.io import read_orientation
+from ucn.errors import ConfigError, DataError, ImageReadError
 from ucn.features.lightglue import LIGHTGLUE, LightGlueMethod
 from ucn.features.method import MethodInfo
 from ucn.files import RecentItems, exists_error
@@ -41,6 +45,7 @@ from ucn.formats.colmap import (
     verify_matches,
     write_database,
 )
+from ucn.formats.colmap_legacy import write_legacy_database
 from ucn.formats.hloc import (
     FeatureFile,
     check_pair_names,
@@ -78,6 +83,7 @@ class ReconstructSettings:
         use_adjustment: adjust keypoints photometrically.
         min_similarity: cosine similarity below which matches are dropped.
         consensus: guide the matching by neighbourhood consensus, where the features have coarse maps.
+        colmap: the COLMAP that ``database.db`` is written for: 4, or 3, whose databases 4 opens, too.
     """
 
     extract: ExtractSettings = field(default_factory=ExtractSettings)
@@ -87,6 +93,12 @@ class ReconstructSettings:
     use_adjustment: bool = True
     min_similarity: float = -1.0
     consensus: bool = True
+    colmap: int = 4
+
+    def __post_init__(self) -> None:
+        """Checks the version of COLMAP."""
+        if self.colmap not in (3, 4):
+            raise ConfigError(f"colmap must be 3 or 4, got {self.colmap}")
 
 
 @dataclass(frozen=True)
@@ -179,7 +191,7 @@ def _extract(
     }
     if path.is_file():
         with open_features(path) as file:
-            if {name: file.meta.get(name) for name in expected} == expected:
+            if _is_reusable(file.meta, expected, folder, names):
                 return ExtractionResult(path, len(file), len(file), file.meta.get("failures", {}))
         if not overwrite:
             raise DataError(
@@ -199,6 +211,23 @@ def _extract(
         overwrite=overwrite,
         progress=lambda done, total: report("extracting", done, total),
     )
+
+
+def _is_reusable(
+    meta: Mapping[str, Any], expected: Mapping[str, Any], folder: Path, names: Sequence[str]
+) -> bool:
+    """Whether features of an earlier run are those that this one would extract."""
+    found = {name: meta.get(name) for name in expected}
+    if found == {**expected, "version": 2}:  # the same, where EXIF turns no image
+        return not any(_is_turned(folder / name) for name in names)
+    return found == expected
+
+
+def _is_turned(path: Path) -> bool:
+    try:
+        return read_orientation(path) != 1
+    except ImageReadError:  # it has no features
+        return False
 
 
 def _match(
@@ -227,7 +256,7 @@ def _match(
 
 def _to_image(file: FeatureFile, name: str) -> DatabaseImage:
     features = file.read(name)
-    return DatabaseImage(name, features.keypoints, features.image_hw)
+    return DatabaseImage(name, features.keypoints, features.image_hw, features.orientation)
 
 
 def _build_model(
@@ -255,19 +284,33 @@ def _build_model(
         images, matches, moved = _adjust(reader, images, verified, report)
         mapping = use_strict_limits(mapping, reader.largest_scale)
         geometries = verify_matches(images, cameras, matches, settings.mapping)
-    write_database(output / "database.db", images, cameras, geometries, matches)
     registered = count(3)  # the callback comes first after the initial two
-    model = map_incrementally(
-        output / "database.db",
-        folder,
-        output / "sparse",
-        mapping,
-        settings.cameras.intrinsics is not None,
-        lambda: report("mapping", next(registered), len(images)),
-    )
+    with _write_databases(output, settings.colmap, images, cameras, geometries, matches) as database:
+        model = map_incrementally(
+            database,
+            folder,
+            output / "sparse",
+            mapping,
+            settings.cameras.intrinsics is not None,
+            lambda: report("mapping", next(registered), len(images)),
+        )
     extracted, total = before
     counts = [sum(len(rows) for rows in each.values()) for each in (verified, matches)]
     return ReconstructionResult(model, extracted, len(pairs), total, counts[0], counts[1], moved)
+
+
+@contextmanager
+def _write_databases(output: Path, colmap: int, *content: Any) -> Iterator[Path]:
+    """Writes ``database.db``, and yields it or, where it is of COLMAP 3, a temporary one to be mapped."""
+    path = output / "database.db"
+    if colmap == 4:
+        write_database(path, *content)
+        yield path
+        return
+    write_legacy_database(path, *content)
+    with tempfile.TemporaryDirectory(prefix=".ucn-", dir=output) as work:
+        write_database(Path(work) / path.name, *content)
+        yield Path(work) / path.name
 
 
 def _adjust(

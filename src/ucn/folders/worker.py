@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.data.io import read_image
+from ucn.data.io import read_oriented_image
 from ucn.errors import ConfigError, ImageReadError
 from ucn.features.extractor import Extractor, has_own_keypoints
 from ucn.features.lightglue import LearnedKeypoints, SizedKeypoints
@@ -111,10 +111,11 @@ class ResizedImage:
 
     Attributes:
         pixels: (3, H, W) in [0, 1]; in pinned memory where a GPU encodes it.
-        image_hw: (H, W) of the file.
+        image_hw: (H, W) of the file, upright.
         keypoints: in pixels of `pixels`; None before detection, and where the detector needs a feature map.
         scale: one of the settings' scales.
         reduced: the image at the smaller scales; empty before detection, and in a reduced image.
+        orientation: with which EXIF stores it in the file.
     """
 
     pixels: Tensor
@@ -122,6 +123,7 @@ class ResizedImage:
     keypoints: DetectedKeypoints | None = None
     scale: float = 1.0
     reduced: tuple[ResizedImage, ...] = ()
+    orientation: int = 1
 
     @property
     def hw(self) -> tuple[int, int]:
@@ -135,7 +137,7 @@ def read_resized(path: Path, max_side: int | None) -> ResizedImage:
     Raises:
         ImageReadError: it cannot be read, or a side is shorter than 32 px.
     """
-    pixels = read_image(path)
+    pixels, orientation = read_oriented_image(path)
     height, width = pixels.shape[-2:]
     if min(height, width) < MIN_SIDE:
         raise ImageReadError(
@@ -143,7 +145,7 @@ def read_resized(path: Path, max_side: int | None) -> ResizedImage:
             "enlarge it first",
             path=path,
         )
-    return ResizedImage(reduce_image(pixels, max_side), (height, width))
+    return ResizedImage(reduce_image(pixels, max_side), (height, width), orientation=orientation)
 
 
 @dataclass
@@ -380,7 +382,7 @@ class BatchExtractor:
 def _reduce(image: ResizedImage, scale: float) -> ResizedImage:
     """An image at a smaller scale; its keypoints will be in pixels of the same file."""
     pixels = reduce_image(image.pixels, round(max(image.hw) * scale))
-    return ResizedImage(pixels, image.image_hw, scale=scale)
+    return ResizedImage(pixels, image.image_hw, scale=scale, orientation=image.orientation)
 
 
 def _join_levels(found: Sequence[ImageFeatures]) -> ImageFeatures:
@@ -413,7 +415,14 @@ def _to_features(found: SizedKeypoints, image: ResizedImage) -> ImageFeatures:
     whole = F.normalize(descriptors.sum(dim=0), dim=0)
     arrays = (values.cpu().numpy() for values in (points, descriptors, whole))
     keypoints, own, global_descriptor = arrays
-    return ImageFeatures(keypoints, own, _score_ranks(len(keypoints)), image.image_hw, global_descriptor)
+    return ImageFeatures(
+        keypoints,
+        own,
+        _score_ranks(len(keypoints)),
+        image.image_hw,
+        global_descriptor,
+        orientation=image.orientation,
+    )
 
 
 def _sample_features(
@@ -437,6 +446,7 @@ def _sample_features(
             image.image_hw,
             global_descriptors[row],
             _place_coarse(coarse[row], maps, cells, image.image_hw),
+            orientation=image.orientation,
         )
         for row, (image, item) in enumerate(zip(images, keypoints, strict=True))
     ]

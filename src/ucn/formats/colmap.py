@@ -1,7 +1,8 @@
 """Keypoints and matches to a COLMAP database, and from there a sparse reconstruction, through pycolmap.
 
 COLMAP puts the centre of the top-left pixel at (0.5, 0.5). The half pixel is added to keypoints and principal
-points here, and nowhere else in the package.
+points here, and nowhere else in the package. It reads images as stored, without the rotation that EXIF
+demands: cameras and keypoints of turned photographs are turned back here, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib.util
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,18 +22,22 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.errors import ConfigError, DataError
+from ucn.formats.hloc import turn_keypoints
 from ucn.formats.principal_point import (
     PRINCIPAL_POINT,
     PrincipalPoint,
     find_principal_points,
     refine_principal_points,
 )
-from ucn.geometry.coords import to_corner_origin
+from ucn.geometry.coords import invert_orientation, is_sideways, orient_size, to_corner_origin
+from ucn.geometry.pose import orient_intrinsics
 from ucn.types import FloatArray
 
 if TYPE_CHECKING:
     import pycolmap
 
+UNREAD_SUFFIXES = (".avif", ".heic", ".heif")
+"""Suffixes of images that ucn reads, but not COLMAP."""
 CAMERA_MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV")
 """Camera models to choose from, by increasing number of parameters."""
 
@@ -51,8 +56,10 @@ class CameraSettings:
     Attributes:
         model: one of `CAMERA_MODELS`.
         intrinsics: (3, 3) of all images, for pixels with centres at integers; they are then fixed, and the
-            model is PINHOLE. None takes EXIF or a default, and refines them.
-        is_shared: images of one size share a camera; otherwise each has its own.
+            model is PINHOLE. Of photographs that EXIF turns by a quarter, they are for the stored or for the
+            upright image, whichever their principal point fits. None takes EXIF or a default, and refines
+            them.
+        is_shared: images stored with one size share a camera; otherwise each has its own.
     """
 
     model: str = "SIMPLE_RADIAL"
@@ -71,13 +78,24 @@ class DatabaseImage:
 
     Attributes:
         name: its path below the folder of images.
-        keypoints: (N, 2) pixels, with centres at integers.
-        image_hw: (H, W).
+        keypoints: (N, 2) pixels of the upright image, with centres at integers.
+        image_hw: (H, W), upright.
+        orientation: 1 to 8, with which EXIF turns the stored image upright.
     """
 
     name: str
     keypoints: FloatArray
     image_hw: tuple[int, int]
+    orientation: int = 1
+
+    @property
+    def stored_hw(self) -> tuple[int, int]:
+        """(H, W) of the stored image, which COLMAP reads."""
+        return orient_size(self.image_hw, self.orientation)
+
+    def find_colmap_keypoints(self) -> FloatArray:
+        """Keypoints (N, 2) of the stored image in COLMAP's convention."""
+        return to_colmap(turn_keypoints(self.keypoints, self.image_hw, invert_orientation(self.orientation)))
 
 
 @dataclass(frozen=True)
@@ -184,23 +202,32 @@ def quiet(level: str = "ERROR") -> Iterator[None]:
 def build_cameras(
     images: Sequence[DatabaseImage], folder: Path, settings: CameraSettings
 ) -> list[pycolmap.Camera]:
-    """Builds a camera for each image; images that share one get the same object."""
+    """Builds a camera for each image, as stored; images that share one get the same object."""
     colmap = load_pycolmap()
-    shared: dict[tuple[int, int], pycolmap.Camera] = {}
+    shared: dict[Hashable, pycolmap.Camera] = {}
     cameras = []
     for image in images:
-        if not settings.is_shared or image.image_hw not in shared:
-            shared[image.image_hw] = _build_camera(colmap, image, folder, settings)
-        cameras.append(shared[image.image_hw])
+        K = _find_intrinsics(image, settings.intrinsics)
+        key = (image.stored_hw, None if K is None else K.tobytes())
+        if not settings.is_shared or key not in shared:
+            shared[key] = _build_camera(colmap, image, folder, settings.model, K)
+        cameras.append(shared[key])
     return cameras
 
 
+def _find_intrinsics(image: DatabaseImage, K: Values | None) -> Values | None:
+    """The camera matrix of an image as stored, if one is given."""
+    height, width = image.stored_hw
+    if K is None or not is_sideways(image.orientation) or (K[0, 2] >= K[1, 2]) == (width >= height):
+        return K
+    return orient_intrinsics(K, image.image_hw, invert_orientation(image.orientation))
+
+
 def _build_camera(
-    colmap: Any, image: DatabaseImage, folder: Path, settings: CameraSettings
+    colmap: Any, image: DatabaseImage, folder: Path, model: str, K: Values | None
 ) -> pycolmap.Camera:
-    height, width = image.image_hw
-    if settings.intrinsics is not None:
-        K = settings.intrinsics
+    height, width = image.stored_hw
+    if K is not None:
         centre = to_corner_origin(torch.from_numpy(K[:2, 2].copy())).tolist()
         camera: pycolmap.Camera = colmap.Camera(
             model="PINHOLE", width=width, height=height, params=[K[0, 0], K[1, 1], *centre]
@@ -213,9 +240,9 @@ def _build_camera(
         focal, is_known = guess.mean_focal_length(), guess.has_prior_focal_length
     except (RuntimeError, ValueError) as error:  # an image format that COLMAP does not read
         _log.info("%s: no camera from the file (%s)", image.name, error)
-    model = getattr(colmap.CameraModelId, settings.model)
+    model_id = getattr(colmap.CameraModelId, model)
     created: pycolmap.Camera = colmap.Camera.create_from_model_id(
-        colmap.INVALID_CAMERA_ID, model, focal, width, height
+        colmap.INVALID_CAMERA_ID, model_id, focal, width, height
     )
     created.has_prior_focal_length = is_known
     return created
@@ -245,9 +272,9 @@ def verify_matches(
     for done, ((first, second), rows) in enumerate(matches.items(), 1):
         found[first, second] = colmap.estimate_two_view_geometry(
             cameras[first],
-            to_colmap(images[first].keypoints).astype(np.float64),
+            images[first].find_colmap_keypoints().astype(np.float64),
             cameras[second],
-            to_colmap(images[second].keypoints).astype(np.float64),
+            images[second].find_colmap_keypoints().astype(np.float64),
             rows.astype(np.uint32),
             options,
         )
@@ -315,7 +342,7 @@ def _write_image(colmap: Any, database: Any, image: DatabaseImage, camera: Any, 
     frame.rig_id = rig
     frame.add_data_id(entry.data_id)
     database.write_frame(frame)
-    database.write_keypoints(entry.image_id, to_colmap(image.keypoints))
+    database.write_keypoints(entry.image_id, image.find_colmap_keypoints())
 
 
 def map_incrementally(

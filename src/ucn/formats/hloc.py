@@ -2,16 +2,17 @@
 
 Features, .h5: one group per image, named by the image's path below its folder (``left/001.jpg``), with
 
-- ``keypoints`` (N, 2) float32: x and y in pixels, the centre of the top-left pixel at (0, 0), as everywhere
-  in ucn and in hloc's own files; hloc adds half a pixel when it fills a COLMAP database, and so does
-  `ucn.formats.colmap`;
+- ``keypoints`` (N, 2) float32: x and y in pixels as stored, which hloc and COLMAP read: where EXIF turns an
+  image upright, they are turned back here, and an attribute ``orientation`` (2 to 8) says so. The centre of
+  the top-left pixel is at (0, 0), as everywhere in ucn and in hloc's own files; hloc adds half a pixel when
+  it fills a COLMAP database, and so does `ucn.formats.colmap`;
 - ``descriptors`` (D, N) float16, of unit length;
 - ``scores`` (N,) float16, larger is better;
-- ``image_size`` (2,) int64: width and height;
+- ``image_size`` (2,) int64: width and height as stored;
 - ``global_descriptor`` (D,) float32 of unit length, of the whole image, as hloc's retrieval reads it;
 - ``coarse`` (D, h, w) float16, where the method has a feature map: descriptors of coarse cells for
   neighbourhood consensus, with attributes ``offset`` (centre of the first cell) and ``stride`` (distance of
-  cells), both as x and y in pixels of the full-size image; hloc ignores it;
+  cells), both as x and y in pixels of the upright full-size image; hloc ignores it;
 - ``levels`` (N,) uint8, where images were encoded at several scales: the index of the scale at which each
   keypoint was detected, rising; and ``coarse_1``, ``coarse_2``, …, as ``coarse``, of the smaller scales. hloc
   ignores both, and reads the keypoints of all scales.
@@ -32,10 +33,13 @@ from typing import Any
 
 import h5py
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from ucn.data.listing import natural_key
 from ucn.errors import DataError
 from ucn.files import write_bytes_atomically
+from ucn.geometry.coords import apply_orientation, invert_orientation, orient_size
 from ucn.types import FloatArray
 
 MAX_KEYPOINTS = 1_000_000
@@ -75,11 +79,12 @@ class ImageFeatures:
         keypoints: (N, 2) float32 pixels of the full-size image, upright.
         descriptors: (N, D) float32, of unit length.
         scores: (N,) float32, larger is better.
-        image_hw: (H, W).
+        image_hw: (H, W), upright.
         global_descriptor: (D,) float32 of the whole image; None where the file has none.
         coarse: None where the file has none.
         levels: (N,) uint8 index of the scale of each keypoint, rising from 0; None where there is one scale.
         reduced: as `coarse`, of the further scales; empty where `coarse` is None.
+        orientation: 1 to 8, with which EXIF turns the stored image upright.
     """
 
     keypoints: FloatArray
@@ -90,6 +95,7 @@ class ImageFeatures:
     coarse: CoarseMap | None = None
     levels: NDArray[np.uint8] | None = None
     reduced: tuple[CoarseMap, ...] = ()
+    orientation: int = 1
 
     def __len__(self) -> int:
         return len(self.keypoints)
@@ -120,10 +126,12 @@ PackedFeatures = dict[str, PackedArray]
 
 def pack_features(features: ImageFeatures) -> PackedFeatures:
     """Converts features to what is written, so that threads can share this work."""
-    height, width = features.image_hw
+    (height, width), turn = orient_size(features.image_hw, features.orientation), features.orientation
+    keypoints = turn_keypoints(features.keypoints, features.image_hw, invert_orientation(turn))
+    # hloc scales its thresholds by the uncertainty, in pixels.
+    attributes = {"uncertainty": 1.0} | ({"orientation": turn} if turn != 1 else {})
     packed: PackedFeatures = {
-        # hloc scales its thresholds by the uncertainty, in pixels.
-        "keypoints": PackedArray(features.keypoints.astype(np.float32), {"uncertainty": 1.0}),
+        "keypoints": PackedArray(keypoints.astype(np.float32), attributes),
         "descriptors": PackedArray(features.descriptors.T.astype(np.float16)),
         "scores": PackedArray(features.scores.astype(np.float16)),
         "image_size": PackedArray(np.array([width, height], np.int64)),
@@ -136,6 +144,13 @@ def pack_features(features: ImageFeatures) -> PackedFeatures:
     if features.levels is not None:
         packed["levels"] = PackedArray(features.levels.astype(np.uint8))
     return packed
+
+
+def turn_keypoints(keypoints: FloatArray, image_hw: tuple[int, int], orientation: int) -> FloatArray:
+    """Keypoints (N, 2) of an image of this size, after EXIF has turned it."""
+    if orientation == 1:
+        return keypoints
+    return apply_orientation(torch.from_numpy(keypoints), image_hw, orientation).numpy()
 
 
 def _coarse_name(level: int) -> str:
@@ -198,7 +213,7 @@ class FeatureWriter:
 
 
 class FeatureFile:
-    """Features of images in a file, read on demand."""
+    """Features of images in a file, read on demand; `names` are in natural order."""
 
     def __init__(self, file: h5py.File, path: Path) -> None:
         self.file, self.path = file, path
@@ -207,7 +222,7 @@ class FeatureFile:
             self.meta: dict[str, Any] = json.loads(found)
         except (TypeError, ValueError) as error:
             raise DataError(f"{path}: its attribute '{_META}' is not JSON; {_REMEDY}") from error
-        self.names: tuple[str, ...] = tuple(sorted(_list_groups(file, path)))
+        self.names: tuple[str, ...] = tuple(sorted(_list_groups(file, path), key=natural_key))
         self._known = frozenset(self.names)
 
     def __len__(self) -> int:
@@ -233,14 +248,17 @@ class FeatureFile:
                 f"{where}: expected keypoints (N, 2), descriptors (D, N), scores (N,) and image_size (2,), "
                 f"got {keypoints.shape}, {descriptors.shape}, {scores.shape} and {size.shape}; {_REMEDY}"
             )
+        orientation = _read_orientation(group, where)
+        stored_hw = (int(size[1]), int(size[0]))
         return ImageFeatures(
-            keypoints.astype(np.float32),
+            turn_keypoints(keypoints.astype(np.float32), stored_hw, orientation),
             np.ascontiguousarray(descriptors.T, np.float32),
             scores.astype(np.float32),
-            (int(size[1]), int(size[0])),
+            orient_size(stored_hw, orientation),
             None if whole is None else whole.astype(np.float32),
             _read_coarse(group, "coarse", descriptors.shape[0], where) if "coarse" in group else None,
             *_read_levels(group, (count, descriptors.shape[0]), where),
+            orientation=orientation,
         )
 
     def read_global(self, name: str) -> FloatArray:
@@ -430,6 +448,13 @@ def _read_levels(
             f"one per coarse map, got {levels.dtype} {levels.shape}; {_REMEDY}"
         )
     return levels.astype(np.uint8), tuple(_read_coarse(group, name, shape[1], where) for name in names)
+
+
+def _read_orientation(group: h5py.Group, where: str) -> int:
+    found = group["keypoints"].attrs.get("orientation", 1)
+    if np.ndim(found) or found not in range(1, 9):
+        raise DataError(f"{where}: expected the attribute orientation of 'keypoints' in 1..8; {_REMEDY}")
+    return int(found)
 
 
 def _read_coarse(group: h5py.Group, key: str, dimensions: int, where: str) -> CoarseMap:

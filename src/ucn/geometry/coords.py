@@ -90,3 +90,35 @@ def to_corner_origin(points: Tensor) -> Tensor:
 def from_corner_origin(points: Tensor) -> Tensor:
     """Points from the convention of COLMAP, where (0.5, 0.5) is the centre of the top-left pixel."""
     return points - 0.5
+
+
+def is_sideways(orientation: int) -> bool:
+    """Whether an EXIF orientation, 1 to 8, swaps height and width."""
+    return orientation >= 5
+
+
+def apply_orientation(points: Tensor, stored_hw: tuple[int, int], orientation: int) -> Tensor:
+    """Points (..., 2) of an image as stored in its file, after EXIF has turned it upright.
+
+    Args:
+        points: in pixels as stored.
+        stored_hw: (H, W) as stored.
+        orientation: 1 to 8: row 0 of the stored image is at the top (1, 2), at the bottom (3, 4), on the left
+            (5, 8) or on the right (6, 7) of the upright one.
+    """
+    height, width = stored_hw
+    if orientation in (2, 3, 7, 8):  # column 0 is at the right, or at the bottom
+        points = flip_points(points, width)
+    if orientation in (3, 4, 6, 7):  # row 0 is at the bottom, or at the right
+        points = flip_points(points.flip(-1), height).flip(-1)
+    return points.flip(-1) if is_sideways(orientation) else points
+
+
+def invert_orientation(orientation: int) -> int:
+    """The orientation that turns an upright image into the stored one."""
+    return {6: 8, 8: 6}.get(orientation, orientation)  # quarter turns; all others undo themselves
+
+
+def orient_size(size_hw: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """(H, W) of the upright image by that of the stored one, or the other way around."""
+    return (size_hw[1], size_hw[0]) if is_sideways(orientation) else size_hw

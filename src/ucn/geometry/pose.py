@@ -13,7 +13,10 @@ from typing import Literal, get_args
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+
+from ucn.geometry.coords import apply_orientation, is_sideways
 
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -131,6 +134,21 @@ def check_intrinsics(K: ArrayLike, name: str = "K") -> Array:
             f"{name} must be fx s cx, 0 fy cy, 0 0 1 with fx and fy above 0, got {matrix.tolist()}"
         )
     return matrix
+
+
+def orient_intrinsics(K: Array, stored_hw: tuple[int, int], orientation: int) -> Array:
+    """The camera matrix (3, 3) of an image after EXIF has turned it upright, without skew where it is turned.
+
+    Args:
+        K: of the image as stored.
+        stored_hw: (H, W) as stored.
+        orientation: as in `apply_orientation`.
+    """
+    if orientation == 1:
+        return K
+    x, y = apply_orientation(torch.from_numpy(K[:2, 2].copy()), stored_hw, orientation).tolist()
+    fx, fy = (K[1, 1], K[0, 0]) if is_sideways(orientation) else (K[0, 0], K[1, 1])
+    return np.array([[fx, 0, x], [0, fy, y], [0, 0, 1]], np.float64)
 
 
 def to_rays(points: Array, K: Array) -> Array:

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ucn.data.io import IMAGE_SUFFIXES
+from ucn.data.listing import list_images
 from ucn.data.point_files.table import rename_columns
 from ucn.data.points import check_points
 from ucn.data.sets.video.frames import FrameFolder, Frames, Video
 from ucn.errors import DataError
-from ucn.files import write_bytes_atomically
+from ucn.files import explain_failure, write_bytes_atomically
+from ucn.geometry.coords import resize_points, resize_scale
 from ucn.types import BoolArray, Features, FloatArray, Matches
 
 TRACK_COLUMNS = ("frame", "point", "x", "y", "score", "is_lost")
@@ -59,19 +62,18 @@ class TrackedFrame:
 
 
 def open_frames(path: Path, max_frames: int) -> Frames:
-    """Opens a video file, or a folder of images in the order of their names.
+    """Opens a video file, or a folder of images in natural order of their names.
 
     Raises:
         DataError: it is neither, or damaged.
     """
     try:
         is_folder = path.is_dir()
-        names = sorted(path.iterdir()) if is_folder else []
     except OSError as error:
-        raise DataError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        raise DataError(f"cannot read {path}: {explain_failure(error)}") from error
     if not is_folder:
         return Video(path, max_frames)
-    images = [file for file in names if file.suffix.lower() in IMAGE_SUFFIXES and file.name[0] != "."]
+    images = [path / name for name in list_images(path)]
     if not images:
         raise DataError(f"{path} has no frames ({', '.join(IMAGE_SUFFIXES[:3])}, …); give a folder of images")
     return FrameFolder(path, images)
@@ -94,7 +96,8 @@ def track_points(
 
     Args:
         matcher: such as `Matcher`.
-        frames: (3, H, W) RGB in [0, 1], all of one size; read one by one.
+        frames: (3, H, W) RGB in [0, 1], read one by one; where their sizes differ, positions are in pixels of
+            each, and steps are measured as if all were resized to one size.
         points: (N, 2) pixels of the first frame; N may be 0.
         min_score: in [0, 1].
         max_step: how far a point may move from one frame to the next, as a share of the longer side; the
@@ -102,7 +105,6 @@ def track_points(
 
     Raises:
         PointsError: a point is not finite or lies outside the first frame.
-        DataError: a frame has another size than the first.
         ValueError: `min_score` or `max_step` is out of range.
     """
     if not 0 <= min_score <= 1:
@@ -119,13 +121,14 @@ def track_points(
     now = TrackedFrame(0, starts, np.ones(count, np.float32), np.zeros(count, np.bool_))
     yield now
     last_seen, frames_lost = starts.copy(), np.zeros(count, np.int64)
-    step = max_step * max(first.image_hw)
     for number, image in enumerate(images, start=1):
         features = matcher.extract(image)
-        _check_size(features, first, number)
         found = _match_frame(matcher, first, features, starts, min_score)
         if number > 1:
             found = _choose(found, _match_frame(matcher, before, features, now.points, min_score))
+        if features.image_hw != before.image_hw:
+            last_seen = _resize(last_seen, before.image_hw, features.image_hw)
+        step = max_step * max(features.image_hw)
         found = _limit_steps(found, last_seen, step * (1 + frames_lost))
         before, now = features, TrackedFrame(number, *found)
         last_seen[~now.is_lost] = now.points[~now.is_lost]
@@ -168,13 +171,8 @@ def _limit_steps(found: _Found, last_seen: FloatArray, limits: NDArray[np.floati
     return np.where(is_lost[:, None], np.float32(np.nan), positions), np.where(is_lost, 0, scores), is_lost
 
 
-def _check_size(features: Features, first: Features, number: int) -> None:
-    if features.image_hw != first.image_hw:
-        (height, width), (first_height, first_width) = features.image_hw, first.image_hw
-        raise DataError(
-            f"frame {number} has {width} × {height} pixels; expected {first_width} × {first_height} as the "
-            "first one; give frames of one size"
-        )
+def _resize(points: FloatArray, from_hw: tuple[int, int], to_hw: tuple[int, int]) -> FloatArray:
+    return resize_points(torch.from_numpy(points), resize_scale(from_hw, to_hw)).numpy()
 
 
 def write_tracks(

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import cv2
 import numpy as np
+import torch
 
 from ucn.data.io import to_pixels
 from ucn.errors import OutputError
 from ucn.files import check_output
+from ucn.geometry.coords import resize_points, resize_scale
 from ucn.matching.tracking import TrackedFrame
 from ucn.types import FloatArray, ImageLike
-from ucn.viz.canvas import draw_lines, draw_marker, write_labels
+from ucn.viz.canvas import draw_lines, draw_marker, resize, write_labels
 from ucn.viz.colours import ImageArray, position_colours, row_colours
 
 TAIL = 20
@@ -26,15 +29,21 @@ MAX_NUMBERED_POINTS = 30
 
 
 class TrackPainter:
-    """Draws points with their recent trajectories; takes the frames in order."""
+    """Draws points with their recent trajectories; takes the frames in order.
+
+    Frames of another size than the first are scaled into its size, with black borders.
+    """
 
     def __init__(self) -> None:
         self._tail: deque[FloatArray] = deque(maxlen=TAIL)
         self._colours: ImageArray | None = None
+        self._size_hw: tuple[int, int] | None = None
 
     def paint(self, image: ImageLike, tracked: TrackedFrame) -> ImageArray:
         """A frame (H, W, 3) uint8 with its points, without lost ones."""
         canvas = to_pixels(image)
+        self._size_hw = self._size_hw or (canvas.shape[0], canvas.shape[1])
+        canvas, tracked = _fit_frame(canvas, tracked, self._size_hw)
         count = len(tracked.points)
         if self._colours is None:
             self._colours = _choose_colours(tracked.points, canvas.shape[:2])
@@ -61,6 +70,22 @@ def _choose_colours(points: FloatArray, image_hw: tuple[int, ...]) -> ImageArray
     if len(points) > MAX_NUMBERED_POINTS:
         return position_colours(points, (image_hw[0], image_hw[1]))
     return row_colours(len(points))
+
+
+def _fit_frame(
+    pixels: ImageArray, tracked: TrackedFrame, size_hw: tuple[int, int]
+) -> tuple[ImageArray, TrackedFrame]:
+    """A frame scaled into a canvas of another size, without distortion, and its points there."""
+    height, width = pixels.shape[:2]
+    if (height, width) == size_hw:
+        return pixels, tracked
+    scale = min(size_hw[0] / height, size_hw[1] / width)
+    inner_hw = max(1, round(height * scale)), max(1, round(width * scale))
+    top, left = (size_hw[0] - inner_hw[0]) // 2, (size_hw[1] - inner_hw[1]) // 2
+    canvas = np.zeros((*size_hw, 3), np.uint8)
+    canvas[top : top + inner_hw[0], left : left + inner_hw[1]] = resize(pixels, inner_hw)
+    points = resize_points(torch.from_numpy(tracked.points), resize_scale((height, width), inner_hw))
+    return canvas, replace(tracked, points=points.numpy() + np.array([left, top], np.float32))
 
 
 class VideoFile:

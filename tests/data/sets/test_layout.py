@@ -7,7 +7,8 @@ from pathlib import Path
 import PIL.Image
 import pytest
 
-from ucn.data.io import EXIF_ORIENTATION, read_header_hw, read_image
+from ucn.data.image_formats import EXIF_ORIENTATION
+from ucn.data.io import read_header_hw, read_image
 from ucn.data.sets.layout import find_image, find_root, list_numbered, resolve_inside
 from ucn.errors import DataError
 

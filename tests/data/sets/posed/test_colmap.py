@@ -15,7 +15,7 @@ from support.colmap_cases import FakeModel
 from support.remedy_rule import assert_remedy
 from ucn.data.catalogue import open_data
 from ucn.data.checking import check_data, skip_bad
-from ucn.data.sets.posed.colmap import ColmapData, apply_orientation, find_covisible, open_folder
+from ucn.data.sets.posed.colmap import ColmapData, find_covisible, open_folder
 from ucn.data.sets.posed.colmap_model import read_model
 from ucn.errors import DataError
 
@@ -197,17 +197,6 @@ class TestImages:
         data = open_model(tmp_path)
         assert len(data) == 1
         assert len(data.problems) == 1
-
-    @pytest.mark.parametrize("orientation", range(1, 9))
-    def test_exif_turns_points_as_pillow_turns_pixels(self, orientation: int) -> None:
-        stored = np.arange(12, dtype=np.uint8).reshape(3, 4)
-        image = PIL.Image.fromarray(stored)
-        image.getexif()[0x0112] = orientation
-        upright = np.asarray(PIL.ImageOps.exif_transpose(image))
-        y, x = np.mgrid[:3, :4]
-        points = torch.from_numpy(np.stack([x, y], axis=-1).reshape(-1, 2)).float()
-        columns, rows = apply_orientation(points, (3, 4), orientation).long().unbind(-1)
-        assert upright[rows.numpy(), columns.numpy()].tolist() == stored.ravel().tolist()
 
     def test_an_image_rotated_by_exif(self, folder: Path, model: FakeModel) -> None:
         straight = open_model(folder).read(0)

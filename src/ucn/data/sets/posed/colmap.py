@@ -9,19 +9,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import PIL.Image
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.io import EXIF_ORIENTATION, READ_FORMATS, image_hw, read_image
+from ucn.data.io import image_hw, read_oriented_image
 from ucn.data.pairs import DataFile, PairData, ProblemList, check_index
 from ucn.data.sets.layout import find_root, resolve_inside
 from ucn.data.sets.posed.colmap_model import ModelImage, read_model
 from ucn.errors import DataError
-from ucn.geometry.coords import flip_points, from_corner_origin, is_inside
+from ucn.geometry.coords import apply_orientation, from_corner_origin, is_inside, orient_size
 from ucn.types import PairSample
 
 INFO = DataInfo(
@@ -275,10 +274,9 @@ def _read_view(path: Path, image: ModelImage, rows: NDArray[np.int64]) -> tuple[
     applies the EXIF rotation, so that the points are rotated, too. A camera with the shape of the rotated
     image shows that the reconstruction used rotated images.
     """
-    pixels = read_image(path)
+    pixels, orientation = read_oriented_image(path)
     upright_hw = image_hw(pixels)
-    orientation = _read_orientation(path)
-    stored_hw = upright_hw[::-1] if orientation >= 5 else upright_hw
+    stored_hw = orient_size(upright_hw, orientation)
     points = torch.from_numpy(image.points[rows])
     if _is_scaled(image.camera_hw, stored_hw):
         points = _scale_corner_points(points, image.camera_hw, stored_hw)
@@ -301,30 +299,6 @@ def _is_scaled(camera_hw: tuple[int, int], image_hw: tuple[int, int]) -> bool:
 def _scale_corner_points(points: Tensor, from_hw: tuple[int, int], to_hw: tuple[int, int]) -> Tensor:
     """Scales points whose origin is the corner of the image, not the centre of a pixel."""
     return points * points.new_tensor([to_hw[1] / from_hw[1], to_hw[0] / from_hw[0]])
-
-
-def _read_orientation(path: Path) -> int:
-    """The EXIF orientation, 1 … 8, of an image file."""
-    with PIL.Image.open(path, formats=READ_FORMATS) as image:
-        orientation = image.getexif().get(EXIF_ORIENTATION, 1)
-    return orientation if orientation in range(1, 9) else 1
-
-
-def apply_orientation(points: Tensor, stored_hw: tuple[int, int], orientation: int) -> Tensor:
-    """Maps points (..., 2) from the stored image to the image after EXIF rotation.
-
-    Args:
-        points: in pixels as stored.
-        stored_hw: (H, W) as stored.
-        orientation: 1 … 8: row 0 of the stored image is at the top (1, 2), at the bottom (3, 4), on the left
-            (5, 8) or on the right (6, 7) of the upright one.
-    """
-    height, width = stored_hw
-    if orientation in (2, 3, 7, 8):  # column 0 is at the right, or at the bottom
-        points = flip_points(points, width)
-    if orientation in (3, 4, 6, 7):  # row 0 is at the bottom, or at the right
-        points = flip_points(points.flip(-1), height).flip(-1)
-    return points.flip(-1) if orientation >= 5 else points
 
 
 def _rotation(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,7 +8,6 @@ the time of the decoded frame identifies it.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.data.io import MAX_PIXELS, read_image, to_pixels, to_tensor
+from ucn.data.listing import natural_key
 from ucn.errors import DataError
 from ucn.files import RecentItems, explain_failure
 
@@ -45,7 +45,7 @@ def _count_bytes(pixels: Pixels) -> int:
 
 
 class Frames(ABC):
-    """Consecutive frames of one size.
+    """Consecutive frames; those of a video have one size.
 
     Attributes:
         path: the video or the folder.
@@ -76,7 +76,7 @@ class FrameFolder(Frames):
 
     def __init__(self, path: Path, frames: Sequence[Path]) -> None:
         super().__init__(path)
-        self._paths = sorted(frames, key=lambda frame: _natural_key(frame.name))
+        self._paths = sorted(frames, key=lambda frame: natural_key(frame.name))
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -271,12 +271,3 @@ def _check_size(width: int, height: int, path: Path) -> None:
 def to_grey(pixels: Pixels) -> Pixels:
     """Converts (H, W, 3) RGB to grey (H, W)."""
     return cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False)
-
-
-def _natural_key(name: str) -> list[tuple[int, str]]:
-    """Sort key for natural order: frame2 before frame10."""
-    pieces = re.findall(r"[0-9]+|[^0-9]+", name)
-    return [
-        (int(piece[:300]), "") if piece[0].isdecimal() and piece.isascii() else (-1, piece)
-        for piece in pieces
-    ]
