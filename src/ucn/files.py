@@ -43,18 +43,30 @@ def read_binary(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> bytes:
     Raises:
         DataError: the file is missing, not readable, not a regular file, or too large.
     """
+    check_readable(path, what, limit)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe blocks for ever, a device may never end
-            expected = "it is not a regular file; put the file itself in its place"
-            raise DataError(f"cannot read {what} {path}: {expected}", path=path)
-        if status.st_size > limit:
-            size = f"{path} has {status.st_size:,} bytes, the limit for {what} is {limit:,}"
-            raise DataError(f"{size}; check that it is the right file", path=path)
         return path.read_bytes()
     except OSError as error:
-        message = f"cannot read {what} {path}: {explain_failure(error)}; check the path and its rights"
-        raise DataError(message, path=path) from error
+        raise _unreadable_error(path, what, error) from error
+
+
+def check_readable(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> None:
+    """Checks a file without reading it; arguments and errors are those of `read_binary`."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable_error(path, what, error) from error
+    if not stat.S_ISREG(status.st_mode):  # a pipe blocks for ever, a device may never end
+        expected = "it is not a regular file; put the file itself in its place"
+        raise DataError(f"cannot read {what} {path}: {expected}", path=path)
+    if status.st_size > limit:
+        size = f"{path} has {status.st_size:,} bytes, the limit for {what} is {limit:,}"
+        raise DataError(f"{size}; check that it is the right file", path=path)
+
+
+def _unreadable_error(path: Path, what: str, error: OSError) -> DataError:
+    reason = f"{explain_failure(error)}; check the path and its rights"
+    return DataError(f"cannot read {what} {path}: {reason}", path=path)
 
 
 def read_text(path: Path, what: str, limit: int = MAX_TEXT_BYTES) -> str:

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # importing torch takes seconds, and the command line checks its input before
     import PIL.Image
+    import torch
+    from torch import Tensor
 
     ImageLike = str | Path | PIL.Image.Image | NDArray[np.uint8] | Tensor
 else:

@@ -11,7 +11,7 @@ import typer
 from ucn.cli import _options as opt
 from ucn.cli._command import PairCommand
 from ucn.cli._outputs import Output
-from ucn.cli._report import describe_doubt, describe_views, format_share
+from ucn.cli._report import describe_doubt, describe_views, format_share, warn
 from ucn.config import MatchConfig
 
 if TYPE_CHECKING:
@@ -83,15 +83,17 @@ def run(
     }
     masks = (mask or mask0, mask or mask1)
     with PairCommand("match", options, **settings) as command:
-        from ucn import viz
-        from ucn.data.io import write_image
         from ucn.data.points import MATCH_SUFFIXES, write_matches
 
         command.check_outputs(
             Output(output, "matches", MATCH_SUFFIXES), Output(draw), inputs=(image0, image1, points, *masks)
         )
-        images = command.read_images(image0, image1)
+        images = command.read_images(image0, image1, masks=masks, points=points)
+        from ucn import viz
+        from ucn.data.io import write_image
+
         inputs = _read_options(images, points, masks)
+        is_empty = _warn_empty(inputs, masks)
         matcher = command.load_matcher()
         matches = matcher.match(*images, **inputs, progress=command.stages)
         command.summary |= _summarise(matches)
@@ -103,14 +105,14 @@ def run(
             }
         )
     if points is None:
-        command.report(_format_lines(matches, command.summary))
+        command.report(_format_lines(matches, command.summary, is_empty))
         return
     has_rows = output is None and not options.json
     if has_rows:
         from ucn.data.points import format_matches
 
         typer.echo(format_matches(matches), nl=False)
-    lines = _format_lines(matches, command.summary)
+    lines = _format_lines(matches, command.summary, is_empty)
     if has_rows and draw is None:
         lines["written"] = "rows on stdout"
     command.report(lines, rows={"points": _list_rows(matches)}, to_stderr=has_rows)
@@ -131,6 +133,18 @@ def _read_options(
     return options
 
 
+def _warn_empty(inputs: dict[str, Any], masks: tuple[Path | None, Path | None]) -> bool:
+    """Names masks that use no pixel: nothing can match there, whatever the images show."""
+    empty = {
+        path: None
+        for name, path in zip(("mask0", "mask1"), masks, strict=True)
+        if name in inputs and not inputs[name].any()
+    }
+    for path in empty:
+        warn(f"warning: mask {path} is empty: all its pixels are black or transparent")
+    return bool(empty)
+
+
 def _summarise(matches: Matches) -> dict[str, Any]:
     has_matches = len(matches) > 0
     return {
@@ -144,8 +158,9 @@ def _summarise(matches: Matches) -> dict[str, Any]:
     }
 
 
-def _format_lines(matches: Matches, summary: dict[str, Any]) -> dict[str, str]:
-    note = "" if matches.pair_score >= 0.5 else f" ({describe_doubt(matches)})"
+def _format_lines(matches: Matches, summary: dict[str, Any], is_mask_empty: bool) -> dict[str, str]:
+    doubt = "an empty mask leaves nothing to match" if is_mask_empty else describe_doubt(matches)
+    note = "" if matches.pair_score >= 0.5 else f" ({doubt})"
     return {
         "matches": f"{len(matches):,}",
         "mutual": format_share(summary["mutual_share"]),

@@ -72,9 +72,6 @@ def run(
         raise typer.BadParameter(f"--threshold must be above 0 pixels, got {threshold:g}")
     with PairCommand("pose", options) as command:
         from ucn.data.cameras import POSE_SUFFIXES, write_pose
-        from ucn.data.io import write_image
-        from ucn.geometry.pose import estimate_pose
-        from ucn.viz import draw_matches
 
         command.check_outputs(
             Output(output, "a camera pose", POSE_SUFFIXES),
@@ -83,6 +80,10 @@ def run(
         )
         K0, K1 = (opt.read_camera_option(option, text) for option, text in given)
         images = command.read_images(image0, image1)
+        from ucn.data.io import write_image
+        from ucn.geometry.pose import estimate_pose
+        from ucn.viz import draw_matches
+
         matcher = command.load_matcher()
         matches = matcher.match(*images, progress=command.stages)
         command.stages("estimating the pose")

@@ -2,7 +2,8 @@
 
 Images leave this module as float32 (3, H, W) RGB in [0, 1]; uint8 (H, W, 3) exists only here and in `viz`.
 Files are read with Pillow: it reports size and mode from the header, so that limits apply before anything is
-decoded, and it supports EXIF, CMYK and 16-bit files.
+decoded, and it supports EXIF, CMYK and 16-bit files. torch is imported where tensors are made: the command
+line checks the headers of its images before that takes its seconds.
 """
 
 from __future__ import annotations
@@ -15,18 +16,25 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ucn.errors import ImageReadError, OutputError
 from ucn.files import explain_failure, write_bytes_atomically
-from ucn.types import ImageLike
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ucn.types import ImageLike
+
+    MaskLike = str | Path | PIL.Image.Image | NDArray[Any] | Tensor
+    """A path, a PIL image, or an array (H, W)."""
+else:
+    MaskLike = Any
 
 MAX_PIXELS = 160_000_000
 """Larger images are refused by their header; as float32 RGB, this many pixels take 1.9 GB."""
@@ -40,9 +48,6 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".webp", ".bmp", ".tif", ".ti
 """Suffixes of image files, in the order in which they are tried for a name without one."""
 EXIF_ORIENTATION = 0x0112
 """The EXIF tag of an image's orientation."""
-
-MaskLike = str | Path | PIL.Image.Image | NDArray[Any] | Tensor
-"""A path, a PIL image, or an array (H, W)."""
 
 _EXIF_SIDEWAYS = (5, 6, 7, 8)  # these orientations swap height and width
 _warning_filters = threading.Lock()  # warnings.catch_warnings swaps a list that all threads share
@@ -92,13 +97,15 @@ def to_tensor(image: ImageLike) -> Tensor:
         TypeError: not one of these types, or the wrong dtype.
         ValueError: wrong shape, no pixels, or values outside [0, 1].
     """
+    import torch
+
     if isinstance(image, (str, Path)):
         return read_image(image)
     if isinstance(image, PIL.Image.Image):
         return _pixels_to_tensor(_rgb_pixels(image))
     if isinstance(image, np.ndarray):
         return _pixels_to_tensor(check_pixels(image))
-    if isinstance(image, Tensor):
+    if isinstance(image, torch.Tensor):
         return check_image_tensor(image).to(torch.float32)
     raise TypeError(
         "image must be a path, a PIL.Image, a numpy uint8 array (H, W, 3) or (H, W), or a torch float tensor "
@@ -108,6 +115,8 @@ def to_tensor(image: ImageLike) -> Tensor:
 
 def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
     """Converts any image that `to_tensor` takes to uint8 (H, W, 3) RGB, for drawing."""
+    import torch
+
     values = to_tensor(image).mul(255).round().to(torch.uint8)
     return np.ascontiguousarray(values.permute(1, 2, 0).cpu().numpy())
 
@@ -127,6 +136,27 @@ def read_header_hw(path: Path) -> tuple[int, int] | None:
         return None
 
 
+def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -> None:
+    """Checks an image file by its header: nothing is decoded, and torch is not imported.
+
+    Args:
+        path: the file.
+        min_side: the shortest side that it may have, in pixels.
+        kind: what errors call it.
+
+    Raises:
+        ImageReadError: as `read_image`, but for damage behind the header; or a side is too short.
+    """
+    with _open_image(Path(path), f"{kind} {path}", is_header=True) as image:
+        width, height = image.size
+    if min(width, height) < min_side:
+        raise ImageReadError(
+            f"{kind} {path} must be at least {min_side} px a side, got {width} × {height} (width × height); "
+            "enlarge it first",
+            path=Path(path),
+        )
+
+
 def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     """Reads a mask file: True where any colour channel is non-zero and the pixel is not transparent.
 
@@ -142,6 +172,8 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     Raises:
         ImageReadError: as `read_image`, or the mask's size is not the image's.
     """
+    import torch
+
     with _open_image(Path(path), f"mask {path}") as image:
         mask = _is_used(image)
     if mask.shape != tuple(image_hw):
@@ -166,13 +198,15 @@ def to_mask(mask: MaskLike, image_hw: tuple[int, int]) -> Tensor:
         TypeError: not one of these types.
         ValueError: the mask's shape is not the image's.
     """
+    import torch
+
     if isinstance(mask, (str, Path)):
         return read_mask(mask, image_hw)
     if isinstance(mask, PIL.Image.Image):
         is_used = torch.from_numpy(_is_used(mask))
     elif isinstance(mask, np.ndarray):
         is_used = torch.from_numpy(np.asarray(mask != 0))
-    elif isinstance(mask, Tensor):
+    elif isinstance(mask, torch.Tensor):
         is_used = mask != 0
     else:
         raise TypeError(f"mask must be a path, a PIL.Image or an array (H, W), got {type(mask).__name__}")
@@ -209,9 +243,12 @@ def write_image(path: str | Path, pixels: NDArray[np.uint8], overwrite: bool = F
 
 @contextmanager
 def _open_image(
-    source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS
+    source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS, *, is_header: bool = False
 ) -> Iterator[PIL.Image.Image]:
-    """Opens an image, upright, within the size limits; every failure is raised as `ImageReadError`."""
+    """Opens an image, upright, within the size limits; every failure is raised as `ImageReadError`.
+
+    With `is_header` only the header is read, and the image is as stored.
+    """
     path = source if isinstance(source, Path) else None
     try:
         if path is not None:
@@ -220,7 +257,8 @@ def _open_image(
             width, height = image.size
             if width * height > max_pixels:
                 raise _TooLargeError(f"{width:,} × {height:,} pixels", max_pixels)
-            PIL.ImageOps.exif_transpose(image, in_place=True)
+            if not is_header:
+                PIL.ImageOps.exif_transpose(image, in_place=True)
             yield image
     except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more
         cause = error.__cause__ if isinstance(error, ImageReadError) else error
@@ -308,6 +346,8 @@ def _is_used(image: PIL.Image.Image) -> NDArray[np.bool_]:
 
 def _pixels_to_tensor(pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
     """(H, W, 3) or (H, W) to (3, H, W) float32; uint8 is scaled."""
+    import torch
+
     planes = np.broadcast_to(pixels, (3, *pixels.shape)) if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     tensor = torch.from_numpy(np.array(planes, order="C"))  # a copy: Pillow's arrays are read-only
     return tensor.to(torch.float32).div_(255) if tensor.dtype == torch.uint8 else tensor

@@ -11,11 +11,10 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from ucn.errors import DataError, OutputError, PointsError
 from ucn.files import (
@@ -29,6 +28,9 @@ from ucn.files import (
     write_bytes_atomically,
 )
 from ucn.types import BoolArray, FloatArray, Flow, Matches
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_POINTS_BYTES = 64 * 2**20
 """Larger point files are refused."""
@@ -61,6 +63,8 @@ def check_points(
     Raises:
         PointsError: wrong shape, not numbers, not finite, or outside the image; names the first bad row.
     """
+    from torch import Tensor
+
     if isinstance(points, Tensor):
         points = points.detach().cpu().numpy()
     try:
