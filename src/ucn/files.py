@@ -43,21 +43,28 @@ def read_binary(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> bytes:
     Raises:
         DataError: the file is missing, not readable, not a regular file, or too large.
     """
+    check_readable(path, what, limit)
     try:
-        _check_readable(path, what, limit)
         return path.read_bytes()
     except OSError as error:
-        message = f"cannot read {what} {path}: {explain_failure(error)}; check the path and its rights"
-        raise DataError(message, path=path) from error
+        raise _unreadable_error(path, what, error) from error
 
 
-def _check_readable(path: Path, what: str, limit: int) -> None:
-    """Raises a `DataError` for what is no regular file or too large, an `OSError` for what is not there."""
-    status = path.stat()
+def check_readable(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> None:
+    """Checks a file without reading it; arguments and errors are those of `read_binary`."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable_error(path, what, error) from error
     if not stat.S_ISREG(status.st_mode):  # a pipe blocks for ever, a device may never end
         expected = "it is not a regular file; put the file itself in its place"
         raise DataError(f"cannot read {what} {path}: {expected}", path=path)
     _check_size(path, what, status.st_size, limit)
+
+
+def _unreadable_error(path: Path, what: str, error: OSError) -> DataError:
+    reason = f"{explain_failure(error)}; check the path and its rights"
+    return DataError(f"cannot read {what} {path}: {reason}", path=path)
 
 
 def _check_size(path: Path, what: str, size: int, limit: int) -> None:
@@ -258,7 +265,7 @@ def read_npz(path: Path, limit: int = MAX_BINARY_BYTES) -> dict[str, Any]:
     import numpy as np
 
     try:
-        _check_readable(path, ".npz", limit)
+        check_readable(path, ".npz", limit)
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -307,7 +314,7 @@ def read_h5(
         return None
 
     try:
-        _check_readable(path, ".h5", limit)
+        check_readable(path, ".h5", limit)
         with h5py.File(path, "r") as file:
             file.visititems(visit)
     except DataError:

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # importing torch takes seconds, and the command line checks its input before
     import cv2
     import PIL.Image
+    import torch
     from numpy.typing import ArrayLike
+    from torch import Tensor
 
     from ucn.geometry.fundamental import FundamentalEstimate
     from ucn.geometry.homography import HomographyEstimate
@@ -287,6 +287,8 @@ class Matches:
 
     def to_torch(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
         """Copies of the arrays of `to_numpy` as tensors."""
+        import torch
+
         return {name: torch.tensor(array, device=device) for name, array in self.to_numpy().items()}
 
     def to_opencv(self) -> tuple[list[cv2.KeyPoint], list[cv2.KeyPoint], list[cv2.DMatch]]:

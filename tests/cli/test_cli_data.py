@@ -1,4 +1,6 @@
 import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,9 @@ from typer.testing import CliRunner
 
 from support.bird_cases import write_birds
 from support.dense_cases import write_flat_image, write_flo
+from ucn.cli._report import print_columns
 from ucn.cli.app import app
+from ucn.data.catalogue import list_data
 
 runner = CliRunner()
 
@@ -32,8 +36,10 @@ def run(*arguments: object) -> tuple[int, str]:
 def test_list() -> None:
     code, output = run("list")
     assert code == 0
-    for word in ("cub", "semantic", "kitti-flow", "CC BY-NC-SA"):
-        assert word in output
+    lines = output.splitlines()
+    assert len(lines) == len(list_data()) + 1  # one each, and a hint
+    assert lines[0] == "kitti-flow         geometric  KITTI optical flow 2012 and 2015"
+    assert lines[-1].startswith("`ucn data list NAME` shows layout, licence, source and options")
     code, output = run("list", "cub")
     assert code == 0
     assert "part_locs.txt" in output and "pairing=class" in output and "any two" in output
@@ -109,8 +115,9 @@ def test_show_and_convert_say_what_was_left_out(folder: Path, tmp_path: Path) ->
         assert not made.exists()
 
 
-def test_list_prints_layout_and_whole_addresses() -> None:
-    output = run("list")[1]
+def test_list_of_one_prints_layout_licence_and_whole_addresses() -> None:
+    output = run("list", "kitti-flow")[1]
+    assert "CC BY-NC-SA" in output
     assert "https://www.cvlibs.net/datasets/kitti/eval_scene_flow.php?benchmark=flow" in output
     assert "training/flow_noc/NNNNNN_10.png" in output
 
@@ -153,3 +160,20 @@ def test_convert_of_annotated_images(tmp_path: Path) -> None:
 def test_unknown_option_is_refused(folder: Path) -> None:
     code, output = run("check", "middlebury-flow", folder, "--option", "colour=red")
     assert code == 1 and "has no option 'colour'" in output
+
+
+def test_a_narrow_terminal_cuts_lines_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("one", "1", "short"), ("three", "22", "a long title")]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "16")
+    print_columns(rows)
+    assert _plain(capsys.readouterr().out) == ["one    1   short", "three  22  a lo…"]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    print_columns(rows)
+    assert _plain(capsys.readouterr().out) == ["one    1   short", "three  22  a long title"]
+
+
+def _plain(text: str) -> list[str]:
+    return re.sub(r"\x1b\[\d*m", "", text).splitlines()

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from support.evaluation_cases import write_ramp, write_sequence
 from ucn.cli.app import app
 from ucn.evaluate.evaluations import EVALUATIONS
-from ucn.evaluate.reconstruction.predictions import COLMAP_SIFT
+from ucn.features.names import COLMAP_SIFT
 from ucn.paper.registry import METHODS
 from ucn.weights import list_weights
 
@@ -28,12 +28,13 @@ def no_sample_data(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_shipped_pair_from_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "results"
-    code, output = run("motorcycle", "--methods", "daisy,hog,xfeat", "-o", out)
+    code, output = run("motorcycle", "--methods", "daisy,hog,xfeat", "-o", out, "--verbose")
     assert code == 0, output
     assert "skipped xfeat: XFeat's ONNX network not found" in output
     assert "or give its path as --xfeat" in " ".join(output.split())
     for words in ("daisy", "@10", "median error", "no ratio test", "2,000 points"):
         assert words in output
+    assert output.count("┏") == 3 and "--verbose" not in output
     assert {path.name for path in out.iterdir()} == {
         "predictions",
         *(f"motorcycle.{end}" for end in ("json", "csv", "md", "tex", "png", "svg")),
@@ -52,6 +53,19 @@ def test_shipped_pair_from_the_command_line(tmp_path: Path) -> None:
 
     code, output = run("motorcycle", "--methods", "daisy", "-o", out)
     assert (code, "exists already" in output) == (1, True)
+
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".csv", ".tex")}
+    code, output = run("motorcycle", "--methods", "daisy,hog,xfeat", "-o", out, "--overwrite")
+    assert code == 0, output
+    assert output.count("┏") == 1  # a table alone, and how to read it
+    lines = output.splitlines()[-4:]
+    assert [line.split()[0] for line in lines] == ["data", "score", "more", "written"]
+    assert "2,000 points" in lines[0] and "PCK@T, the percentage of points" in lines[1]
+    assert lines[2].endswith("2 more tables, protocol and methods with --verbose, and in motorcycle.md")
+    assert lines[3].endswith(f"{out}/motorcycle.{{json,csv,md,tex,png,svg}}")
+    after = {name: (out / name).read_bytes() for name in before}
+    assert after["motorcycle.csv"] == before["motorcycle.csv"]  # files have everything either way
+    assert after["motorcycle.tex"].count(b"tabular") == before["motorcycle.tex"].count(b"tabular")
 
 
 @pytest.mark.slow
@@ -89,7 +103,7 @@ def test_json_and_only_cells(tmp_path: Path) -> None:
         (("hpatches", "--data", "x", "--scenes", "a"), "hpatches has no scenes to choose from; leave --sc"),
         (("multiview", "--data", "x", "--scenes", ","), "--scenes names no scene: expected names such as"),
         (("self", "--data", "x"), "self has its data in the package; leave --data out"),
-        (("reconstruction", "--data", "x", "--methods", "foo"), "xfeat-lighterglue, colmap-sift; or give"),
+        (("reconstruction", "--data", "x", "--methods", "foo"), "xfeat-lighterglue, colmap-sift; "),
         (("kitti-odometry", "--data", "x", "--methods", "sfit"), "no method 'sfit'; did you mean 'sift'?"),
         (("pair-score", "--data", "nowhere", "--methods", "geometric"), "no folder nowhere"),
     ],

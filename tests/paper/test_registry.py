@@ -14,7 +14,8 @@ from support.trunk_cases import make_arrays, write_npz
 from ucn.config import ModelConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.features.method import DenseMethod, MethodFiles, MethodInfo, UnavailableError
-from ucn.features.network import SPARSE_CONFIG, VIEWS, MatcherViews, MethodKind
+from ucn.features.names import MethodKind
+from ucn.features.network import SPARSE_CONFIG, VIEWS, MatcherViews
 from ucn.features.pair_matcher import CONSENSUS_SHA256, NearestNeighbours
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model

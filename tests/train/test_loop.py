@@ -113,6 +113,18 @@ def test_a_report_averages_the_losses_since_the_last(photos: Path, monkeypatch: 
     assert [(report.step, report.loss) for report in reports] == [(3, 3.0), (5, 4.5)]
 
 
+def test_slow_steps_are_reported_after_a_minute(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "training_step", FakeStep([1.0, 2.0, 3.0]))
+    monkeypatch.setattr(loop, "fit_calibration", lambda *_: Calibration())
+    reports: list[Progress] = []
+    train_on(photos, make_config(steps=3), reports.append)
+    assert [report.step for report in reports] == [3]
+    monkeypatch.setattr(loop, "training_step", FakeStep([1.0, 2.0, 3.0]))
+    monkeypatch.setattr(loop, "_REPORT_SECONDS", -1.0)
+    train_on(photos, make_config(steps=3), reports.append)
+    assert [(report.step, report.loss) for report in reports[1:]] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+
+
 def test_steps_follow_the_learning_rates(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = FakeStep([1.0] * 4)
     monkeypatch.setattr(loop, "training_step", step)
@@ -420,4 +432,5 @@ def test_the_report_has_learning_rates_speed_and_gradient(photos: Path) -> None:
     assert progress.learning_rates == pytest.approx({"trunk": 0.125, "head": 0.25})
     assert progress.gradient_norm > 0 and progress.memory_bytes is None
     assert progress.correspondences_per_second == pytest.approx(50 * progress.pairs_per_second, rel=0.5)
+    assert progress.seconds_per_step == pytest.approx(2 / progress.pairs_per_second)  # steps of two pairs
     assert progress.score == (progress.pck or {})["pck@5"]

@@ -56,7 +56,10 @@ def continue_run(
 
 
 def without_speed(reports: list[Progress]) -> list[Progress]:
-    return [replace(each, pairs_per_second=0.0, correspondences_per_second=0.0) for each in reports]
+    return [
+        replace(each, pairs_per_second=0.0, correspondences_per_second=0.0, seconds_per_step=0.0)
+        for each in reports
+    ]
 
 
 RUNS = {

@@ -1,5 +1,4 @@
 import json
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import torch
 from ucn.config import Calibration, ModelConfig
 from ucn.errors import OutputError, WeightsError
 from ucn.nn import build_model
-from ucn.weights import list_weights, load_weights, save_weights, store, table
+from ucn.weights import checking, list_weights, load_weights, save_weights, store, table
 
 SMALL = ModelConfig(dim=8, transformer="none")
 
@@ -99,7 +98,7 @@ def test_wrong_hash(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load_weights("small")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 4, b"words", b"\xff" * 64, pickle.dumps({"a": 1})])
+@pytest.mark.parametrize("content", [b"", b"\x00" * 4, b"words", b"\xff" * 64, b"PK\x03\x04"])
 def test_files_that_are_not_safetensors(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "odd.safetensors"
     path.write_bytes(content)
@@ -146,7 +145,7 @@ def test_wrong_headers_and_tensors(saved: Path) -> None:
 
 
 def test_oversized_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(checking, "_MAX_FILE_BYTES", 1000)
     with pytest.raises(WeightsError, match="at most 1000"):
         load_weights(saved)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ucn.cli import _checks
 from ucn.cli._options import PairOptions, build_config
 from ucn.cli._outputs import Output, check_files, write_files
 from ucn.cli._progress import Stages
@@ -79,10 +80,26 @@ class PairCommand:
         """As `check_files`."""
         check_files(outputs, inputs, self._options.overwrite)
 
-    def read_images(self, image0: Path, image1: Path) -> tuple[Tensor, Tensor]:
-        """Reads both images, before weights are loaded, so that errors come at once."""
-        from ucn.data.io import read_image
+    def read_images(
+        self,
+        image0: Path,
+        image1: Path,
+        *,
+        masks: Iterable[Path | None] = (),
+        points: Path | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Reads both images, before weights are loaded.
 
+        Images, masks, points and weights are checked first: an error comes before torch is imported, if the
+        caller does not import it earlier.
+        """
+        from ucn.data.io import read_image
+        from ucn.weights import check_weights
+
+        _checks.check_images((image0, image1))
+        _checks.check_masks(masks)
+        _checks.check_file(points, "points")
+        check_weights(self._options.weights)
         self.stages("reading images")
         self._images = {"image0": str(image0), "image1": str(image1)}
         return read_image(image0), read_image(image1)

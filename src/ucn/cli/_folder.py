@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucn.cli import _options as opt
+from ucn.cli._checks import check_features, check_image_folder
 from ucn.cli._options import count_option, flag, path_argument
 from ucn.cli._report import warn
 
@@ -116,6 +117,11 @@ class ExtractOptions:
     overwrite: opt.Overwrite = False
     json: opt.Json = False
     debug: opt.Debug = False
+
+    def check_inputs(self, folder: Path) -> None:
+        """Checks the folder of images and the method, before torch is imported."""
+        check_image_folder(folder)
+        check_features(self.method, self.weights)
 
     def find_method(self) -> MethodInfo:
         """The method of --method, or the network of --weights; its weights are not loaded."""

@@ -145,12 +145,18 @@ def _make_bar(*columns: ProgressColumn, is_quiet: bool, **options: Any) -> RichP
     return RichProgress(*columns, console=Console(stderr=True), disable=is_disabled, **options)
 
 
+def _format_speed(progress: Progress) -> list[str]:
+    """Seconds of a step longer than one, pairs a second unless they are fewer than one, and points."""
+    parts = []
+    if progress.seconds_per_step > 1:
+        parts.append(f"{progress.seconds_per_step:.1f} s/step")
+    if progress.pairs_per_second >= 1:
+        parts.append(f"{progress.pairs_per_second:.0f} pairs/s")
+    return [*parts, f"{progress.correspondences_per_second:,.0f} points/s"]
+
+
 def _format_progress(progress: Progress) -> str:
-    parts = [
-        f"loss {progress.loss:.3f}",
-        f"{progress.pairs_per_second:.0f} pairs/s",
-        f"{progress.correspondences_per_second:,.0f} points/s",
-    ]
+    parts = [f"loss {progress.loss:.3f}", *_format_speed(progress)]
     if progress.memory_bytes is not None:
         parts.append(f"{progress.memory_bytes / 1e9:.1f} GB")
     return ", ".join(parts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import platform
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +82,16 @@ def print_table(
     if not console.is_terminal:
         console.width = 160
     console.print(table)
+
+
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows in aligned columns, each in one line: a narrow terminal cuts the end off."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        shown = line if len(line) <= limit else f"{line[: limit - 1]}…"
+        typer.echo(typer.style(shown[: widths[0]], bold=True) + shown[widths[0] :])
 
 
 def warn(text: str) -> None:

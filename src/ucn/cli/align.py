@@ -49,8 +49,6 @@ def run(
     if not 0 < threshold < float("inf"):
         raise typer.BadParameter(f"--threshold must be a number of pixels above 0, got {threshold:g}")
     with PairCommand("align", options) as command:
-        from ucn.geometry.homography import estimate_homography
-
         command.check_outputs(
             Output(output),
             Output(overlay),
@@ -59,6 +57,8 @@ def run(
             inputs=(image0, image1),
         )
         images = command.read_images(image0, image1)
+        from ucn.geometry.homography import estimate_homography
+
         matcher = command.load_matcher()
         matches = matcher.match(*images, progress=command.stages)
         command.stages("estimating the homography")

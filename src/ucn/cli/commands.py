@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ucn.cli._help import HelpCommand, HelpGroup, arrange
 from ucn.cli._report import find_version
 from ucn.errors import UcnError
 
@@ -43,6 +44,7 @@ _OPTIONS = {
 def build_app(names: Collection[str] = COMMANDS) -> typer.Typer:
     """Builds the app of these commands; only their modules are imported."""
     app = typer.Typer(
+        cls=HelpGroup,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -52,11 +54,13 @@ def build_app(names: Collection[str] = COMMANDS) -> typer.Typer:
     for name in names:
         module = import_module(f"ucn.cli.{name}")
         if name not in _GROUPS:
-            app.command(name)(report_errors(module.run))
+            app.command(name, cls=HelpCommand)(report_errors(arrange(name, module.run)))
             continue
-        group = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=_GROUPS[name])
+        group = typer.Typer(
+            cls=HelpGroup, no_args_is_help=True, pretty_exceptions_enable=False, help=_GROUPS[name]
+        )
         for command, run in module.COMMANDS.items():
-            group.command(command)(report_errors(run))
+            group.command(command, cls=HelpCommand)(report_errors(arrange(command, run)))
         app.add_typer(group, name=name)
     return app
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucn.cli import _options as opt
+from ucn.cli._outputs import Output, check_files
 from ucn.cli._progress import CountBar
-from ucn.cli._report import find_version, print_json, print_lines, to_dicts, warn
+from ucn.cli._report import find_version, print_columns, print_json, print_lines, to_dicts, warn
 
 if TYPE_CHECKING:
     from ucn.data.catalogue import DataInfo, Option
@@ -48,7 +49,7 @@ def list_sets(
     json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
-    """List the supported data sets: task, ground truth, layout, licence and source."""
+    """List the supported data sets, or show layout, licence, source and options of one of them."""
     from ucn.data.catalogue import explain_options, find_info, list_data, list_options
 
     infos = list_data() if name is None else (find_info(name),)
@@ -60,13 +61,13 @@ def list_sets(
             sets.append({**values, **options})
         print_json({"command": "data list", "ucn": find_version(), "data": sets})
         return
+    if name is None:
+        print_columns([(info.name, info.task, info.title) for info in infos])
+        typer.echo("`ucn data list NAME` shows layout, licence, source and options of one of them.")
+        return
     for info in infos:
         _print_info(info)
-        if name is not None:
-            _print_options(info)
-        typer.echo()
-    if name is None:
-        typer.echo("`ucn data list NAME` explains the options of one of them.")
+        _print_options(info)
 
 
 def check(
@@ -107,13 +108,11 @@ def show(
     debug: opt.Debug = False,
 ) -> None:
     """Draw evenly spread pairs of a data set with their correspondences."""
+    check_files([Output(output)], [folder], overwrite)
     from ucn.data.checking import spread
-    from ucn.data.io import check_image_suffix, write_image
-    from ucn.files import check_output
+    from ucn.data.io import write_image
     from ucn.viz import draw_samples
 
-    check_image_suffix(output)
-    check_output(output, overwrite)
     data = _open_for_use(name, folder, split, options)
     samples = []
     with CountBar("reading", is_quiet=json) as bar:

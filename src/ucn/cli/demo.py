@@ -35,7 +35,10 @@ def run(
     """
     options = opt.PairOptions(weights, device=device, overwrite=overwrite, json=json)
     with PairCommand("demo", options) as command:
+        from ucn.weights import check_weights
+
         check_folder(output, _IMAGES, overwrite)
+        check_weights(weights)
         from ucn.data.example import example_pair, score_against_disparity
         from ucn.files import hash_file
 

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucn.cli import _options as opt
+from ucn.cli._checks import check_methods
 from ucn.cli._progress import CountBar
-from ucn.cli._report import format_files, print_json, print_table, warn
+from ucn.cli._report import print_json, print_lines, print_table, warn
 
 if TYPE_CHECKING:
     from ucn.evaluate.core.report import Report
     from ucn.evaluate.evaluations import Evaluation
+
+
+_SHOWN_PROTOCOL = ("data", "score")  # the lines without which the main table cannot be read
 
 
 def run(
@@ -94,6 +98,9 @@ def run(
         bool,
         opt.flag("--update", "Evaluate only these methods, and keep all others of the existing results."),
     ] = False,
+    verbose: Annotated[
+        bool, opt.flag("--verbose", "Print all tables, the protocol and the methods, not one table alone.")
+    ] = False,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
     debug: opt.Debug = False,
@@ -123,6 +130,7 @@ def run(
     - disk-lightglue, aliked-lightglue, xfeat-lighterglue (relative pose,
       hpatches-matches, reconstruction)
     """
+    check_methods(_split(methods or ""), weights_files or ())
     from ucn.errors import ConfigError
     from ucn.evaluate.core.predictions import RunSettings
     from ucn.evaluate.core.report import check_outputs, list_outputs, to_dict, write_report
@@ -190,7 +198,7 @@ def run(
     if json:
         print_json({**to_dict(report), "outputs": [str(path) for path in written]})
     else:
-        _print_report(report, written)
+        _print_report(report, written, verbose)
 
 
 def _split(names: str) -> list[str]:
@@ -256,11 +264,39 @@ def _format_path(path: Path) -> str:
     return shlex.quote(str(path))
 
 
-def _print_report(report: Report, written: list[Path]) -> None:
-    for table in report.tables:
-        print_table(table.header, table.rows, title=table.title)
-    for line in (*report.protocol, *report.notes):
-        typer.echo(f"- {line}")
-    for method in report.methods:
-        typer.echo(f"- {method.name}: {method.title}")
-    typer.echo(f"written: {format_files(written)}")
+def _print_report(report: Report, written: list[Path], is_verbose: bool) -> None:
+    """Prints the main table or, if verbose, all of them and what was done."""
+    for table in report.tables if is_verbose else [report.tables[report.main_table]]:
+        print_table(table.header, table.rows, title=f"{report.name}: {table.title}")
+    lines = {"written": _format_written(written)}
+    if is_verbose:
+        for line in (*report.protocol, *report.notes):
+            typer.echo(f"- {line}")
+        for method in report.methods:
+            typer.echo(f"- {method.name}: {method.title}")
+    else:
+        found = (line.partition(": ") for line in report.protocol)
+        lines = {
+            **{what: text for what, _, text in found if what in _SHOWN_PROTOCOL},
+            "more": _describe_rest(report),
+            **lines,
+        }
+    print_lines(lines)
+
+
+def _describe_rest(report: Report) -> str:
+    """What the first table leaves out, and where it is."""
+    left = len(report.tables) - 1
+    tables = {0: "", 1: "another table, "}.get(left, f"{left} more tables, ")
+    return f"{tables}protocol and methods with --verbose, and in {report.name}.md"
+
+
+def _format_written(paths: list[Path]) -> str:
+    """Files by folder and name, with their suffixes in braces as a shell expands them."""
+    suffixes: dict[Path, list[str]] = {}
+    for path in paths:
+        suffixes.setdefault(path.with_suffix(""), []).append(path.suffix)
+    return ", ".join(
+        f"{stem}{found[0]}" if len(found) == 1 else f"{stem}.{{{','.join(end[1:] for end in found)}}}"
+        for stem, found in suffixes.items()
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucn.cli import _options as opt
+from ucn.cli._outputs import Output, check_files
 from ucn.cli._progress import Stages
 from ucn.cli._report import (
     find_version,
@@ -49,6 +50,10 @@ def run(
     if k is not None and not pair:
         raise typer.BadParameter("-k is for --pair: a graph of descriptors has no matches")
     with Stages(is_quiet=json) as stages:
+        from ucn.weights import check_weights
+
+        check_files([Output(output, "a network", (".onnx",))], [], overwrite)
+        check_weights(weights)
         from ucn.formats.onnx import DEFAULT_K, check_packages, export_onnx
         from ucn.weights import load_weights
 

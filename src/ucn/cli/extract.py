@@ -29,10 +29,12 @@ def run(
     An interrupted run resumes when the same command is given again.
     """
     from ucn.errors import OutputError
-    from ucn.folders.extraction import extract_folder
 
     if output.suffix.lower() not in (".h5", ".hdf5"):
         raise OutputError(f"cannot write features {output}: its name must end in .h5 or .hdf5")
+    options.check_inputs(folder)
+    from ucn.folders.extraction import extract_folder
+
     found = options.find_method()
     settings = options.build_settings(found)
     begin = time.perf_counter()

@@ -25,12 +25,13 @@ def run(
     if output is None and draw is None:
         raise typer.BadParameter("nothing to write: give -o FILE.flo, -o FILE.npz or --draw FILE.png")
     with PairCommand("flow", options) as command:
-        from ucn.data.io import write_image
         from ucn.data.points import FLOW_SUFFIXES, write_flow
-        from ucn.viz import draw_flow
 
         command.check_outputs(Output(output, "flow", FLOW_SUFFIXES), Output(draw), inputs=(image0, image1))
         images = command.read_images(image0, image1)
+        from ucn.data.io import write_image
+        from ucn.viz import draw_flow
+
         matcher = command.load_matcher()
         flow = matcher.flow(*images, progress=command.stages)
         height, width = flow.confidence.shape

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucn.cli import _options as opt
-from ucn.cli._outputs import check_outputs
+from ucn.cli._outputs import Output, check_files
 from ucn.cli._report import print_json, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -29,14 +29,17 @@ def run(
     debug: opt.Debug = False,
 ) -> None:
     """List the layers of a network: output shapes, parameters, strides and receptive fields."""
+    from ucn.weights import check_weights
+
+    image_hw = _parse_size(size)
+    outputs = [] if draw is None else [draw]
+    check_files([Output(draw)], [], overwrite)
+    check_weights(name)
     from ucn.data.io import write_image
     from ucn.nn.summary import list_layers
     from ucn.viz.network import draw_network
     from ucn.weights import load_weights
 
-    image_hw = _parse_size(size)
-    outputs = [] if draw is None else [draw]
-    check_outputs(outputs, [], overwrite)
     loaded = load_weights(name)
     layers = list_layers(loaded.model, image_hw)
     if draw is not None:
@@ -56,8 +59,8 @@ def run(
 
 
 def _parse_size(text: str) -> tuple[int, int]:
+    from ucn.config import MIN_SIDE
     from ucn.errors import ConfigError
-    from ucn.nn import MIN_SIDE
 
     found = re.fullmatch(r"([0-9]{1,5})[x×]([0-9]{1,5})", text)
     if found is None:

@@ -160,19 +160,21 @@ def run(
     assert image0 is not None and image1 is not None
     names = (image0.name, image1.name)
     with PairCommand("match", options, **settings) as command:
-        from ucn import viz
-        from ucn.data.io import write_image
         from ucn.data.match_files import MATCH_SUFFIXES, write_matches
-        from ucn.data.points import read_image_points
 
         command.check_outputs(
             Output(output, "matches", MATCH_SUFFIXES), Output(draw), inputs=(image0, image1, points, *masks)
         )
-        images = command.read_images(image0, image1)
+        images = command.read_images(image0, image1, masks=masks, points=points)
+        from ucn import viz
+        from ucn.data.io import write_image
+        from ucn.data.points import read_image_points
+
         size_hw = (int(images[0].shape[-2]), int(images[0].shape[-1]))
         table = None if points is None else read_image_points(points, image0, size_hw)
         columns = None if table is None else table.columns
         inputs = _read_options(images, table, masks)
+        is_empty = _warn_empty(inputs, masks)
         matcher = command.load_matcher()
         matches = matcher.match(*images, **inputs, progress=command.stages)
         command.summary |= _summarise(matches)
@@ -192,7 +194,7 @@ def run(
             }
         )
     if table is None:
-        command.report(_format_lines(matches, command.summary))
+        command.report(_format_lines(matches, command.summary, is_empty))
         return
     for note in table.notes:
         warn(f"note: {note}")
@@ -201,7 +203,7 @@ def run(
         from ucn.data.match_files import format_matches
 
         typer.echo(format_matches(matches, is_inlier, columns), nl=False)
-    lines = _format_lines(matches, command.summary)
+    lines = _format_lines(matches, command.summary, is_empty)
     if has_rows and draw is None:
         lines["written"] = "rows on stdout"
     from ucn.data.match_files import list_matches
@@ -248,6 +250,18 @@ def _read_options(
     return options
 
 
+def _warn_empty(inputs: dict[str, Any], masks: tuple[Path | None, Path | None]) -> bool:
+    """Names masks that use no pixel: nothing can match there, whatever the images show."""
+    empty = {
+        path: None
+        for name, path in zip(("mask0", "mask1"), masks, strict=True)
+        if name in inputs and not inputs[name].any()
+    }
+    for path in empty:
+        warn(f"warning: mask {path} is empty: all its pixels are black or transparent")
+    return bool(empty)
+
+
 def _summarise(matches: Matches) -> dict[str, Any]:
     has_matches = len(matches) > 0
     return {
@@ -261,8 +275,9 @@ def _summarise(matches: Matches) -> dict[str, Any]:
     }
 
 
-def _format_lines(matches: Matches, summary: dict[str, Any]) -> dict[str, str]:
-    note = "" if matches.pair_score >= 0.5 else f" ({describe_doubt(matches)})"
+def _format_lines(matches: Matches, summary: dict[str, Any], is_mask_empty: bool) -> dict[str, str]:
+    doubt = "an empty mask leaves nothing to match" if is_mask_empty else describe_doubt(matches)
+    note = "" if matches.pair_score >= 0.5 else f" ({doubt})"
     return {
         "matches": f"{len(matches):,}",
         **_format_verification(summary),

@@ -34,16 +34,17 @@ def run(
     debug: opt.Debug = False,
 ) -> None:
     """Choose image pairs, and match their keypoints: mutual nearest neighbours, in the format of hloc."""
-    from ucn.errors import DataError
-    from ucn.folders.pair_matching import match_image_pairs
-    from ucn.folders.pairing import PairingSettings, choose_pairs
-    from ucn.formats.hloc import open_features
-    from ucn.runtime.device import choose_device
-
     outputs = [path for path in (output, matches) if path is not None]
     check_outputs(outputs, (features,), overwrite)
-    settings = PairingSettings(pairing.value, overlap, neighbours)
-    with open_features(features) as file:
+    from ucn.errors import DataError
+    from ucn.formats.hloc import open_features
+
+    with open_features(features) as file:  # before torch is imported
+        from ucn.folders.pair_matching import match_image_pairs
+        from ucn.folders.pairing import PairingSettings, choose_pairs
+        from ucn.runtime.device import choose_device
+
+        settings = PairingSettings(pairing.value, overlap, neighbours)
         chosen = choose_pairs(file, settings)
         images = len(file)
     if not chosen:

@@ -74,9 +74,6 @@ def run(
         raise typer.BadParameter(f"--threshold must be above 0 pixels, got {threshold:g}")
     with PairCommand("pose", options) as command:
         from ucn.data.cameras import POSE_SUFFIXES, write_pose
-        from ucn.data.io import write_image
-        from ucn.geometry.pose import estimate_pose
-        from ucn.viz import draw_matches
 
         command.check_outputs(
             Output(output, "a camera pose", POSE_SUFFIXES),
@@ -85,6 +82,10 @@ def run(
         )
         K0, K1 = _read_cameras(given, (image0, image1))
         images = command.read_images(image0, image1)
+        from ucn.data.io import write_image
+        from ucn.geometry.pose import estimate_pose
+        from ucn.viz import draw_matches
+
         matcher = command.load_matcher()
         matches = matcher.match(*images, progress=command.stages)
         command.stages("estimating the pose")

@@ -12,6 +12,7 @@ import typer
 
 from ucn.cli import _folder
 from ucn.cli import _options as opt
+from ucn.cli._checks import check_file
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines, warn, without_nan
 
@@ -83,6 +84,8 @@ def run(
     DIR gets features.h5, pairs.txt and matches.h5 as of hloc, database.db and sparse/ as of COLMAP,
     summary.json, and above.png, a top view. The next run reuses the features.
     """
+    options.check_inputs(folder)
+    check_file(pairs, "pairs")
     from ucn.errors import ConfigError
     from ucn.folders.pairing import PairingSettings
     from ucn.folders.reconstruction import ReconstructSettings, reconstruct_folder

@@ -91,19 +91,20 @@ def _build_service(
 ) -> tuple[MatchService, str]:
     """The service, and its name of the requested weights."""
     from ucn.errors import UcnError
-    from ucn.runtime.device import choose_device
-    from ucn.weights import list_weights
+    from ucn.weights import check_weights
+    from ucn.weights.table import SHIPPED
 
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
         raise UcnError(f"ucn serve needs {error.name}, which is missing: pip install 'ucn[serve]'") from error
+    check_weights(weights)
+    from ucn.runtime.device import choose_device
     from ucn.serve.service import MatchService
 
     choose_device(device)
-    is_shipped = weights in {info.name for info in list_weights()}
-    own = None if is_shipped else Path(weights)
+    own = None if weights in SHIPPED else Path(weights)
     service = MatchService(limits, own_weights=own, config=config, device=device)
     if own is not None:
         service.load(service.default_weights)  # so that an error comes now, not at the first request

@@ -11,6 +11,7 @@ import typer
 
 from ucn.cli import _command
 from ucn.cli import _options as opt
+from ucn.cli._checks import check_file
 from ucn.cli._outputs import check_folder, write_together
 from ucn.cli._progress import CountBar
 from ucn.cli._report import describe_run, format_share, format_weights, print_json, print_lines, warn
@@ -70,9 +71,15 @@ def run(
         raise typer.BadParameter("give --points FILE.csv, or --grid PX, and not both")
     if fps is not None and not 0 < fps <= 1000:
         raise typer.BadParameter(f"--fps must be above 0 and at most 1000, got {fps:g}")
+    from ucn.weights import check_weights
+
     names = (_TABLE, _VIDEO) if use_video else (_TABLE,)
     outputs = [output / name for name in names]
     check_folder(output, names, overwrite, (video, points))
+    if not video.is_dir():
+        check_file(video, "video")
+    check_file(points, "points")
+    check_weights(weights)
     from ucn.data.sets.video.frames import Video
     from ucn.matching.tracking import open_frames, write_tracks
 

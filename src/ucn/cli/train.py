@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucn.cli import _options as opt
+from ucn.cli._checks import check_image_folder
 from ucn.cli._progress import CountBar, TrainingBar
 from ucn.cli._report import find_version, format_share, print_json, print_lines, to_dicts, warn
 
@@ -60,15 +61,18 @@ def run(
     """Train a network on synthetic pairs of photographs, on data sets, or on both."""
     from ucn.data.points import check_suffix
     from ucn.files import check_output
+    from ucn.train.recipe import find_recipe, read_recipe
+
+    find_recipe(recipe)
+    check_suffix(output, (".safetensors",), "weights")
+    check_image_folder(images)
     from ucn.runtime.device import choose_device
     from ucn.train.distributed import join_process_group
     from ucn.train.log import check_tensorboard
     from ucn.train.overfit import repeat_first_batch
-    from ucn.train.recipe import read_recipe
     from ucn.train.run_folder import RunFolder
 
     config = read_recipe(recipe, overrides or (), data or ())
-    check_suffix(output, (".safetensors",), "weights")
     folder = RunFolder.beside(output)
     check_output(output, overwrite or (is_resumed and folder.has_checkpoint))
     folder.check(resume=is_resumed, overwrite=overwrite)

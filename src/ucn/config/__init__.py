@@ -6,11 +6,12 @@ arguments; only builders (`build_model`, `Matcher`, the training loop) take thes
 
 from ucn.config.base import Config
 from ucn.config.matching import Calibration, MatchConfig
-from ucn.config.model import ModelConfig
+from ucn.config.model import MIN_SIDE, ModelConfig
 from ucn.config.synthetic import SyntheticConfig
 from ucn.config.training import LossConfig, SourceConfig, TeacherConfig, TrainConfig
 
 __all__ = [
+    "MIN_SIDE",
     "Calibration",
     "Config",
     "LossConfig",

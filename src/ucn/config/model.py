@@ -10,6 +10,8 @@ from ucn.config.base import Config, require
 
 TRUNK_CHANNELS = {"googlenet": 512, "lite": 64}
 """Channels of each trunk's last map."""
+MIN_SIDE = 32
+"""Shortest side of an image, in pixels, that a network encodes."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Images leave this module as float32 (3, H, W) RGB in [0, 1]; uint8 (H, W, 3) exists only here and in `viz`.
 Files are read with Pillow: it reports size and mode from the header, so that limits apply before anything is
-decoded, and it supports EXIF, CMYK and 16-bit files.
+decoded, and it supports EXIF, CMYK and 16-bit files. torch is imported where tensors are made: the command
+line checks the headers of its images before that takes its seconds.
 """
 
 from __future__ import annotations
@@ -15,20 +16,26 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ucn.data.image_formats import READ_FORMATS, choose_formats, find_orientation
 from ucn.errors import ImageReadError, OutputError
 from ucn.files import explain_failure, write_bytes_atomically
-from ucn.geometry.coords import is_sideways
-from ucn.types import ImageLike
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ucn.types import ImageLike
+
+    MaskLike = str | Path | PIL.Image.Image | NDArray[Any] | Tensor
+    """A path, a PIL image, or an array (H, W)."""
+else:
+    MaskLike = Any
 
 MAX_PIXELS = 160_000_000
 """Larger images are refused by their header; as float32 RGB, this many pixels take 1.9 GB."""
@@ -45,10 +52,6 @@ ROUNDING = 1e-3
 """How far values of a float image may lie outside [0, 1]; they are clamped. More than the rounding of float16
 (5e-4 at 1), and a quarter of a grey level of 8 bits, so that no image of another range passes."""
 
-MaskLike = str | Path | PIL.Image.Image | NDArray[Any] | Tensor
-"""A path, a PIL image, or an array (H, W)."""
-
-_FLOATS = (torch.float16, torch.float32, torch.float64)
 _warning_filters = threading.Lock()  # warnings.catch_warnings swaps a list that all threads share
 
 
@@ -109,13 +112,15 @@ def to_tensor(image: ImageLike) -> Tensor:
         TypeError: not one of these types, or the wrong dtype.
         ValueError: wrong shape, no pixels, or values outside [0, 1].
     """
+    import torch
+
     if isinstance(image, (str, Path)):
         return read_image(image)
     if isinstance(image, PIL.Image.Image):
         return _pixels_to_tensor(_rgb_pixels(image))
     if isinstance(image, np.ndarray):
         return _pixels_to_tensor(check_pixels(image))
-    if isinstance(image, Tensor):
+    if isinstance(image, torch.Tensor):
         return check_image_tensor(image).to(torch.float32)
     raise TypeError(
         "image must be a path, a PIL.Image, a numpy uint8 array (H, W, 3) or (H, W), or a torch float tensor "
@@ -125,6 +130,8 @@ def to_tensor(image: ImageLike) -> Tensor:
 
 def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
     """Converts any image that `to_tensor` takes to uint8 (H, W, 3) RGB, for drawing."""
+    import torch
+
     values = to_tensor(image).mul(255).round().to(torch.uint8)
     return np.ascontiguousarray(values.permute(1, 2, 0).cpu().numpy())
 
@@ -136,6 +143,8 @@ def image_hw(image: Tensor) -> tuple[int, int]:
 
 def read_header_hw(path: Path) -> tuple[int, int] | None:
     """(H, W) of an image file by its header, with EXIF orientation applied; None where it is unreadable."""
+    from ucn.geometry.coords import is_sideways
+
     try:
         with PIL.Image.open(path, formats=choose_formats(path)) as image:
             # Of a TIFF, Pillow gives the upright size.
@@ -161,6 +170,27 @@ def read_orientation(path: Path) -> int:
         return orientation
 
 
+def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -> None:
+    """Checks an image file by its header: nothing is decoded, and torch is not imported.
+
+    Args:
+        path: the file.
+        min_side: the shortest side that it may have, in pixels.
+        kind: what errors call it.
+
+    Raises:
+        ImageReadError: as `read_image`, but for damage behind the header; or a side is too short.
+    """
+    with _open_image(Path(path), f"{kind} {path}", is_loaded=False) as (image, _):
+        width, height = image.size
+    if min(width, height) < min_side:
+        raise ImageReadError(
+            f"{kind} {path} must be at least {min_side} px a side, got {width} × {height} (width × height); "
+            "enlarge it first",
+            path=Path(path),
+        )
+
+
 def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     """Reads a mask file: True where any colour channel is non-zero and the pixel is not transparent.
 
@@ -176,6 +206,8 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     Raises:
         ImageReadError: as `read_image`, or the mask's size is not the image's.
     """
+    import torch
+
     with _open_image(Path(path), f"mask {path}") as (image, _):
         mask = _is_used(image)
     if mask.shape != tuple(image_hw):
@@ -200,13 +232,15 @@ def to_mask(mask: MaskLike, image_hw: tuple[int, int]) -> Tensor:
         TypeError: not one of these types.
         ValueError: the mask's shape is not the image's.
     """
+    import torch
+
     if isinstance(mask, (str, Path)):
         return read_mask(mask, image_hw)
     if isinstance(mask, PIL.Image.Image):
         is_used = torch.from_numpy(_is_used(mask))
     elif isinstance(mask, np.ndarray):
         is_used = torch.from_numpy(np.asarray(mask != 0))
-    elif isinstance(mask, Tensor):
+    elif isinstance(mask, torch.Tensor):
         check_dense(mask, "a mask must be an array (H, W)")
         is_used = mask != 0
     else:
@@ -349,6 +383,8 @@ def _is_used(image: PIL.Image.Image) -> NDArray[np.bool_]:
 
 def _pixels_to_tensor(pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
     """(H, W, 3) or (H, W) to (3, H, W) float32; uint8 is scaled."""
+    import torch
+
     planes = np.broadcast_to(pixels, (3, *pixels.shape)) if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     tensor = torch.from_numpy(np.array(planes, order="C"))  # a copy: Pillow's arrays are read-only
     return tensor.to(torch.float32).div_(255) if tensor.dtype == torch.uint8 else tensor
@@ -382,11 +418,13 @@ def check_image_tensor(image: Tensor) -> Tensor:
 
     Interpolation leaves [0, 1] by rounding errors; values beyond `ROUNDING` are an error.
     """
+    import torch
+
     expected = "a torch image must be float (3, H, W) RGB in [0, 1]"
     check_dense(image, expected)
     if not image.is_floating_point():
         raise TypeError(f"{expected}, got {image.dtype}; use image.float() / 255")
-    if image.dtype not in _FLOATS:
+    if image.dtype not in (torch.float16, torch.float32, torch.float64):
         raise TypeError(
             f"{expected} of type float16, float32 or float64, got {image.dtype}; use image.float()"
         )
@@ -409,6 +447,8 @@ def check_image_tensor(image: Tensor) -> Tensor:
 
 def check_dense(tensor: Tensor, expected: str) -> None:
     """Raises a `TypeError` for a tensor without values (meta) or without a plain layout (sparse)."""
+    import torch
+
     if tensor.is_meta:
         raise TypeError(f"{expected}, got a tensor on the meta device, which has no values; load them first")
     if tensor.layout != torch.strided:

@@ -9,12 +9,10 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from ucn.data.point_files.files import read_point_table
 from ucn.data.point_files.table import PointTable
@@ -26,6 +24,9 @@ from ucn.files import (
     write_bytes_atomically,
 )
 from ucn.types import FloatArray, Flow
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_POINTS_BYTES = 64 * 2**20
 """Larger point files are refused."""
@@ -52,8 +53,10 @@ def check_points(
     Raises:
         PointsError: wrong shape, not numbers, not finite, or outside the image; names the first bad row.
     """
+    import torch
+
     try:
-        if isinstance(points, Tensor):  # float64 also takes types that numpy lacks, such as bfloat16
+        if isinstance(points, torch.Tensor):  # float64 also takes types that numpy lacks, such as bfloat16
             points = points.detach().to("cpu", torch.float64).numpy()
         array = np.asarray(points, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:  # sparse and meta tensors raise the last

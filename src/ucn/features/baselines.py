@@ -14,7 +14,8 @@ How to add a method:
    `_find_file` finds. It raises `UnavailableError`, with the remedy, where a package or file is missing.
    It imports the module itself, so that only methods in use are imported.
    A new file needs a field in `method.MethodFiles`, and an option in ``cli/evaluate.py`` to give it.
-3. Enter the finder in `BASELINES`, in both tables where it serves as both kinds of method:
+3. Enter the finder in `BASELINES`, in both tables where it serves as both kinds of method, and its name in
+   `names.BASELINE_NAMES`:
 
    - dense, in ``baselines`` (evaluated by default) or ``optional`` (only where named): it finds any given
      point. ``ucn extract``, ``ucn reconstruct`` and all benchmarks but relative pose need dense features.
@@ -51,6 +52,7 @@ from ucn.features.method import (
     make_once,
     wrap_extractor,
 )
+from ucn.features.names import BASELINE_NAMES
 from ucn.features.network import SPARSE_CONFIG, describe_sparse_config
 from ucn.features.registry import Finder, Registry
 from ucn.features.sparse import GridDescriptorsAtKeypoints, SiftKeypoints
@@ -282,6 +284,6 @@ BASELINES = Registry(
         "aliked-lightglue": partial(_find_lightglue, "aliked-lightglue"),
         "xfeat-lighterglue": partial(_find_lightglue, "xfeat-lighterglue"),
     },
-    at_corners=("trunk", "xfeat"),
+    at_corners=BASELINE_NAMES.at_corners,
 )
 """UCN and the baselines, without the systems of the paper."""

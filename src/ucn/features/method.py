@@ -18,6 +18,7 @@ from ucn.config import MatchConfig
 from ucn.data.io import to_tensor
 from ucn.errors import ConfigError
 from ucn.features.extractor import Extractor, has_own_keypoints
+from ucn.features.names import CONSENSUS
 from ucn.features.pair_matcher import CONSENSUS_SHA256, NearestNeighbours, PairMatcher
 from ucn.features.sparse import KeypointExtractor, KeypointMatches, Keypoints, match_keypoints
 from ucn.geometry.coords import resize_points, resize_scale
@@ -27,9 +28,6 @@ from ucn.matching.keypoints import detect_corners
 from ucn.runtime.device import choose_device
 from ucn.types import Features, ImageLike
 from ucn.weights.store import DEFAULT_MAX_SIDE
-
-CONSENSUS = "consensus"
-"""Where the key of a method has this, neighbourhood consensus guides its matches."""
 
 _CONFIG = MatchConfig()
 _Made = TypeVar("_Made")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ucn.config import MatchConfig
 from ucn.errors import WeightsError
-from ucn.features.method import CONSENSUS, DenseMethod, Method, MethodInfo, make_once
+from ucn.features.method import DenseMethod, Method, MethodInfo, make_once
+from ucn.features.names import CONSENSUS, MethodKind
 from ucn.features.pair_matcher import CONSENSUS_SHA256, Alignment, NearestNeighbours
 from ucn.features.sparse import KeypointMatches
 from ucn.matching.cells import match_forward
@@ -32,9 +33,6 @@ from ucn.matching.views import (
 from ucn.nn.encoder import Engine, choose_exact_engine
 from ucn.types import Features
 from ucn.weights.store import read_weights_header
-
-MethodKind = Literal["dense", "sparse"]
-"""Dense methods find any given point; sparse methods detect keypoints and match those."""
 
 # Benchmarks set the size of images, and refine matches by pixels themselves, alike for all methods.
 SPARSE_CONFIG = MatchConfig(max_side=None, use_alignment=False)

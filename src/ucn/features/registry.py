@@ -21,7 +21,6 @@ import torch
 
 from ucn.errors import ConfigError
 from ucn.features.method import (
-    CONSENSUS,
     DenseMethod,
     LoadedMethods,
     Method,
@@ -31,14 +30,11 @@ from ucn.features.method import (
     add_consensus,
     wrap_extractor,
 )
-from ucn.features.network import MethodKind, find_network
+from ucn.features.names import CONSENSUS, MethodKind, MethodNames
+from ucn.features.network import find_network
 from ucn.features.pair_matcher import PairMatcher
-from ucn.files import suggest
 from ucn.nn.encoder import Engine
-from ucn.weights import list_weights
-
-NEAREST = "nearest"
-"""``WEIGHTS+nearest`` is a network without neighbourhood consensus."""
+from ucn.weights.table import SHIPPED
 
 Finder = Callable[[MethodFiles], MethodInfo]
 """Gives the metadata of a method without loading it; raises `UnavailableError` where it cannot run here."""
@@ -93,7 +89,7 @@ def _load_over(base: MethodInfo, matcher: PairMatcher, info: MethodInfo, device:
 
 
 @dataclass(frozen=True)
-class Registry:
+class Registry(MethodNames):
     """Methods by name. Shipped weights and weights files are methods too.
 
     Weights match as `ucn.Matcher` does by default, with neighbourhood consensus; ``geometric+nearest`` is the
@@ -102,34 +98,20 @@ class Registry:
     Attributes:
         baselines: finders of dense methods that are evaluated by default.
         optional: finders of dense methods that are evaluated only where they are named.
-        default_with_file: names of `optional` that are evaluated by default where the field of that name in
-            `MethodFiles` has a file.
-        without_features: names of `optional` that have no features of single images for others to use.
+        without_features: as in `MethodNames`.
         systems: builders of matchers that take the features of other methods, by a name such as
             ``trunk+sift-flow``.
         sparse: finders of sparse methods, which detect keypoints and match those.
-        at_corners: names of `sparse` with dense features at corners of image 0, to which consensus can be
-            added.
+        at_corners: as in `MethodNames`.
+        default_with_file: names of `optional` that are evaluated by default where the field of that name in
+            `MethodFiles` has a file.
     """
 
     baselines: Mapping[str, Finder]
     optional: Mapping[str, Finder] = field(default_factory=dict)
-    default_with_file: Collection[str] = ()
-    without_features: Collection[str] = ()
     systems: Mapping[str, Callable[[], MatchingSystem]] = field(default_factory=dict)
     sparse: Mapping[str, Finder] = field(default_factory=dict)
-    at_corners: Collection[str] = ()
-
-    def list_names(self, kind: MethodKind = "dense") -> tuple[str, ...]:
-        """Names of all methods of a kind, but those of weights files."""
-        if kind == "sparse":
-            return (*_list_shipped(), *self.sparse)
-        return (*_list_shipped(), *self.baselines, *self.optional, *self.systems)
-
-    def list_features(self) -> tuple[str, ...]:
-        """Names of the dense methods with features of single images, which others can use."""
-        optional = (name for name in self.optional if name not in self.without_features)
-        return (*_list_shipped(), *self.baselines, *optional)
+    default_with_file: Collection[str] = ()
 
     def find(
         self,
@@ -159,7 +141,7 @@ class Registry:
         if kind == "dense" and name in self.systems:
             return self.systems[name]().find_published()
         weights: dict[str, str | Path] = {path.stem: path for path in reversed(files.weights)}
-        weights |= {shipped: shipped for shipped in _list_shipped()}
+        weights |= {shipped: shipped for shipped in SHIPPED}
         if name in weights:
             return find_network(weights[name], name, kind, consensus=True)
         base, _, suffix = name.rpartition("+")
@@ -185,64 +167,11 @@ class Registry:
             WeightsError: a given file is missing or of something else.
         """
         self.check_name(name_or_path, needs_features=True)
-        if self._is_file(name_or_path):
+        if self.is_file(name_or_path):
             return find_network(name_or_path, Path(name_or_path).stem, engine=engine)
-        if name_or_path in _list_shipped():
+        if name_or_path in SHIPPED:
             return find_network(name_or_path, name_or_path, engine=engine)
         return self.find(name_or_path, replace(files or MethodFiles(), weights=()))
-
-    def check_name(
-        self,
-        name: str,
-        *,
-        kind: MethodKind = "dense",
-        needs_features: bool = False,
-        others: Sequence[str] = (),
-    ) -> None:
-        """Checks the name of a method.
-
-        Args:
-            name: the name; a weights file too where `needs_features`.
-            kind: of the method.
-            needs_features: only methods with features of single images will do.
-            others: further legal names, such as those of weights files.
-
-        Raises:
-            ConfigError: no method has the name, or it has no features of single images but needs them.
-        """
-        legal = (*(self.list_features() if needs_features else self.list_names(kind)), *others)
-        combined = [] if needs_features else self._list_combined(kind, others)
-        if name in legal or name in combined:
-            return
-        if needs_features and self._is_file(name):
-            return
-        choices = [f"there are {', '.join(legal)}"]
-        if combined:
-            if kind == "dense" and self.systems:
-                example = f"trunk+{next(iter(self.systems))}"
-                choices.append(f"{', '.join(self.systems)} also work on features of others, as {example}")
-            choices.append(f"weights without consensus are NAME+{NEAREST}, others with it NAME+{CONSENSUS}")
-        if needs_features:
-            choices.append("or give a .safetensors file of `ucn train`")
-        else:
-            choices.append("a file of `ucn train` is given among the weights files")
-        listed = "; ".join(choices)
-        if needs_features and (name in self.list_names() or name.rpartition("+")[2] in self.systems):
-            raise ConfigError(
-                f"method '{name[:80]}' matches whole images and has no descriptors of keypoints; choose "
-                f"another ({listed})"
-            )
-        hint = suggest(name, [*legal, *combined])
-        raise ConfigError(f"no method '{name[:80]}'{hint} ({listed})")
-
-    def _list_combined(self, kind: MethodKind, others: Sequence[str]) -> list[str]:
-        """Names of two parts: weights without consensus, features with it or with a matching system."""
-        own = [name for name in self.list_features() if name not in _list_shipped()]
-        weights = [*_list_shipped(), *(name for name in others if name not in own)]
-        names = [f"{base}+{NEAREST}" for base in weights]
-        names += [f"{base}+{CONSENSUS}" for base in (own if kind == "dense" else self.at_corners)]
-        systems = self.systems if kind == "dense" else ()
-        return names + [f"{base}+{system}" for base in (*own, *weights) for system in systems]
 
     def load_dense(
         self,
@@ -265,7 +194,7 @@ class Registry:
         files = files or MethodFiles()
         if names is None:
             given = (name for name in self.default_with_file if getattr(files, name) is not None)
-            names = (*_list_shipped(), *self.baselines, *given)
+            names = (*SHIPPED, *self.baselines, *given)
         return LoadedMethods(*self._load(names, files, device, "dense"))
 
     def load_sparse(
@@ -297,11 +226,6 @@ class Registry:
         require_unique([info.name for info in found])
         return [info.load(device) for info in found], skipped
 
-    def _is_file(self, name_or_path: str) -> bool:
-        return name_or_path.endswith(".safetensors") or (
-            name_or_path not in self.list_names() and Path(name_or_path).is_file()
-        )
-
 
 def order_methods(names: Sequence[str], weights: Sequence[Path], legal: Sequence[str]) -> list[str | Path]:
     """What to load, in order: weights files that are not named, then the names.
@@ -323,7 +247,3 @@ def require_unique(names: Sequence[str]) -> None:
     for name in sorted(set(names)):
         if names.count(name) > 1:
             raise ConfigError(f"two methods have the name '{name}'; rename one of the weights files")
-
-
-def _list_shipped() -> tuple[str, ...]:
-    return tuple(info.name for info in list_weights())

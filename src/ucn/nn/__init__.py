@@ -1,7 +1,8 @@
 """The network: `model.py` is the reference, `encoder.py` chooses the engine that runs it."""
 
+from ucn.config import MIN_SIDE
 from ucn.nn.googlenet import GoogLeNetTrunk
-from ucn.nn.model import MIN_SIDE, CorrespondenceNetwork, build_model
+from ucn.nn.model import CorrespondenceNetwork, build_model
 from ucn.nn.transformer import ConvolutionalSpatialTransformer
 
 __all__ = [

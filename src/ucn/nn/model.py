@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ucn.config import ModelConfig
+from ucn.config import MIN_SIDE, ModelConfig
 from ucn.nn.context import ContextBranch
 from ucn.nn.googlenet import GoogLeNetTrunk, plain_convolution
 from ucn.nn.lite import LiteTrunk
@@ -29,9 +29,6 @@ from ucn.nn.pyramid import CoarseLevel, downsample
 from ucn.nn.semantic import SemanticLevel
 from ucn.nn.transformer import MAX_REACH_CELLS, ConvolutionalSpatialTransformer
 from ucn.types import FeatureMap
-
-MIN_SIDE = 32
-"""Smallest image side, in pixels, that the network encodes."""
 
 
 class Encoder(Protocol):

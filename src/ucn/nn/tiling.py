@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.nn.model import MIN_SIDE, Encoder
+from ucn.config import MIN_SIDE
+from ucn.nn.model import Encoder
 from ucn.types import FeatureMap
 
 _ALIGNMENT = 32  # a multiple of every stride, so that the cells of tiles are those of the whole image

@@ -14,8 +14,7 @@ from ucn.features.baselines import BASELINES, find_trunk
 from ucn.features.method import DenseMethod, MethodFiles, MethodInfo, UnavailableError
 from ucn.features.registry import MatchingSystem
 from ucn.files import hash_file
-
-_TRANSFER, _SIAMESE = "nn-transfer", "siamese"
+from ucn.paper.names import METHOD_NAMES, SIAMESE, TRANSFER
 
 
 def _build_sift_flow() -> MatchingSystem:
@@ -65,7 +64,7 @@ def is_nearest(info: MethodInfo) -> bool:
 
     Reports have the key, too.
     """
-    return not any(name in info.key for name in ("transfer", _SIAMESE, *METHODS.systems))
+    return not any(name in info.key for name in ("transfer", SIAMESE, *METHODS.systems))
 
 
 def _find_transfer(files: MethodFiles) -> MethodInfo:
@@ -77,7 +76,7 @@ def _find_transfer(files: MethodFiles) -> MethodInfo:
         f"{SQUARES} × {SQUARES} squares of the object's box, which is given"
     )
     loader = partial(_load_transfer, trunk)
-    return replace(trunk, name=_TRANSFER, title=title, key={"transfer": trunk.key}, loader=loader)
+    return replace(trunk, name=TRANSFER, title=title, key={"transfer": trunk.key}, loader=loader)
 
 
 def _load_transfer(trunk: MethodInfo, info: MethodInfo, device: str) -> DenseMethod:
@@ -96,10 +95,10 @@ def _find_siamese(files: MethodFiles) -> MethodInfo:
         reason = (
             "train a network with benchmarks/siamese_training.py and give its path as `MethodFiles.siamese`"
         )
-        raise UnavailableError(_SIAMESE, reason)
+        raise UnavailableError(SIAMESE, reason)
     config = read_siamese_config(path)
     title, key = format_title(config), {"siamese": hash_file(path)}
-    return MethodInfo(_SIAMESE, title, key, config.dim, STRIDE, loader=partial(_load_siamese, path))
+    return MethodInfo(SIAMESE, title, key, config.dim, STRIDE, loader=partial(_load_siamese, path))
 
 
 def _load_siamese(path: Path, info: MethodInfo, device: str) -> DenseMethod:
@@ -112,8 +111,8 @@ def _load_siamese(path: Path, info: MethodInfo, device: str) -> DenseMethod:
 
 METHODS = replace(
     BASELINES,
-    optional={_TRANSFER: _find_transfer, _SIAMESE: _find_siamese, **BASELINES.optional},
-    without_features=(_TRANSFER, _SIAMESE),
+    optional={TRANSFER: _find_transfer, SIAMESE: _find_siamese, **BASELINES.optional},
+    without_features=METHOD_NAMES.without_features,
     systems={"sift-flow": _build_sift_flow, "dsp": _build_dsp, "deepmatching": _build_deep_matching},
 )
 """Every method by name."""

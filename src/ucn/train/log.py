@@ -37,6 +37,7 @@ class Progress:
         loss: mean over the steps since the last report.
         pairs_per_second: over the same steps, of all processes together.
         correspondences_per_second: over the same steps, of all processes together.
+        seconds_per_step: mean over the same steps; 0 where unknown.
         gradient_norm: mean over the same steps, before clipping.
         learning_rates: of 'trunk' and 'head', in the last step.
         memory_bytes: peak memory of the GPU; None without one.
@@ -48,6 +49,7 @@ class Progress:
     loss: float
     pairs_per_second: float
     correspondences_per_second: float = 0.0
+    seconds_per_step: float = 0.0
     gradient_norm: float = 0.0
     learning_rates: dict[str, float] = field(default_factory=dict)
     memory_bytes: int | None = None

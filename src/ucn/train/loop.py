@@ -41,6 +41,7 @@ from ucn.train.validation import Validation, validate
 from ucn.types import PairBatch
 
 _CHECK_EVERY = 50
+_REPORT_SECONDS = 60.0
 _CALIBRATION_PAIRS = 64
 _SIGNAL_DELAY_S = 1.0  # at most this long after a worker, this process gets the same signal
 
@@ -114,7 +115,7 @@ def train(
             is_validation = run.is_validation_due and not is_stopped
             if is_validation:
                 run.validate(on_progress, on_best, on_validation)
-            elif step % _CHECK_EVERY == 0 and not run.is_validation_due:
+            elif run.is_report_due and not run.is_validation_due:
                 run.report(on_progress)
             if is_validation or is_stopped or step % config.checkpoint_every == 0:
                 run.save()
@@ -221,6 +222,16 @@ class _Run:
         if not step or (validations and validations[-1].step == step):
             return False
         return step % self._config.validate_every == 0 or step >= self._config.steps
+
+    @property
+    def is_report_due(self) -> bool:
+        """Every 50 steps; a single process reports at least once a minute, so that slow steps are seen.
+
+        Several processes must check their losses at the same step.
+        """
+        if self._group.size == 1 and time.monotonic() - self._window.started > _REPORT_SECONDS:
+            return True
+        return self.state.step % _CHECK_EVERY == 0
 
     def advance(self) -> None:
         """Takes one step.
@@ -343,6 +354,7 @@ class _Run:
             loss=_mean(state.losses),
             pairs_per_second=window.pairs * self._group.size / seconds,
             correspondences_per_second=float(window.correspondences) / seconds,
+            seconds_per_step=seconds / max(window.steps, 1),
             gradient_norm=_mean(state.gradient_norms),
             learning_rates=read_learning_rates(state.optimiser),
             memory_bytes=torch.cuda.max_memory_allocated(self._device) if is_gpu else None,
@@ -363,12 +375,13 @@ class _Window:
 
     def __init__(self) -> None:
         self.started = time.monotonic()
-        self.pairs = 0
+        self.steps = self.pairs = 0
         self.correspondences: Tensor | int = 0
         self._names: list[Sequence[str]] = []
 
     def add(self, batch: PairBatch, result: StepResult) -> None:
         """Counts a step, without waiting for the device."""
+        self.steps += 1
         self.pairs += len(batch.names)
         self.correspondences = self.correspondences + result.correspondences
         self._names.append(batch.names)

@@ -1,4 +1,7 @@
-"""Recipe files: YAML, read strictly into a `TrainConfig`."""
+"""Recipe files: YAML, read strictly into a `TrainConfig`.
+
+Modules that import torch are imported where they are needed: the command line finds a recipe before that.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,6 @@ import yaml
 from ucn.config import TrainConfig
 from ucn.errors import ConfigError
 from ucn.files import suggest
-from ucn.train.start import names_weights
-from ucn.train.teacher import record_teacher_hash
-from ucn.weights import load_weights
 
 _MAX_BYTES = 2**20
 _SHIPPED = Path(__file__).parents[1] / "recipes"
@@ -66,6 +66,8 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = (), data: Sequenc
             range, or names an environment variable that is not set.
         WeightsError: `init` or a teacher is a whole network whose file is missing or damaged.
     """
+    from ucn.train.teacher import record_teacher_hash
+
     path = find_recipe(recipe)
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -158,6 +160,9 @@ def _expand_variables(values: dict[str, Any], given: Sequence[int]) -> None:
 
 def _inherit_model(values: dict[str, Any]) -> None:
     """Fills in missing keys of `model` from the network that training starts from."""
+    from ucn.train.start import names_weights
+    from ucn.weights import load_weights
+
     init, model = values.get("init"), values.get("model", {})
     is_whole = values.get("init_part", "whole") == "whole"
     if is_whole and isinstance(init, str) and isinstance(model, dict) and names_weights(init):

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from ucn.config import Calibration, ModelConfig
 from ucn.errors import UcnError, WeightsError
-from ucn.files import suggest, write_bytes_atomically
+from ucn.files import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.weights.checking import check_weights_file
 from ucn.weights.table import SHIPPED, WeightsInfo, shipped_path
 
 FORMAT = "ucn-weights-1"
 DEFAULT_MAX_SIDE = 1024
 """Longest side of images in pixels for weights without one in their header."""
-_MAX_FILE_BYTES = 512 * 2**20
 _FOREIGN = "is a .safetensors file but not of ucn"
 
 _Built = TypeVar("_Built")
@@ -154,7 +154,7 @@ def read_weights_header(name_or_path: str | Path) -> WeightsHeader:
     """
     info = SHIPPED.get(str(name_or_path))
     path = shipped_path(info) if info else Path(name_or_path)
-    _check_file(path, str(name_or_path))
+    check_weights_file(path, str(name_or_path))
     header = read_safetensors_header(path, FORMAT, _FOREIGN)
     if info is None:
         with path.open("rb") as file:
@@ -170,23 +170,8 @@ def _read_max_side(header: dict[str, str], path: Path) -> int:
     return _read_header({"max_side": f"{DEFAULT_MAX_SIDE}"} | header, "max_side", _check_side, path)
 
 
-def _check_file(path: Path, given: str) -> None:
-    try:
-        if not path.is_file():
-            names = ", ".join(sorted(SHIPPED))
-            raise WeightsError(
-                f"no weights '{given}'{suggest(given, SHIPPED)}: expected one of {names}, or the path of a "
-                ".safetensors file"
-            )
-        size = path.stat().st_size
-        if size > _MAX_FILE_BYTES:
-            raise WeightsError(f"{path} has {size} bytes; weights have at most {_MAX_FILE_BYTES}")
-    except OSError as error:  # `is_file` raises it for a name that is too long
-        raise WeightsError(f"cannot read weights {path}: {error.strerror or error}") from error
-
-
 def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
-    _check_file(path, given)
+    check_weights_file(path, given)
     try:
         content = path.read_bytes()
     except OSError as error:

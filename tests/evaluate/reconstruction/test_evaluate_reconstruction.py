@@ -15,7 +15,6 @@ from support.scene_cases import HW, align_centres, make_scene
 from ucn.cli.app import app
 from ucn.errors import ConfigError, DataError, WeightsError
 from ucn.evaluate.reconstruction.predictions import (
-    COLMAP_SIFT,
     Scene,
     SceneModel,
     Variant,
@@ -33,6 +32,7 @@ from ucn.evaluate.reconstruction.scoring import (
 )
 from ucn.features import lightglue
 from ucn.features.method import MethodFiles, MethodInfo
+from ucn.features.names import COLMAP_SIFT
 from ucn.folders.worker import OWN_DETECTOR
 from ucn.paper.registry import METHODS
 

@@ -89,6 +89,7 @@ class Report:
         images: of the data, by the endings of their file names.
         versions: of packages.
         device: where networks and matching ran.
+        main_table: which of the tables shows the result as a whole; the command line prints it alone.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Report:
     images: Mapping[str, bytes] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
+    main_table: int = 0
 
 
 def describe_run(settings: RunSettings) -> dict[str, Any]:

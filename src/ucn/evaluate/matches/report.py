@@ -106,6 +106,7 @@ def run_matches(
             *(_tabulate([score for score in scores if score.group == group]) for group in groups),
             *([_tabulate_comparisons(compared)] if len(compared) > 1 else []),
         ),
+        main_table=len(groups) - 1,
         protocol=_describe_protocol(len(chosen), len(pairs), settings, methods),
         methods=tuple(methods),
         skipped=usable.skipped,

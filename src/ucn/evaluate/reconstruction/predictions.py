@@ -18,6 +18,7 @@ from ucn.errors import DataError
 from ucn.evaluate.core.cache import PredictionCache, Record, digest_key
 from ucn.evaluate.core.predictions import Progress
 from ucn.features.method import MethodInfo
+from ucn.features.names import COLMAP_SIFT
 from ucn.folders.extraction import LocalExecutor, digest_images, list_image_names
 from ucn.folders.keypoint_adjustment import ADJUSTMENT_ROUNDS, MAX_RESIDUAL, MAX_SHIFT
 from ucn.folders.reconstruction import (
@@ -35,8 +36,6 @@ from ucn.matching.views import MAX_SCALE
 Values = NDArray[np.float64]
 PRINCIPAL_POINT_RULE = (MappingSettings().principal_point, MIN_IMAGES, MIN_RATIO, MIN_FALL, DOUBLING_SHARE)
 """When the principal points of guessed cameras are refined."""
-COLMAP_SIFT = "colmap-sift"
-"""COLMAP's own keypoints, descriptors and matches."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, count_part
 from ucn.evaluate.core.report import Plot, Report, Table, describe_run, format_number, hash_protocol
 from ucn.evaluate.reconstruction.predictions import (
-    COLMAP_SIFT,
     PRINCIPAL_POINT_RULE,
     Scene,
     choose_variants,
@@ -31,6 +30,7 @@ from ucn.evaluate.reconstruction.scoring import (
 )
 from ucn.features.lightglue import LIGHTGLUE, find_lightglue
 from ucn.features.method import MethodFiles, MethodInfo, UnavailableError
+from ucn.features.names import COLMAP_SIFT
 from ucn.features.registry import order_methods, require_unique
 from ucn.files import explain_failure
 from ucn.folders.detectors import MIN_DISTANCE
