@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,9 @@ def run(
     ] = None,
     output: Annotated[Path | None, opt.output_option("Write matches: .npz, .csv or .h5.")] = None,
     draw: Annotated[Path | None, opt.path_option("Draw the matches: .png, .jpg or .webp.")] = None,
+    lines: Annotated[
+        int, opt.count_option("Largest number of matches that --draw joins by lines.", minimum=0)
+    ] = 100,
     mask: Annotated[Path | None, opt.path_option("Mask of both images: match where it is not black.")] = None,
     mask0: Annotated[Path | None, opt.path_option("Mask for A only.")] = None,
     mask1: Annotated[Path | None, opt.path_option("Mask for B only.")] = None,
@@ -95,7 +99,8 @@ def run(
         matcher = command.load_matcher()
         matches = matcher.match(*images, **inputs, progress=command.stages)
         command.summary |= _summarise(matches)
-        draw_result = viz.draw_matches if points is None else viz.draw_points
+        joined = {"max_lines": lines, "min_score": matcher.config.min_score}
+        draw_result = partial(viz.draw_matches, **joined) if points is None else viz.draw_points
         command.write(
             {
                 output: lambda path: write_matches(path, matches, command.run, (image0.name, image1.name)),
