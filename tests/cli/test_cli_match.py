@@ -52,6 +52,28 @@ class TestMatch:
         assert "ucn" in report
         assert "torch" in report
 
+    @pytest.mark.parametrize(("options", "lines"), [((), 100), (("--lines", "7"), 7), (("--lines", "0"), 0)])
+    def test_lines_of_the_drawing(
+        self,
+        pair: tuple[str, str],
+        out: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        options: tuple[str, ...],
+        lines: int,
+    ) -> None:
+        given: dict[str, Any] = {}
+
+        def draw(*_: Any, **options: Any) -> Any:
+            given.update(options)
+            return np.zeros((2, 2, 3), np.uint8)
+
+        monkeypatch.setattr("ucn.viz.draw_matches", draw)
+        run_ok("match", *pair, "--draw", out / "m.png", "--min-score", "0.3", *options)
+        assert (given["max_lines"], given["min_score"]) == (lines, 0.3)
+
+    def test_wrong_number_of_lines(self, pair: tuple[str, str]) -> None:
+        assert runner.invoke(app, ["match", *pair, "--lines", "-1"]).exit_code == 2
+
     @pytest.mark.slow
     def test_all_outputs(self, pair: tuple[str, str], out: Path) -> None:
         run_ok("match", *pair, "-o", out / "m.npz", "--draw", out / "m.png")

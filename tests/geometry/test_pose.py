@@ -13,6 +13,7 @@ from ucn.geometry.pose import (
     check_intrinsics,
     decompose_essential,
     estimate_pose,
+    find_fundamental,
     is_in_front,
     to_rays,
 )
@@ -244,3 +245,34 @@ def test_without_poselib_the_error_names_what_to_install(monkeypatch: pytest.Mon
     with pytest.raises(ImportError, match="pip install poselib, or use opencv"):
         estimate_pose(points0, points1, K0, K1)
     assert not estimate_pose(points0, points1, K0, K1, estimator="opencv").failure
+
+
+class TestFundamental:
+    @pytest.mark.parametrize(("R", "t"), MOTIONS)
+    def test_epipolar_constraint(self, R: Array, t: Array) -> None:
+        points0, points1 = (np.column_stack([each, np.ones(len(each))]) for each in make_scene(R, t))
+        F = find_fundamental(R, t, K0, K1)
+        residuals = np.einsum("ni,ij,nj->n", points1, F, points0)
+        lines = points0 @ F.T
+        assert np.abs(residuals / np.linalg.norm(lines[:, :2], axis=1)).max() < 1e-6  # pixels
+        assert np.linalg.norm(F) == pytest.approx(1)
+        assert np.linalg.matrix_rank(F, tol=1e-9) == 2
+
+    def test_by_hand(self) -> None:
+        F = find_fundamental(np.eye(3), [2.0, 0, 0], np.eye(3), np.eye(3))  # rows: y1 - y0 = 0
+        np.testing.assert_allclose(F, np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) / np.sqrt(2), atol=1e-12)
+
+    def test_the_way_back_is_the_transpose(self) -> None:
+        R, t = MOTIONS[1]
+        back = find_fundamental(R.T, -R.T @ t, K1, K0)
+        np.testing.assert_allclose(back, find_fundamental(R, t, K0, K1).T, atol=1e-12)
+
+    def test_no_translation(self) -> None:
+        with pytest.raises(
+            ValueError, match="t must not be zero: two images from one place have no epipolar"
+        ):
+            find_fundamental(np.eye(3), np.zeros(3), K0, K1)
+
+    def test_wrong_camera(self) -> None:
+        with pytest.raises(ValueError, match="K1 must be fx s cx"):
+            find_fundamental(np.eye(3), [1, 0, 0], K0, np.zeros((3, 3)))

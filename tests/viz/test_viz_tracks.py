@@ -5,11 +5,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ucn.errors import OutputError
 from ucn.matching.tracking import TrackedFrame
 from ucn.viz.tracks import TrackPainter, VideoFile
 
+NAN = float("nan")
 GREY = np.full((81, 101, 3), 128, np.uint8)
 
 
@@ -19,17 +21,68 @@ def make_frame(number: int, points: list[list[float]]) -> TrackedFrame:
     return TrackedFrame(number, places, np.where(is_lost, 0, 1).astype(np.float32), is_lost)
 
 
-def test_point_and_tail_are_drawn_and_lost_points_are_not() -> None:
+def is_painted(painted: NDArray[np.uint8], x: int, y: int, reach: int = 6) -> bool:
+    around = painted[max(y - reach, 0) : y + reach + 1, max(x - reach, 0) : x + reach + 1]
+    return bool((around != 128).any())
+
+
+def test_point_and_tail_are_drawn() -> None:
     painter = TrackPainter()
-    nan = float("nan")
     painter.paint(GREY, make_frame(0, [[20, 20], [80, 60]]))
-    painted = painter.paint(GREY, make_frame(1, [[50, 20], [nan, nan]]))
-    changed = (painted != 128).any(axis=-1)
-    assert changed[20, 50]
-    assert changed[20, 35]  # the tail
-    assert not changed[50:70, 70:90].any()
+    painted = painter.paint(GREY, make_frame(1, [[50, 20], [80, 60]]))
+    assert is_painted(painted, 50, 20, 0)
+    assert is_painted(painted, 35, 20, 0)  # the tail
     assert (GREY == 128).all()
     assert painted.shape == GREY.shape
+
+
+@pytest.mark.parametrize("others", [0, 40])
+def test_lost_points_are_crosses_where_they_were_last_seen(others: int) -> None:
+    painter = TrackPainter()
+    elsewhere = [[150.0, 150.0]] * others
+    large = np.full((200, 300, 3), 128, np.uint8)
+    painter.paint(large, make_frame(0, [[20, 20], [250, 40], *elsewhere]))
+    seen = painter.paint(large, make_frame(1, [[60, 20], [250, 60], *elsewhere]))
+    for number in (2, 3):
+        lost = painter.paint(large, make_frame(number, [[60, 20], [NAN, NAN], *elsewhere]))
+    reach = 2 if others else 4
+    assert is_painted(lost, 250, 60, 0)
+    assert is_painted(lost, 250 + reach, 60 + reach, 0)
+    assert not is_painted(lost, 250, 60 + reach + 2, 0)
+    assert (lost[60, 250] != seen[60, 250]).any()
+    assert is_painted(lost, 20, 190)  # the note: lost: 1 of N
+    assert not is_painted(seen, 20, 190)
+    found = painter.paint(large, make_frame(4, [[60, 20], [220, 100], *elsewhere]))
+    assert is_painted(found, 220, 100, 0)
+    assert not is_painted(found, 20, 190)
+
+
+def test_points_that_were_never_seen_are_not_marked() -> None:
+    painted = TrackPainter().paint(GREY, make_frame(0, [[NAN, NAN], [20, 20]]))
+    assert painted.shape == GREY.shape
+    assert is_painted(painted, 20, 20, 0)
+
+
+def test_neighbours_have_different_colours_and_keep_them() -> None:
+    large = np.full((200, 600, 3), 128, np.uint8)
+    starts = [[20.0 + 45 * column, 50.0 + 60 * row] for row in range(2) for column in range(12)]
+    painter = TrackPainter()
+    first, second = (painter.paint(large, make_frame(number, starts)) for number in range(2))
+    colours = np.array([first[round(y), round(x)] for x, y in starts], int).reshape(2, 12, 3)
+    assert np.abs(np.diff(colours, axis=1)).max(axis=-1).min() > 40
+    assert np.abs(np.diff(colours, axis=0)).max(axis=-1).min() > 40
+    again = np.array([second[round(y), round(x)] for x, y in starts], int).reshape(2, 12, 3)
+    assert (colours == again).all()
+
+
+def test_markers_grow_with_the_frame() -> None:
+    sizes = []
+    for scale in (1, 4):
+        large = np.full((540 * scale, 960 * scale, 3), 128, np.uint8)
+        painted = TrackPainter().paint(large, make_frame(0, [[480.0 * scale, 270.0 * scale]]))
+        column = painted[:, 480 * scale]
+        sizes.append(int((column != 128).any(axis=-1).sum()))
+    assert sizes[1] == pytest.approx(4 * sizes[0], rel=0.15)
 
 
 def test_many_points_and_none() -> None:

@@ -43,8 +43,9 @@ def run(
     loaded = load_weights(name)
     layers = list_layers(loaded.model, image_hw)
     if draw is not None:
-        title = f"{name}: feature maps of an image of {image_hw[1]} x {image_hw[0]} pixels"
-        write_image(draw, draw_network(layers, title), overwrite=overwrite)
+        title = f"{name}: feature maps of an image of {image_hw[1]} × {image_hw[0]} pixels"
+        picture = draw_network(layers, title, _find_loss(loaded))
+        write_image(draw, picture, overwrite=overwrite)
     summary = _summarise(loaded, layers)
     if json:
         rows = [asdict(layer) for layer in layers]
@@ -69,6 +70,15 @@ def _parse_size(text: str) -> tuple[int, int]:
     if min(width, height) < MIN_SIDE:
         raise ConfigError(f"--size must be at least {MIN_SIDE} px a side, got {width}x{height}")
     return height, width
+
+
+def _find_loss(loaded: LoadedWeights) -> str:
+    """The loss that the weights were trained with; where the file does not say, the paper's."""
+    from ucn.viz.network import LOSSES
+
+    loss = loaded.training.get("loss")
+    kind = loss.get("kind") if isinstance(loss, dict) else None
+    return kind if isinstance(kind, str) and kind in LOSSES else "contrastive"
 
 
 def _summarise(loaded: LoadedWeights, layers: list[Layer]) -> dict[str, object]:

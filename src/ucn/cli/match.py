@@ -64,6 +64,9 @@ def run(
     draw: Annotated[
         Path | None, opt.path_option("Draw the matches: .png, .jpg or .webp; of many pairs, a folder.")
     ] = None,
+    lines: Annotated[
+        int, opt.count_option("Largest number of matches that --draw joins by lines.", minimum=0)
+    ] = 100,
     mask: Annotated[Path | None, opt.path_option("Mask of both images: match where it is not black.")] = None,
     mask0: Annotated[Path | None, opt.path_option("Mask for A only.")] = None,
     mask1: Annotated[Path | None, opt.path_option("Mask for B only.")] = None,
@@ -183,7 +186,8 @@ def run(
         def paint() -> NDArray[np.uint8]:
             if points is not None and is_inlier is None:
                 return viz.draw_points(*images, matches)
-            return viz.draw_matches(*images, matches, is_inlier=is_inlier)
+            lowest = matcher.config.min_score
+            return viz.draw_matches(*images, matches, is_inlier=is_inlier, max_lines=lines, min_score=lowest)
 
         command.write(
             {
@@ -203,12 +207,12 @@ def run(
         from ucn.data.match_files import format_matches
 
         typer.echo(format_matches(matches, is_inlier, columns), nl=False)
-    lines = _format_lines(matches, command.summary, is_empty)
+    shown = _format_lines(matches, command.summary, is_empty)
     if has_rows and draw is None:
-        lines["written"] = "rows on stdout"
+        shown["written"] = "rows on stdout"
     from ucn.data.match_files import list_matches
 
-    command.report(lines, rows={"points": list_matches(matches, is_inlier, columns)}, to_stderr=has_rows)
+    command.report(shown, rows={"points": list_matches(matches, is_inlier, columns)}, to_stderr=has_rows)
 
 
 def _read_verifier(model: GeometricModel | None, threshold: float | None, seed: int) -> VerifySettings | None:

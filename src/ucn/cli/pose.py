@@ -50,7 +50,9 @@ def run(
     intrinsics0: Annotated[str | None, _intrinsics_option("Camera matrix of A, where they differ.")] = None,
     intrinsics1: Annotated[str | None, _intrinsics_option("Camera matrix of B, where they differ.")] = None,
     output: Annotated[Path | None, opt.output_option("Write the pose: .json, or .npz with matches.")] = None,
-    draw: Annotated[Path | None, opt.path_option("Draw the inliers: .png, .jpg or .webp.")] = None,
+    draw: Annotated[
+        Path | None, opt.path_option("Draw inliers, outliers and epipolar lines: .png, .jpg or .webp.")
+    ] = None,
     estimator: Annotated[Estimators, typer.Option(help="Essential-matrix estimator.")] = Estimators.poselib,
     threshold: Annotated[
         float,
@@ -84,7 +86,7 @@ def run(
         images = command.read_images(image0, image1)
         from ucn.data.io import write_image
         from ucn.geometry.pose import estimate_pose
-        from ucn.viz import draw_matches
+        from ucn.viz.epipolar import draw_pose
 
         matcher = command.load_matcher()
         matches = matcher.match(*images, progress=command.stages)
@@ -105,11 +107,15 @@ def run(
             "K1": K1.tolist(),
         }
         if not pose.failure:
-            inliers = matches.select(pose.is_inlier)
+            low = matcher.config.min_score
+
+            def paint(path: Path) -> None:
+                write_image(path, draw_pose(*images, matches, pose, K0, K1, min_score=low))
+
             command.write(
                 {
                     output: lambda path: write_pose(path, pose, matches, (K0, K1), command.summary),
-                    draw: lambda path: write_image(path, draw_matches(*images, inliers)),
+                    draw: paint,
                 }
             )
     command.report(_format_lines(command.summary))

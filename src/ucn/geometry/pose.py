@@ -260,6 +260,30 @@ def decompose_essential(E: Array) -> list[tuple[Array, Array]]:
     return [(left @ turn @ right, sign * t) for turn in (quarter, quarter.T) for sign in (1.0, -1.0)]
 
 
+def find_fundamental(R: ArrayLike, t: ArrayLike, K0: ArrayLike, K1: ArrayLike) -> Array:
+    """The fundamental matrix F (3, 3) of a relative pose: ``x1ᵀ F x0 = 0`` for homogeneous pixels.
+
+    Args:
+        R: (3, 3) rotation from camera 0 to camera 1.
+        t: (3,) translation, not zero; its length does not count.
+        K0: (3, 3) intrinsics of camera 0.
+        K1: (3, 3) intrinsics of camera 1.
+
+    Returns:
+        F with a norm of 1.
+
+    Raises:
+        ValueError: `t` is zero, or a camera matrix is none.
+    """
+    direction = np.asarray(t, np.float64)
+    if not np.linalg.norm(direction) > 0:
+        raise ValueError("t must not be zero: two images from one place have no epipolar lines")
+    E = _cross(direction) @ np.asarray(R, np.float64)
+    inverse0, inverse1 = (np.linalg.inv(check_intrinsics(K, name)) for K, name in ((K0, "K0"), (K1, "K1")))
+    F = inverse1.T @ E @ inverse0
+    return np.asarray(F / np.linalg.norm(F), np.float64)
+
+
 def is_in_front(R: Array, t: Array, rays0: Array, rays1: Array) -> BoolArray:
     """Which points, on rays (N, 3) of both cameras, lie in front of both, for a relative pose."""
     turned = rays0 @ R.T

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +22,33 @@ OKABE_ITO = (
     (213, 94, 0),
     (204, 121, 167),
 )
+LINE_COLOURS = (
+    (255, 225, 60),
+    (80, 200, 255),
+    (255, 130, 50),
+    (60, 225, 130),
+    (255, 130, 210),
+    (180, 150, 255),
+    (255, 255, 255),
+    (190, 240, 60),
+)
+"""Bright colours of thin lines on photographs."""
+OUTLIER_COLOUR = (190, 85, 80)
+"""Dull red."""
 _ERROR_COLOURS = np.asarray([(86, 180, 233), (240, 228, 66), (213, 94, 0)], np.float64)
 _UNKNOWN_COLOUR = (150, 150, 150)
 
 
-def score_colours(scores: FloatArray) -> ImageArray:
-    """Viridis without its darkest fifth, which is hard to see on photographs."""
-    levels = np.round(255 * (0.2 + 0.8 * np.clip(np.nan_to_num(scores), 0, 1))).astype(np.uint8)
+def score_shares(scores: FloatArray, low: float) -> FloatArray:
+    """Positions (N,) of scores on a scale from `low` to 1: 0 at its lower end and below, 1 at the upper."""
+    tiny = 1e-6  # where the scale has no length, scores of 1 lie at its upper end
+    shares: FloatArray = np.clip((np.nan_to_num(scores) - low + tiny) / (1 - low + tiny), 0, 1)
+    return shares
+
+
+def score_colours(scores: FloatArray, low: float = 0.0) -> ImageArray:
+    """Viridis from `low` to 1, without its darkest fifth, which is hard to see on photographs."""
+    levels = np.round(255 * (0.2 + 0.8 * score_shares(scores, low))).astype(np.uint8)
     bgr = (
         cv2.applyColorMap(levels.reshape(-1, 1), cv2.COLORMAP_VIRIDIS) if levels.size else np.zeros((0, 1, 3))
     )
@@ -49,9 +71,24 @@ def position_colours(points: FloatArray, image_hw: tuple[int, int]) -> ImageArra
     return flow_colours(offset[:, None].astype(np.float32), 1.5)[:, 0]
 
 
-def row_colours(count: int) -> ImageArray:
-    """The palette of Okabe and Ito, repeated."""
-    return np.asarray([OKABE_ITO[row % len(OKABE_ITO)] for row in range(count)], np.uint8).reshape(-1, 3)
+def distinct_colours(*views: FloatArray, palette: Sequence[tuple[int, int, int]] = OKABE_ITO) -> ImageArray:
+    """Colours (N, 3) for N points, such that points close to each other in any view have different ones.
+
+    Each point in turn gets the colour whose nearest point so far is farthest away: first the palette in its
+    order, then again what is not around.
+
+    Args:
+        views: (N, 2) positions of the points in each view, at least one; NaN where there is none.
+        palette: the colours.
+    """
+    count = len(views[0])
+    chosen = np.zeros(count, np.int64)
+    for row in range(count):
+        offsets = np.stack([points[:row] - points[row] for points in views])  # (views, row, 2)
+        distances = np.nan_to_num(np.hypot(offsets[..., 0], offsets[..., 1]), nan=np.inf).min(axis=0)
+        nearest = [distances[chosen[:row] == number].min(initial=np.inf) for number in range(len(palette))]
+        chosen[row] = int(np.argmax(nearest))
+    return np.asarray(palette, np.uint8)[chosen].reshape(-1, 3)
 
 
 def flow_colours(flow_0to1: FloatArray, max_length: float | None = None) -> ImageArray:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ucn.types import Flow, ImageLike
-from ucn.viz.canvas import PAPER, add_caption, lay_out, resize
+from ucn.viz.canvas import PAPER, lay_out, resize
+from ucn.viz.caption import add_caption
 from ucn.viz.colours import ImageArray, flow_colours
 
 

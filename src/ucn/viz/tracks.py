@@ -19,17 +19,20 @@ from ucn.files import check_output
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.matching.tracking import TrackedFrame
 from ucn.types import FloatArray, ImageLike
-from ucn.viz.canvas import draw_lines, draw_marker, resize, write_labels
-from ucn.viz.colours import ImageArray, position_colours, row_colours
+from ucn.viz.canvas import draw_cross, draw_lines, draw_marker, resize
+from ucn.viz.caption import write_labels, write_note
+from ucn.viz.colours import ImageArray, distinct_colours, position_colours
 
 TAIL = 20
 """Number of earlier positions drawn behind a point."""
 MAX_NUMBERED_POINTS = 30
 """More points than this have no numbers, and are coloured by their first position."""
+_USUAL_SIDE = 960  # longer side of frames whose thin lines are one pixel wide
+_LOST_OPACITY = 0.65
 
 
 class TrackPainter:
-    """Draws points with their recent trajectories; takes the frames in order.
+    """Draws points with their recent trajectories, and lost ones as crosses; takes the frames in order.
 
     Frames of another size than the first are scaled into its size, with black borders.
     """
@@ -38,24 +41,40 @@ class TrackPainter:
         self._tail: deque[FloatArray] = deque(maxlen=TAIL)
         self._colours: ImageArray | None = None
         self._size_hw: tuple[int, int] | None = None
+        self._last_seen: FloatArray | None = None
 
     def paint(self, image: ImageLike, tracked: TrackedFrame) -> ImageArray:
-        """A frame (H, W, 3) uint8 with its points, without lost ones."""
+        """A frame (H, W, 3) uint8 with its points; a lost one is a cross where it was last seen."""
         canvas = to_pixels(image)
         self._size_hw = self._size_hw or (canvas.shape[0], canvas.shape[1])
         canvas, tracked = _fit_frame(canvas, tracked, self._size_hw)
-        count = len(tracked.points)
-        if self._colours is None:
+        count, unit = len(tracked.points), max(1.0, max(canvas.shape) / _USUAL_SIDE)
+        if self._colours is None or self._last_seen is None:
             self._colours = _choose_colours(tracked.points, canvas.shape[:2])
+            self._last_seen = tracked.points.copy()
+        self._last_seen[~tracked.is_lost] = tracked.points[~tracked.is_lost]
         self._tail.append(tracked.points)
         older, newer, colours = self._find_segments(self._colours)
-        canvas = draw_lines(canvas, older, newer, colours)
-        radius = 4.0 if count <= MAX_NUMBERED_POINTS else 2.0
+        canvas = draw_lines(canvas, older, newer, colours, thickness=2 * unit)
+        radius = unit * (4.0 if count <= MAX_NUMBERED_POINTS else 2.0)
+        canvas = self._mark_lost(canvas, tracked, radius, unit)
         for row in np.flatnonzero(~tracked.is_lost):
-            draw_marker(canvas, tracked.points[row], self._colours[row], radius, is_filled=True)
+            draw_marker(canvas, tracked.points[row], self._colours[row], radius, True, unit)
         if count <= MAX_NUMBERED_POINTS:
-            canvas = write_labels(canvas, tracked.points, list(map(str, range(count))), radius + 4)
+            canvas = write_labels(canvas, self._last_seen, list(map(str, range(count))), radius + 4, unit)
         return canvas
+
+    def _mark_lost(self, canvas: ImageArray, tracked: TrackedFrame, radius: float, unit: float) -> ImageArray:
+        """Crosses where lost points were last seen, and how many are lost."""
+        if self._colours is None or self._last_seen is None or not tracked.is_lost.any():
+            return canvas
+        marked = canvas.copy()
+        for row in np.flatnonzero(tracked.is_lost & np.isfinite(self._last_seen[:, 0])):
+            place, colour = self._last_seen[row], self._colours[row]
+            draw_cross(marked, place, radius + unit, colour, min(0.75 * unit, radius / 4), has_rim=True)
+        mixed = cv2.addWeighted(marked, _LOST_OPACITY, canvas, 1 - _LOST_OPACITY, 0)
+        note = f"lost: {int(tracked.is_lost.sum()):,} of {len(tracked.points):,}"
+        return write_note(np.asarray(mixed, np.uint8), note, unit)
 
     def _find_segments(self, colours: ImageArray) -> tuple[FloatArray, FloatArray, ImageArray]:
         """Start points, end points and colours of all trajectory segments."""
@@ -69,7 +88,7 @@ class TrackPainter:
 def _choose_colours(points: FloatArray, image_hw: tuple[int, ...]) -> ImageArray:
     if len(points) > MAX_NUMBERED_POINTS:
         return position_colours(points, (image_hw[0], image_hw[1]))
-    return row_colours(len(points))
+    return distinct_colours(points)
 
 
 def _fit_frame(

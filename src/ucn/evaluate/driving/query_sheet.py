@@ -24,7 +24,8 @@ from ucn.features.extractor import GreyArray, to_grey
 from ucn.features.method import DenseMethod
 from ucn.features.pair_matcher import align_features
 from ucn.types import FloatArray
-from ucn.viz.canvas import FINE, draw_dots, reduce, resize, write_labels
+from ucn.viz.canvas import FINE, draw_dots, reduce, resize
+from ucn.viz.caption import write_labels
 from ucn.viz.colours import ImageArray, is_finite, position_colours
 
 FAST_THRESHOLD, FAST_COUNT = 20, 500
