@@ -1,6 +1,7 @@
 """Panoramas of views whose homographies are known."""
 
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -12,6 +13,7 @@ from support.stitch_cases import KnownMatcher, Pixels, read_coffee, take_view, t
 from ucn import Matcher
 from ucn.errors import DataError, ImageReadError
 from ucn.matching.stitching import Panorama, stitch
+from ucn.types import Matches
 
 Array = NDArray[np.float64]
 MAPS = [tilt(10, 20), tilt(70, 40, 0.03), tilt(120, 60, -0.03, 2e-4), tilt(170, 30, 0.02, -2e-4)]
@@ -90,6 +92,19 @@ def test_two_unrelated_images(views: list[tuple[Pixels, Array]], tmp_path: Path)
         PIL.Image.fromarray(rng.integers(0, 255, (90, 120, 3), dtype=np.uint8)).save(path)
     with pytest.raises(DataError, match=r"no homography connects any two images \(.*\.png: pair score 0\.10"):
         stitch(KnownMatcher(views), paths)
+
+
+def test_few_inliers_among_many_matches_are_chance(views: list[tuple[Pixels, Array]]) -> None:
+    class HalfWrong(KnownMatcher):
+        """Of the matches of a pair, only the first 30 are right."""
+
+        def match_features(self, features0: Any, features1: Any) -> Matches:
+            found = super().match_features(features0, features1)
+            found.points1[30:] = np.random.default_rng(0).uniform(0, 90, found.points1[30:].shape)
+            return found
+
+    with pytest.raises(DataError, match=r"\d+ of \d+ matches agree; at least \d+ are needed"):
+        stitch(HalfWrong(views), [view for view, _ in views[:2]])
 
 
 def test_a_small_canvas(views: list[tuple[Pixels, Array]]) -> None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import ceil
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +35,9 @@ THRESHOLD = 3.0
 
 _LARGEST_MEGAPIXELS = MAX_SIDE**2 / 1e6
 _SHOWN_PAIRS = 5
+# Fewer inliers among the matches of a pair are due to chance (Brown and Lowe 2007, Sec. 3.2): matches of
+# different scenes agree in small regions, too.
+_FEWEST, _SHARE = 8.0, 0.3
 
 
 class ImageMatcher(Protocol):
@@ -218,15 +222,21 @@ class _Estimator:
             min_inliers=self.min_inliers,
             seed=self.seed,
         )
-        pair = StitchedPair(
-            first, second, float(matches.pair_score), len(matches), found.inlier_count, found.failure
-        )
-        if found.H_0to1 is None:
+        failure = found.failure or _find_doubt(found.inlier_count, len(matches))
+        count = 0 if found.failure else found.inlier_count
+        pair = StitchedPair(first, second, float(matches.pair_score), len(matches), count, failure)
+        if found.H_0to1 is None or failure:
             return pair, None
         points0, points1 = (
             points[found.is_inlier].astype(np.float64) for points in (matches.points0, matches.points1)
         )
         return pair, Link(first, second, points0, points1, found.H_0to1)
+
+
+def _find_doubt(inliers: int, matches: int) -> str:
+    """Why a homography may be due to chance; empty where it is not."""
+    needed = ceil(_FEWEST + _SHARE * matches)
+    return "" if inliers >= needed else f"{inliers} of {matches} matches agree; at least {needed} are needed"
 
 
 def _explain_failure(pairs: Sequence[StitchedPair], names: Sequence[str]) -> str:
