@@ -192,8 +192,13 @@ class TestReconstruct:
             "database.db",
             "sparse/0/images.bin",
             "above.png",
+            "points.ply",
+            "cameras.ply",
+            "view.html",
         ):
             assert (out / name).is_file(), name
+        assert b"element vertex 25\n" in (out / "cameras.ply").read_bytes()
+        assert '"title": "images", "point_count": ' in (out / "view.html").read_text(encoding="utf-8")
         summary = json.loads((out / "summary.json").read_text())
         assert summary["registered"] == summary["images"] == 5
         assert summary["points"] > 200

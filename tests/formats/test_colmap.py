@@ -24,6 +24,7 @@ from ucn.formats.colmap import (
     write_database,
 )
 from ucn.formats.colmap_legacy import write_legacy_database
+from ucn.formats.colmap_scene import to_scene
 from ucn.types import FloatArray
 
 pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
@@ -168,12 +169,18 @@ def test_exact_points_give_exact_cameras(tmp_path: Path, scene: Scene) -> None:
     assert model.track_length == 5
     assert (tmp_path / "one" / "0" / "points3D.bin").is_file()
     assert not list(tmp_path.glob(".*.part"))
-    points, colours, rotations, centres = model.arrays()
-    np.testing.assert_array_equal(centres, again.arrays()[3])
-    assert points.shape == colours.shape == (150, 3)
-    assert align_centres(centres, scene.centres).max() < 1e-3
-    turns = [each[3] @ each[0].T for each in (rotations, scene.rotations)]
+    found = to_scene(model)
+    np.testing.assert_array_equal(found.centres, to_scene(again).centres)
+    assert found.points.shape == found.colours.shape == (150, 3)
+    assert found.errors.max() < 1e-3
+    assert found.track_lengths.tolist() == [5] * 150
+    assert found.observations.tolist() == [150] * 5
+    assert found.names == model.registered
+    assert align_centres(found.centres, scene.centres).max() < 1e-3
+    turns = [each[3] @ each[0].T for each in (found.rotations, scene.rotations)]
     np.testing.assert_allclose(turns[0], turns[1], atol=1e-4)
+    corners = np.array([[-0.5, -0.5, 1], [239.5, -0.5, 1], [239.5, 179.5, 1], [-0.5, 179.5, 1]])
+    np.testing.assert_allclose(found.corners[0], corners @ np.linalg.inv(scene.K).T, atol=1e-9)
 
 
 def test_no_model(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -13,12 +14,16 @@ import typer
 from ucn.cli import _folder
 from ucn.cli import _options as opt
 from ucn.cli._checks import check_file
+from ucn.cli._outputs import write_files
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines, warn, without_nan
 
 if TYPE_CHECKING:
     from ucn.folders.reconstruction import ReconstructionResult
     from ucn.formats.colmap import SparseModel
+
+
+_WRITTEN = ("summary.json", "above.png", "points.ply", "cameras.ply", "view.html")
 
 
 class PrincipalPointName(StrEnum):
@@ -82,7 +87,8 @@ def run(
     """Reconstruct a scene: extract, match, verify and refine features, then map with COLMAP.
 
     DIR gets features.h5, pairs.txt and matches.h5 as of hloc, database.db and sparse/ as of COLMAP,
-    summary.json, and above.png, a top view. The next run reuses the features.
+    summary.json, above.png, a top view, points.ply and cameras.ply for MeshLab and others, and view.html,
+    which shows both in a browser, offline. The next run reuses the features.
     """
     options.check_inputs(folder)
     check_file(pairs, "pairs")
@@ -128,7 +134,7 @@ def run(
         "seed": seed,
         "seconds": round(time.perf_counter() - begin, 3),
     }
-    _write(output, summary, made.model)
+    _write(output, summary, made.model, folder.resolve().name)
     if options.json:
         print_json(summary)
     else:
@@ -149,7 +155,7 @@ def _open_output(output: Path, images: Path, overwrite: bool) -> None:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot create the folder {output}: {error.strerror or error}") from error
-    for name in ("summary.json", "above.png"):
+    for name in _WRITTEN:
         check_output(output / name, overwrite)
 
 
@@ -174,16 +180,28 @@ def _summarise(made: ReconstructionResult) -> dict[str, Any]:
     }
 
 
-def _write(output: Path, summary: dict[str, Any], model: SparseModel) -> None:
+def _write(output: Path, summary: dict[str, Any], model: SparseModel, title: str) -> None:
+    """Writes the files of `_WRITTEN`, or none after an error."""
     import json
 
     from ucn.data.io import write_image
     from ucn.files import write_bytes_atomically
+    from ucn.formats.colmap_scene import to_scene
+    from ucn.formats.ply import write_cameras_ply, write_points_ply
     from ucn.viz.reconstruction import draw_reconstruction
+    from ucn.viz.scene_page import write_scene_page
 
-    write_image(output / "above.png", draw_reconstruction(*model.arrays()), overwrite=True)
+    scene = to_scene(model)
     text = json.dumps(without_nan(summary), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_bytes_atomically(output / "summary.json", text.encode(), overwrite=True)
+    drawn = draw_reconstruction(scene.points, scene.colours, scene.rotations, scene.centres)
+    writers: list[Callable[[Path], object]] = [
+        lambda path: write_bytes_atomically(path, text.encode()),
+        lambda path: write_image(path, drawn),
+        lambda path: write_points_ply(path, scene),
+        lambda path: write_cameras_ply(path, scene),
+        lambda path: write_scene_page(path, scene, title=title),
+    ]
+    write_files(dict(zip([output / name for name in _WRITTEN], writers, strict=True)), overwrite=True)
 
 
 def _describe_principal_points(model: SparseModel) -> dict[str, str]:
@@ -208,7 +226,7 @@ def _print(summary: dict[str, Any], made: ReconstructionResult) -> None:
         "method": summary["method"]["title"],
         "time": f"{summary['seconds']:.1f} s",
         "written": f"{summary['output']}: features.h5, pairs.txt, matches.h5, database.db, sparse/, "
-        "above.png, summary.json",
+        f"{', '.join(_WRITTEN)}",
     }
     if summary["models"] > 1:
         lines["models"] = f"{summary['models']}, of which this is the largest; sparse/ holds all"

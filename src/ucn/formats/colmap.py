@@ -132,16 +132,6 @@ class SparseModel:
         image = self.reconstruction.find_image_with_name(name)
         return np.asarray(image.cam_from_world().rotation.matrix(), np.float64)
 
-    def arrays(self) -> tuple[Values, NDArray[np.uint8], Values, Values]:
-        """Points (P, 3), their colours (P, 3), and rotations (C, 3, 3) and centres (C, 3) of the cameras."""
-        points = list(self.reconstruction.points3D.values())
-        return (
-            np.array([point.xyz for point in points], np.float64).reshape(-1, 3),
-            np.array([point.color for point in points], np.uint8).reshape(-1, 3),
-            np.stack([self.rotation(name) for name in self.registered]),
-            np.stack([self.centre(name) for name in self.registered]),
-        )
-
 
 @dataclass(frozen=True)
 class MappingSettings:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ucn.data.io import to_pixels
 from ucn.files import write_bytes_atomically
+from ucn.matching.mosaic import reduce_for_warp
 from ucn.types import BoolArray, ImageLike
-from ucn.viz.canvas import resize
 from ucn.viz.colours import ImageArray
 
 
@@ -31,7 +31,7 @@ def warp_onto(
     Returns:
         The warped image (H, W, 3) uint8, black outside image 1, and the mask (H, W) of its inside.
     """
-    pixels, matrix = _reduce(to_pixels(image1), np.asarray(H_0to1, np.float64), size_hw)
+    pixels, matrix = reduce_for_warp(to_pixels(image1), np.asarray(H_0to1, np.float64), size_hw)
     height, width = size_hw
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     warped = cv2.warpPerspective(pixels, matrix, (width, height), flags=flags)
@@ -78,21 +78,3 @@ def write_animation(
         frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
 
     write_bytes_atomically(path, save, overwrite)
-
-
-def _reduce(
-    pixels: ImageArray, matrix: NDArray[np.float64], size_hw: tuple[int, int]
-) -> tuple[ImageArray, NDArray[np.float64]]:
-    """Reduces image 1 where image 0 is coarser, to avoid aliasing."""
-    middle = np.array([(size_hw[1] - 1) / 2, (size_hw[0] - 1) / 2, 1.0])
-    # The local change of area of a homography is det(H) divided by the cubed depth.
-    area = abs(np.linalg.det(matrix)) / max(abs(float(matrix[2] @ middle)) ** 3, 1e-12)
-    factor = float(np.sqrt(area))
-    if not 1.5 < factor < np.inf:
-        return pixels, matrix
-    reduced_hw = max(1, round(pixels.shape[0] / factor)), max(1, round(pixels.shape[1] / factor))
-    scale_y, scale_x = reduced_hw[0] / pixels.shape[0], reduced_hw[1] / pixels.shape[1]
-    to_reduced = np.array(
-        [[scale_x, 0, (scale_x - 1) / 2], [0, scale_y, (scale_y - 1) / 2], [0, 0, 1]], np.float64
-    )
-    return resize(pixels, reduced_hw), np.asarray(to_reduced @ matrix, np.float64)
