@@ -403,8 +403,9 @@ class Matcher:
 
     def _receive(self, features: Features) -> Features:
         """Features on the device of the network."""
-        is_here = features.map.features.device.type == self.device.type
-        return features if is_here else features.to(self.device)
+        there, here = features.map.features.device, self.device
+        is_here = there.type == here.type and here.index in (None, there.index)
+        return features if is_here else features.to(here)
 
     def _receive_pair(self, features0: Features, features1: Features) -> tuple[Features, Features]:
         """As `_receive`, checked to be of the same weights as far as their dimensions tell."""
