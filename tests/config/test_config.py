@@ -18,6 +18,7 @@ from ucn.config import (
     TeacherConfig,
     TrainConfig,
 )
+from ucn.config.matching import change_config
 from ucn.errors import ConfigError
 
 RUN: dict[str, Any] = {"name": "a", "steps": 1}
@@ -127,6 +128,16 @@ def test_values_keep_or_gain_the_type_of_their_field() -> None:
     assert MatchConfig.from_dict({"max_side": None, "use_mutual": False}) == MatchConfig(
         max_side=None, use_mutual=False
     )
+
+
+def test_settings_change_a_configuration() -> None:
+    base = MatchConfig(ratio=0.9)
+    assert change_config(base, {}) == base
+    assert change_config(base, {"min_score": 1}) == MatchConfig(ratio=0.9, min_score=1.0)
+    with pytest.raises(ConfigError, match=r"unknown setting 'ratoi'; did you mean 'ratio'"):
+        change_config(base, {"ratoi": 1.0})
+    with pytest.raises(ConfigError, match=r"min_score must be in \[0, 1\], got 2"):
+        change_config(base, {"min_score": 2})
 
 
 def test_configs_cannot_be_changed() -> None:

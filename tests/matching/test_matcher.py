@@ -154,6 +154,16 @@ class TestFeaturesAsImages:
         np.testing.assert_array_equal(found.points1, expected.points1)
         np.testing.assert_array_equal(found.scores, expected.scores)
 
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+    def test_features_of_another_type(self, matcher: Matcher, dtype: torch.dtype) -> None:
+        image = _texture(48, 64)
+        features = matcher.extract(image)
+        other = replace(features, map=replace(features.map, features=features.map.features.to(dtype)))
+        expected = matcher.match(features, features)
+        for pair in ((other, image), (image, other), (other, other)):
+            found = matcher.match(*pair)
+            assert np.median(np.abs(found.points1 - expected.points1)) < 0.1
+
     def test_features_of_other_weights_are_refused(self, matcher: Matcher) -> None:
         features = matcher.extract(_texture(48, 64))
         other = replace(features, map=replace(features.map, features=features.map.features[:, :16]))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ucn.config.base import Config, require, require_at_most
+from ucn.errors import ConfigError
+from ucn.files import suggest
 
 
 @dataclass(frozen=True)
@@ -108,3 +111,17 @@ class MatchConfig(Config):
         require(self.memory_bytes >= 2**20, "memory_bytes must be at least 1 MiB", self.memory_bytes)
         sizes = dict.fromkeys(("max_side", "tile_side", "max_keypoints", "grid_step"), 1_000_000)
         require_at_most(self, **sizes, memory_bytes=2**40)
+
+
+def change_config(config: MatchConfig, settings: Mapping[str, Any]) -> MatchConfig:
+    """The configuration with other values of some fields.
+
+    Raises:
+        ConfigError: a field is unknown (the closest is named), or a value is out of range.
+    """
+    legal = [field.name for field in dataclasses.fields(MatchConfig)]
+    for name in settings:
+        if name not in legal:
+            close = suggest(name, (*legal, "config", "device", "engine"))  # other keywords of `Matcher`
+            raise ConfigError(f"unknown setting '{name[:80]}'{close} (settings: {', '.join(legal)})")
+    return dataclasses.replace(config, **settings)

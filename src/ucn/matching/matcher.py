@@ -12,24 +12,23 @@ computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs the netwo
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ucn.config import MatchConfig
+from ucn.config.matching import change_config
 from ucn.data.io import MaskLike, to_mask, to_tensor
 from ucn.data.points import check_points
-from ucn.errors import ConfigError, ImageReadError
-from ucn.files import suggest
+from ucn.errors import ImageReadError
 from ucn.geometry.coords import cell_centres, cells_to_pixels, resize_points, resize_scale
-from ucn.geometry.sampling import read_nearest, sample_descriptors
+from ucn.geometry.sampling import read_nearest
 from ucn.matching.alignment import passes_same_surface_test, refine_photometric
 from ucn.matching.cells import (
     PointMatches,
@@ -43,6 +42,7 @@ from ucn.matching.keypoints import average_channels, detect_corners, grid_points
 from ucn.matching.levels import find_parts_scale, shows_parts, without_semantic
 from ucn.matching.many import CACHE_BYTES, CountReport, SharedFeatures, count_items, split_pair
 from ucn.matching.scoring import measure_uniformity, measure_visibility, score_matches, score_pair
+from ucn.matching.stored import describe_points, receive, receive_pair
 from ucn.matching.views import (
     AlignedViews,
     Box,
@@ -120,7 +120,7 @@ class Matcher:
         """
         if engine not in get_args(Engine):
             raise ValueError(f"engine must be one of {', '.join(get_args(Engine))}, got '{engine}'")
-        chosen = _change_config(config or MatchConfig(), settings)
+        chosen = change_config(config or MatchConfig(), settings)
         loaded = weights if isinstance(weights, LoadedWeights) else load_weights(weights)
         self._max_side = loaded.max_side
         self.config = self._resolve(chosen)
@@ -173,7 +173,7 @@ class Matcher:
             ConfigError: a setting is unknown or out of range.
         """
         other = copy.copy(self)
-        other.config = self._resolve(_change_config(config or self.config, settings))
+        other.config = self._resolve(change_config(config or self.config, settings))
         return other
 
     def match(
@@ -295,10 +295,8 @@ class Matcher:
         Raises:
             PointsError: a point is not finite or lies outside the image.
         """
-        held = self._receive(features)
-        checked = torch.from_numpy(check_points(points, held.image_hw)).to(self.device)
-        found = sample_descriptors(held.map, to_encoded(checked, held)[None])[0]
-        return F.normalize(found.float(), dim=1)
+        checked = torch.from_numpy(check_points(points, features.image_hw)).to(self.device)
+        return describe_points(receive(features, self.device), checked)
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> FeatureMap:
@@ -334,7 +332,7 @@ class Matcher:
             PointsError: as in `match`.
             ValueError: a mask does not fit its image, or the features are of different weights.
         """
-        features0, features1 = self._receive_pair(features0, features1)
+        features0, features1 = receive_pair(features0, features1, self.device)
         use0 = None if mask0 is None else to_mask(mask0, features0.image_hw).to(self.device)
         use1 = None if mask1 is None else to_mask(mask1, features1.image_hw).to(self.device)
         if points is None:
@@ -358,7 +356,7 @@ class Matcher:
     @torch.no_grad()
     def pair_context(self, features0: Features, features1: Features) -> PairContext:
         """Computes what queries of single points of a pair share, for `match_features`."""
-        features0, features1 = self._receive_pair(features0, features1)
+        features0, features1 = receive_pair(features0, features1, self.device)
         return self._build_pair_context(self.align_views(features0, features1), None, None)
 
     @torch.no_grad()
@@ -368,7 +366,7 @@ class Matcher:
         Raises:
             PointsError: the point is not finite or lies outside image 0.
         """
-        features0, features1 = self._receive_pair(features0, features1)
+        features0, features1 = receive_pair(features0, features1, self.device)
         checked = torch.from_numpy(check_points(np.asarray(point)[None], features0.image_hw)).to(self.device)
         found = similarity_map(features0.map, features1.map, to_encoded(checked, features0)[0])
         corner = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
@@ -382,9 +380,9 @@ class Matcher:
         self, image0: ImageLike | Features, image1: ImageLike | Features, *, progress: Report | None = None
     ) -> Flow:
         """Computes where every pixel of image 0 lies in image 1; images as `match` takes them."""
-        features0, features1 = self._receive_pair(
-            self._encode_dense(image0, "image 0", progress), self._encode_dense(image1, "image 1", progress)
-        )
+        features0 = self._encode_dense(image0, "image 0", progress)
+        features1 = self._encode_dense(image1, "image 1", progress)
+        features0, features1 = receive_pair(features0, features1, self.device)
         if progress is not None:
             progress("matching every cell")
         starts = to_caller(cell_centres(features0.map), features0)
@@ -400,21 +398,6 @@ class Matcher:
     def _resolve(self, config: MatchConfig) -> MatchConfig:
         """Replaces a `max_side` of "auto" by that of the weights."""
         return replace(config, max_side=self._max_side) if config.max_side == "auto" else config
-
-    def _receive(self, features: Features) -> Features:
-        """Features on the device of the network."""
-        is_here = features.map.features.device.type == self.device.type
-        return features if is_here else features.to(self.device)
-
-    def _receive_pair(self, features0: Features, features1: Features) -> tuple[Features, Features]:
-        """As `_receive`, checked to be of the same weights as far as their dimensions tell."""
-        dims = [features.map.features.shape[1] for features in (features0, features1)]
-        if dims[0] != dims[1]:
-            raise ValueError(
-                "features0 and features1 must be of the same weights, got descriptors of "
-                f"{dims[0]} and {dims[1]} dimensions; extract both with one matcher"
-            )
-        return self._receive(features0), self._receive(features1)
 
     def _encode_dense(self, image: ImageLike | Features, name: str, progress: Report | None) -> Features:
         """Features, with keypoints only where they are given."""
@@ -680,16 +663,6 @@ class Matcher:
         # Not on mps, which lacks some of the small matrix operations.
         device = torch.device("cpu") if self.device.type == "mps" else self.device
         return grey0.to(device) / 255, grey1.to(device) / 255
-
-
-def _change_config(config: MatchConfig, settings: Mapping[str, Any]) -> MatchConfig:
-    """The configuration with other values of some fields; raises a `ConfigError` for an unknown one."""
-    legal = [field.name for field in fields(MatchConfig)]
-    for name in settings:
-        if name not in legal:
-            close = suggest(name, (*legal, "config", "device", "engine"))
-            raise ConfigError(f"unknown setting '{name[:80]}'{close} (settings: {', '.join(legal)})")
-    return replace(config, **settings)
 
 
 def _both_encoded(matches: Matches, views: AlignedViews, device: torch.device) -> tuple[Tensor, Tensor]:
