@@ -109,7 +109,7 @@ def test_unknown_options_are_general_and_text_is_not_markup() -> None:
     def run(
         strange: Annotated[float, typer.Option(metavar="X", help="A [bold] number.")] = 0.5,
         size: Annotated[Size | None, typer.Option(help="Its size.")] = None,
-        needed: Annotated[int, typer.Option(metavar="N", help="Needed.")] = ...,  # type: ignore[assignment]
+        needed: Annotated[int, typer.Option(metavar="N", help="Needed.")] = ...,
         plain: int = 3,
     ) -> None:
         """Do it.

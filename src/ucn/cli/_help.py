@@ -176,8 +176,8 @@ def _print_panels(console: Console, panels: dict[str, list[tuple[Text, str]]]) -
         table.add_column(width=width)
         table.add_column()
         for name, meaning in rows:
-            lines = _wrap(_SHORT_DEFAULT.sub(_keep_together, meaning), console.width - width - 6)
-            text = Text("\n".join(lines).replace(_HARD_SPACE, " "))
+            wrapped = _wrap(_SHORT_DEFAULT.sub(_keep_together, meaning), console.width - width - 6)
+            text = Text("\n".join(wrapped).replace(_HARD_SPACE, " "))
             text.highlight_regex(r"\[default: [^]]*\]$", "dim")
             text.highlight_regex(r"\[required\]$", "red")
             table.add_row(name, text)
