@@ -114,8 +114,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(shipped_path(list_weights()[0]), folder / "my.safetensors")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        page = next(b for b in BLOCKS if b.page.name == "own-data.md" and b.language == "python")
-        exec(compile(page.text, str(page.page), "exec"), {})  # creates my_pairs
+        pages = [b for b in BLOCKS if b.page.name == "own-data.md" and b.language == "python"]
+        names: dict[str, object] = {}
+        for block in pages[: 1 + next(i for i, b in enumerate(pages) if '"my_pairs"' in b.text)]:
+            exec(compile(block.text, str(block.page), "exec"), names)  # creates my_images and my_pairs
     _invoke(["extract", str(folder / "photos"), "-o", str(folder / "features.h5")])
     return folder
 

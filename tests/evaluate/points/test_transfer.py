@@ -139,6 +139,8 @@ def test_benchmarks_without_training_images_or_names(folder: Path, tmp_path: Pat
     willow = add_training_images(LoadedMethods([method, other]), "pf-willow", pairs, tmp_path)
     assert [kept.name for kept in willow.methods] == ["colour"]
     assert willow.skipped == {"nn-transfer": "pf-willow has no training images to copy parts from"}
+    own = add_training_images(LoadedMethods([method]), "own", pairs, tmp_path)
+    assert own.skipped == {"nn-transfer": "own has no training images to copy parts from"}
     assert (
         "no named parts"
         in add_training_images(LoadedMethods([method]), "mini", pairs, tmp_path).skipped["nn-transfer"]
