@@ -59,10 +59,15 @@ RUN = {" ".join(command.words): command for command in COMMANDS if not _reason(c
 
 
 def _write_photographs(folder: Path) -> None:
-    """Two images of one scene, points, masks and camera matrices."""
+    """Images of one scene, points, masks and camera matrices."""
     height, width = SIZE_HW
     pair = example_pair()
-    for name, path, left in (("a.jpg", pair.image0_path, 300), ("b.jpg", pair.image1_path, 250)):
+    views = (
+        ("a.jpg", pair.image0_path, 300),
+        ("b.jpg", pair.image1_path, 250),
+        ("c.jpg", pair.image0_path, 360),
+    )
+    for name, path, left in views:
         PIL.Image.open(path).crop((left, 150, left + width, 150 + height)).save(folder / name, quality=95)
     for name in ("mine.csv", "points.csv"):
         (folder / name).write_text("x,y\n100,75\n60.5,50\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -114,8 +115,7 @@ def _reduce_canvas(canvas: Canvas, sizes_hw: Sequence[tuple[int, int]]) -> Canva
     total = sum(width * height for _, _, width, height in canvas.boxes)
     scale = min(1.0, float(np.sqrt(_SEAM_PIXELS * len(canvas.boxes) / total)))
     homographies = np.diag([scale, scale, 1.0]) @ canvas.homographies
-    names = [""] * len(sizes_hw)
-    hulls = [_place_corners(H, *rest) for H, *rest in zip(homographies, sizes_hw, names, strict=True)]
+    hulls = [_place_corners(H, size_hw, "") for H, size_hw in zip(homographies, sizes_hw, strict=True)]
     return _place(homographies, hulls, scale)
 
 
@@ -131,7 +131,8 @@ def warp_to_box(pixels: Pixels, H: Array, box: Box) -> tuple[Pixels, Pixels]:
         The part (height, width, 3), and its mask (height, width): 255 where the image is, else 0.
     """
     left, top, width, height = box
-    to_image = np.linalg.inv(np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]]) @ H)
+    to_box = np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]])
+    to_image = np.asarray(np.linalg.inv(to_box @ H), np.float64)
     pixels, to_image = reduce_for_warp(pixels, to_image, (height, width))
     whole = np.full(pixels.shape[:2], 255, np.uint8)
     size, flags = (width, height), cv2.WARP_INVERSE_MAP
@@ -222,7 +223,7 @@ def find_gains(parts: Sequence[tuple[Pixels, Pixels]], boxes: Sequence[Box]) -> 
         boxes: of the images.
     """
     compensator = cv2.detail.GainCompensator(_GAIN_ROUNDS)
-    images, masks = ([cv2.UMat(part[kind]) for part in parts] for kind in (0, 1))
+    images, masks = ([_to_umat(part[kind]) for part in parts] for kind in (0, 1))
     compensator.feed([box[:2] for box in boxes], images, masks)
     gains = [float(np.asarray(gain).ravel()[0]) for gain in compensator.getMatGains()]
     return np.array(gains)
@@ -232,14 +233,18 @@ def _find_seams(parts: Sequence[tuple[Pixels, Pixels]], boxes: Sequence[Box], ga
     """Masks of the pixels that each image contributes, by graph cuts through similar colours."""
     finder = cv2.detail.GraphCutSeamFinder("COST_COLOR")
     images = [
-        cv2.UMat(part[0].astype(np.float32) * np.float32(gain))
+        _to_umat(part[0].astype(np.float32) * np.float32(gain))
         for part, gain in zip(parts, gains, strict=True)
     ]
-    masks = [cv2.UMat(part[1]) for part in parts]
+    masks = [_to_umat(part[1]) for part in parts]
     found = finder.find(images, [box[:2] for box in boxes], masks)
     return [
         np.asarray(mask.get() if isinstance(mask, cv2.UMat) else mask, np.uint8) for mask in found or masks
     ]
+
+
+def _to_umat(values: NDArray[Any]) -> cv2.UMat:
+    return cv2.UMat(values)  # type: ignore[call-overload, no-any-return]  # its annotations know no arrays
 
 
 def _count_bands(size_hw: tuple[int, int]) -> int:

@@ -112,7 +112,7 @@ def _describe(scene: SparseScene, title: str, max_points: int) -> dict[str, Any]
 def _find_fields_of_view(scene: SparseScene) -> NDArray[np.float64]:
     """Vertical fields of view (C,) in degrees."""
     top, bottom = scene.corners[:, 0, 1], scene.corners[:, 3, 1]
-    return np.degrees(np.arctan(np.abs(top)) + np.arctan(np.abs(bottom)))
+    return np.asarray(np.degrees(np.arctan(np.abs(top)) + np.arctan(np.abs(bottom))))
 
 
 def _encode(values: NDArray[Any], kind: str) -> str:

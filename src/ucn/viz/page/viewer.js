@@ -23,6 +23,8 @@ element("counts").textContent = `${format(cameraCount)} images, ` + (shown === s
   ? `${format(shown)} points` : `${format(shown)} of ${format(scene.point_count)} points (evenly chosen)`);
 scene.names.forEach((name, index) => element("image").append(new Option(name, String(index))));
 
+element("size").value = String(Math.min(5, Math.max(2, 7.5 - Math.log10(shown + 1)))); // fewer are larger
+
 // ---- Rendering
 
 const view = element("view");
