@@ -206,13 +206,19 @@ def blend_images(
     for index, (seam, box) in enumerate(zip(seams, canvas.boxes, strict=True)):
         warped, mask = warp_to_box(read(index), canvas.homographies[index], box)
         chosen = cv2.resize(cv2.dilate(seam, np.ones((3, 3))), box[2:], interpolation=cv2.INTER_LINEAR)
-        bright = np.rint(np.minimum(warped * (_FRACTION * gains[index]), 32767)).astype(np.int16)
-        blender.feed(bright, cv2.bitwise_and(mask, np.where(chosen > 0, 255, 0).astype(np.uint8)), box[:2])
+        used = cv2.bitwise_and(mask, cv2.threshold(chosen, 0, 255, cv2.THRESH_BINARY)[1])
+        blender.feed(_scale(warped, _FRACTION * gains[index], cv2.CV_16S), used, box[:2])
         report("blending", index + 1, count)
     blended, covered = blender.blend(None, None)  # type: ignore[call-overload]
     is_covered = np.asarray(covered) > 0
-    picture = np.clip(np.rint(np.asarray(blended) / _FRACTION), 0, 255).astype(np.uint8)
-    return np.where(is_covered[..., None], picture, 0).astype(np.uint8), is_covered, gains
+    picture = np.asarray(_scale(blended, 1 / _FRACTION, cv2.CV_8U), np.uint8)
+    picture[~is_covered] = 0
+    return picture, is_covered, gains
+
+
+def _scale(values: NDArray[Any], factor: float, kind: int) -> NDArray[Any]:
+    """Multiplies, rounds and saturates without temporaries, of which there is no room at full size."""
+    return np.asarray(cv2.addWeighted(values, factor, values, 0.0, 0.0, dtype=kind))
 
 
 def find_gains(parts: Sequence[tuple[Pixels, Pixels]], boxes: Sequence[Box]) -> Array:

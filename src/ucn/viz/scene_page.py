@@ -50,7 +50,8 @@ def write_scene_page(
         raise ValueError("scene must have at least one camera, got none")
     if max_points < 1:
         raise ValueError(f"max_points must be at least 1, got {max_points}")
-    style, script = _read("viewer.css"), f"{_wrap_three()}\n{_read('viewer.js')}"
+    style = _read("viewer.css")
+    script = "\n".join([_wrap_three(), _read("viewer.js"), _read("viewer_input.js")])
     parts = {
         "POLICY": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
         "STYLE": style,
