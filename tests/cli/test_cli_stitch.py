@@ -106,11 +106,12 @@ def test_inputs_and_outputs_are_checked_first(views: list[Path], out: Path) -> N
     alone = run(views[0], "-o", out / "p.png")
     assert alone.exit_code == 2
     assert "give at least two images, got 1" in alone.stderr
-    for arguments, message in (
+    cases: list[tuple[tuple[str | Path, ...], str]] = [
         ((*views, "-o", views[0]), "it is an input"),
         ((*views, "-o", out / "p.gif"), "must end in"),
         ((*views, out / "missing.png", "-o", out / "p.png"), "no such file"),
-    ):
+    ]
+    for arguments, message in cases:
         result = run(*arguments)
         assert result.exit_code == 1
         assert message in result.stderr

@@ -60,12 +60,17 @@ RUN = {" ".join(command.words): command for command in COMMANDS if not _reason(c
 
 
 def _write_photographs(folder: Path) -> None:
-    """Two images of one scene, points, masks and camera matrices."""
+    """Images of one scene, points, masks and camera matrices."""
     height, width = SIZE_HW
     pair = example_pair()
     exif = PIL.Image.Exif()
     exif.get_ifd(PIL.ExifTags.IFD.Exif)[PIL.ExifTags.Base.FocalLengthIn35mmFilm] = 172
-    for name, path, left in (("a.jpg", pair.image0_path, 300), ("b.jpg", pair.image1_path, 250)):
+    views = (
+        ("a.jpg", pair.image0_path, 300),
+        ("b.jpg", pair.image1_path, 250),
+        ("c.jpg", pair.image0_path, 360),
+    )
+    for name, path, left in views:
         image = PIL.Image.open(path).crop((left, 150, left + width, 150 + height))
         image.save(folder / name, quality=95, exif=exif)
     for name in ("mine.csv", "points.csv"):

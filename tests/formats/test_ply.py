@@ -30,10 +30,10 @@ def read_ply(path: Path) -> tuple[list[str], dict[str, NDArray[np.void]]]:
             kind, name = rest[0].split()
             elements[-1][2].append((name, _TYPES[kind]))
     found = {}
-    for name, count, properties in elements:
+    for element, rows, properties in elements:
         dtype = np.dtype(properties)
-        found[name] = np.frombuffer(body, dtype, count)
-        body = body[count * dtype.itemsize :]
+        found[element] = np.frombuffer(body, dtype, rows)
+        body = body[rows * dtype.itemsize :]
     assert body == b""
     return comments, found
 

@@ -10,6 +10,7 @@ from ucn.errors import DataError
 from ucn.matching.mosaic import blend_images, find_gains, plan_canvas, reduce_for_warp, warp_to_box
 
 Array = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 
 def shift(x: float, y: float) -> Array:
@@ -74,7 +75,7 @@ def test_reduction_is_smooth() -> None:
 
 def put_together(
     views: list[Pixels], homographies: Array, use_gains: bool = True
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, BoolArray, Array]:
     sizes = [(view.shape[0], view.shape[1]) for view in views]
     canvas = plan_canvas(homographies, sizes, ["a", "b", "c"][: len(views)], 1e6)
     pixels, is_covered, gains = blend_images(lambda row: views[row], canvas, sizes, use_gains=use_gains)

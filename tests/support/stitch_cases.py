@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import resources
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from ucn.config import MatchConfig
 from ucn.data.io import read_image, to_pixels, to_tensor
-from ucn.types import Features, ImageLike, Matches
+from ucn.types import ImageLike, Matches
 
 Array = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
@@ -21,12 +22,9 @@ VIEW_HW = (90, 120)
 
 def read_coffee(width: int = 300) -> Pixels:
     """A bundled photograph, reduced to (200, 300) or another size."""
-    from importlib import resources
-
     with resources.as_file(resources.files("ucn.data") / "pictures" / "coffee.jpg") as path:
-        return np.asarray(
-            cv2.resize(to_pixels(read_image(path)), (width, 2 * width // 3), interpolation=cv2.INTER_AREA)
-        )
+        pixels = to_pixels(read_image(path))
+    return np.asarray(cv2.resize(pixels, (width, 2 * width // 3), interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def tilt(x: float, y: float, skew: float = 0.0, depth: float = 0.0) -> Array:
@@ -42,7 +40,7 @@ def take_view(
     """A photograph of the picture."""
     flags = cv2.WARP_INVERSE_MAP | cv2.INTER_CUBIC
     view = cv2.warpPerspective(picture, to_picture, size_hw[::-1], flags=flags)
-    return np.clip(np.rint(view * gain), 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(np.rint(view * gain), 0, 255), np.uint8)
 
 
 def transfer(H: Array, points: Array) -> Array:
@@ -81,7 +79,7 @@ class KnownMatcher:
         pixels = to_pixels(to_tensor(image))
         return KnownFeatures((pixels.shape[0], pixels.shape[1]), self._known.get(pixels.tobytes()))
 
-    def match_features(self, features0: Features | Any, features1: Features | Any) -> Matches:
+    def match_features(self, features0: Any, features1: Any) -> Matches:
         x, y = np.meshgrid(np.arange(2, 118, 7.0), np.arange(2, 88, 7.0))
         points0 = np.stack([x.ravel(), y.ravel()], axis=1)
         rng = np.random.default_rng(0)
@@ -92,7 +90,7 @@ class KnownMatcher:
             points1 += rng.normal(0, self._noise, points1.shape)
         height, width = features1.image_hw
         keep = ((points1 >= 0) & (points1 < (width, height))).all(axis=1)
-        points0, points1 = (points[keep].astype(np.float32) for points in (points0, points1))
-        ones = np.ones(len(points0), np.float32)
+        kept0, kept1 = (points[keep].astype(np.float32) for points in (points0, points1))
+        ones = np.ones(len(kept0), np.float32)
         score = 0.1 if features0.to_picture is None or features1.to_picture is None else 0.9
-        return Matches(points0, points1, ones, ones > 0, score, features0.image_hw, features1.image_hw)
+        return Matches(kept0, kept1, ones, ones > 0, score, features0.image_hw, features1.image_hw)

@@ -54,7 +54,9 @@ class Link:
 
     def reverse(self) -> Link:
         """The same link with the images in the other order."""
-        return Link(self.image1, self.image0, self.points1, self.points0, np.linalg.inv(self.H_0to1))
+        return Link(
+            self.image1, self.image0, self.points1, self.points0, np.asarray(np.linalg.inv(self.H_0to1))
+        )
 
 
 def find_connected(count: int, links: Sequence[Link]) -> Indices:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -114,8 +115,7 @@ def _reduce_canvas(canvas: Canvas, sizes_hw: Sequence[tuple[int, int]]) -> Canva
     total = sum(width * height for _, _, width, height in canvas.boxes)
     scale = min(1.0, float(np.sqrt(_SEAM_PIXELS * len(canvas.boxes) / total)))
     homographies = np.diag([scale, scale, 1.0]) @ canvas.homographies
-    names = [""] * len(sizes_hw)
-    hulls = [_place_corners(H, *rest) for H, *rest in zip(homographies, sizes_hw, names, strict=True)]
+    hulls = [_place_corners(H, size_hw, "") for H, size_hw in zip(homographies, sizes_hw, strict=True)]
     return _place(homographies, hulls, scale)
 
 
@@ -131,7 +131,8 @@ def warp_to_box(pixels: Pixels, H: Array, box: Box) -> tuple[Pixels, Pixels]:
         The part (height, width, 3), and its mask (height, width): 255 where the image is, else 0.
     """
     left, top, width, height = box
-    to_image = np.linalg.inv(np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]]) @ H)
+    to_box = np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]])
+    to_image = np.asarray(np.linalg.inv(to_box @ H), np.float64)
     pixels, to_image = reduce_for_warp(pixels, to_image, (height, width))
     whole = np.full(pixels.shape[:2], 255, np.uint8)
     size, flags = (width, height), cv2.WARP_INVERSE_MAP
@@ -205,13 +206,19 @@ def blend_images(
     for index, (seam, box) in enumerate(zip(seams, canvas.boxes, strict=True)):
         warped, mask = warp_to_box(read(index), canvas.homographies[index], box)
         chosen = cv2.resize(cv2.dilate(seam, np.ones((3, 3))), box[2:], interpolation=cv2.INTER_LINEAR)
-        bright = np.rint(np.minimum(warped * (_FRACTION * gains[index]), 32767)).astype(np.int16)
-        blender.feed(bright, cv2.bitwise_and(mask, np.where(chosen > 0, 255, 0).astype(np.uint8)), box[:2])
+        used = cv2.bitwise_and(mask, cv2.threshold(chosen, 0, 255, cv2.THRESH_BINARY)[1])
+        blender.feed(_scale(warped, _FRACTION * gains[index], cv2.CV_16S), used, box[:2])
         report("blending", index + 1, count)
     blended, covered = blender.blend(None, None)  # type: ignore[call-overload]
     is_covered = np.asarray(covered) > 0
-    picture = np.clip(np.rint(np.asarray(blended) / _FRACTION), 0, 255).astype(np.uint8)
-    return np.where(is_covered[..., None], picture, 0).astype(np.uint8), is_covered, gains
+    picture = np.asarray(_scale(blended, 1 / _FRACTION, cv2.CV_8U), np.uint8)
+    picture[~is_covered] = 0
+    return picture, is_covered, gains
+
+
+def _scale(values: NDArray[Any], factor: float, kind: int) -> NDArray[Any]:
+    """Multiplies, rounds and saturates without temporaries, of which there is no room at full size."""
+    return np.asarray(cv2.addWeighted(values, factor, values, 0.0, 0.0, dtype=kind))
 
 
 def find_gains(parts: Sequence[tuple[Pixels, Pixels]], boxes: Sequence[Box]) -> Array:
@@ -222,7 +229,7 @@ def find_gains(parts: Sequence[tuple[Pixels, Pixels]], boxes: Sequence[Box]) -> 
         boxes: of the images.
     """
     compensator = cv2.detail.GainCompensator(_GAIN_ROUNDS)
-    images, masks = ([cv2.UMat(part[kind]) for part in parts] for kind in (0, 1))
+    images, masks = ([_to_umat(part[kind]) for part in parts] for kind in (0, 1))
     compensator.feed([box[:2] for box in boxes], images, masks)
     gains = [float(np.asarray(gain).ravel()[0]) for gain in compensator.getMatGains()]
     return np.array(gains)
@@ -232,14 +239,18 @@ def _find_seams(parts: Sequence[tuple[Pixels, Pixels]], boxes: Sequence[Box], ga
     """Masks of the pixels that each image contributes, by graph cuts through similar colours."""
     finder = cv2.detail.GraphCutSeamFinder("COST_COLOR")
     images = [
-        cv2.UMat(part[0].astype(np.float32) * np.float32(gain))
+        _to_umat(part[0].astype(np.float32) * np.float32(gain))
         for part, gain in zip(parts, gains, strict=True)
     ]
-    masks = [cv2.UMat(part[1]) for part in parts]
+    masks = [_to_umat(part[1]) for part in parts]
     found = finder.find(images, [box[:2] for box in boxes], masks)
     return [
         np.asarray(mask.get() if isinstance(mask, cv2.UMat) else mask, np.uint8) for mask in found or masks
     ]
+
+
+def _to_umat(values: NDArray[Any]) -> cv2.UMat:
+    return cv2.UMat(values)  # type: ignore[call-overload, no-any-return]  # its annotations know no arrays
 
 
 def _count_bands(size_hw: tuple[int, int]) -> int:

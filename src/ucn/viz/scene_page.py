@@ -50,7 +50,8 @@ def write_scene_page(
         raise ValueError("scene must have at least one camera, got none")
     if max_points < 1:
         raise ValueError(f"max_points must be at least 1, got {max_points}")
-    style, script = _read("viewer.css"), f"{_wrap_three()}\n{_read('viewer.js')}"
+    style = _read("viewer.css")
+    script = "\n".join([_wrap_three(), _read("viewer.js"), _read("viewer_input.js")])
     parts = {
         "POLICY": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
         "STYLE": style,
@@ -112,7 +113,7 @@ def _describe(scene: SparseScene, title: str, max_points: int) -> dict[str, Any]
 def _find_fields_of_view(scene: SparseScene) -> NDArray[np.float64]:
     """Vertical fields of view (C,) in degrees."""
     top, bottom = scene.corners[:, 0, 1], scene.corners[:, 3, 1]
-    return np.degrees(np.arctan(np.abs(top)) + np.arctan(np.abs(bottom)))
+    return np.asarray(np.degrees(np.arctan(np.abs(top)) + np.arctan(np.abs(bottom))))
 
 
 def _encode(values: NDArray[Any], kind: str) -> str:
