@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 
 AT_ONCE = 2048
 """Cells that are compared with all cells of the other image at a time."""
+FINE_STEPS = 8
+"""Positions per cell and axis that are compared below the cell."""
 
 
 def main() -> None:
@@ -31,7 +33,8 @@ def main() -> None:
     session = onnxruntime.InferenceSession(network, providers=["CPUExecutionProvider"])
     metadata = session.get_modelmeta().custom_metadata_map
     sides = int(metadata["min_side"]), int(metadata["max_side"])
-    (image0, scale0), (image1, scale1) = (read_image(path, *sides) for path in (path0, path1))
+    fixed = (int(metadata["width"]), int(metadata["height"])) if "width" in metadata else None
+    (image0, scale0), (image1, scale1) = (read_image(path, *sides, fixed) for path in (path0, path1))
     if metadata["kind"] == "pair":
         points0, points1, scores, is_mutual = session.run(None, {"image0": image0, "image1": image1})
         keep = is_mutual & (scores >= 0.5)
@@ -46,10 +49,12 @@ def main() -> None:
     print(f"{len(rows)} matches in {output}; weights {metadata['weights']}, licence: {metadata['licence']}")
 
 
-def read_image(path: str, min_side: int, max_side: int) -> tuple[Array, Array]:
+def read_image(
+    path: str, min_side: int, max_side: int, fixed: tuple[int, int] | None = None
+) -> tuple[Array, Array]:
     """An image (1, 3, H, W) RGB in [0, 1], reduced to the longest side, and the scale of its points (x, y).
 
-    A long thin image is reduced less, since the network needs a minimum side.
+    A long thin image is reduced less, since the network needs a minimum side; one of fixed size gets that.
     """
     with PIL.Image.open(path) as file:
         image = PIL.ImageOps.exif_transpose(file).convert("RGB")
@@ -59,22 +64,75 @@ def read_image(path: str, min_side: int, max_side: int) -> tuple[Array, Array]:
             f"{path} must have at least {min_side} pixels a side, got {width} × {height}; enlarge it first"
         )
     factor = min(1.0, max(max_side / max(width, height), min_side / min(width, height)))
-    image = image.resize((round(width * factor), round(height * factor)), PIL.Image.Resampling.BILINEAR)
+    size = fixed or (round(width * factor), round(height * factor))
+    image = image.resize(size, PIL.Image.Resampling.BILINEAR)
     pixels = np.asarray(image, np.float32).transpose(2, 0, 1)[None] / 255
     return np.ascontiguousarray(pixels), np.array([width / image.width, height / image.height])
 
 
 def match_cells(map0: Array, map1: Array, stride: int, offset: float) -> tuple[Array, Array, Array]:
-    """Mutual nearest neighbours: points (N, 2) of both images, and their cosine similarities."""
+    """Mutual nearest neighbours: points (N, 2) of both images, and their cosine similarities.
+
+    Those of the first image are cells, those of the second are refined below the cell.
+    """
     cells0, cells1 = (features.reshape(len(features), -1) for features in (map0, map1))
-    to1, similarities = find_nearest(cells0, cells1)
+    to1, _ = find_nearest(cells0, cells1)
     to0, _ = find_nearest(cells1, cells0)
     mutual = np.flatnonzero(to0[to1] == np.arange(len(to1)))
-    points0, points1 = (
-        np.stack([cells % features.shape[2], cells // features.shape[2]], axis=-1) * stride + offset
-        for cells, features in ((mutual, map0), (to1[mutual], map1))
-    )
-    return points0, points1, similarities[mutual]
+    columns = map0.shape[2]
+    points0 = np.stack([mutual % columns, mutual // columns], axis=-1)
+    points1, similarities = refine_cells(cells0[:, mutual].T, map1, to1[mutual])
+    return points0 * stride + offset, points1 * stride + offset, similarities
+
+
+def refine_cells(queries: Array, features: Array, nearest: Array) -> tuple[Array, Array]:
+    """Moves matches from cells to where the interpolated descriptor is most similar, as ucn does.
+
+    The descriptor between cells is the normalised bilinear interpolation of the cells around it. It is
+    compared at a fine grid of positions; a parabola through the best and its neighbours gives the peak.
+
+    Args:
+        queries: (N, D) descriptors of the first image.
+        features: (D, h, w) of the second image.
+        nearest: (N,) the most similar cell of each query.
+
+    Returns:
+        (N, 2) x and y in cells, and (N,) cosine similarities.
+    """
+    height, width = features.shape[1:]
+    steps = np.arange(-1, 2)
+    rows = (nearest // width)[:, None, None] + steps[:, None] + 0 * steps
+    columns = (nearest % width)[:, None, None] + 0 * steps[:, None] + steps
+    is_inside = ((rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)).reshape(-1, 9)
+    around = features[:, rows.clip(0, height - 1), columns.clip(0, width - 1)]  # (D, N, 3, 3)
+    cells = around.reshape(len(features), -1, 9).transpose(1, 2, 0)  # (N, 9, D)
+    offsets = np.arange(-FINE_STEPS, FINE_STEPS + 1) / FINE_STEPS
+    along = (1 - np.abs(offsets[:, None] - steps)).clip(0)
+    weights = (along[:, None, :, None] * along[None, :, None, :]).reshape(
+        -1, 9
+    )  # of the cells at each position
+    products = (cells @ queries[:, :, None])[..., 0] @ weights.T
+    gram = (cells @ cells.transpose(0, 2, 1)).reshape(-1, 81)
+    lengths = gram @ (weights[:, :, None] * weights[:, None, :]).reshape(-1, 81).T
+    surface = products / np.sqrt(lengths.clip(1e-12))
+    surface[~is_inside @ (weights > 0).T] = -2.0
+    best = surface.argmax(axis=1)
+    size = len(offsets)
+    x = offsets[best % size] + fit_peak(surface, best, best % size, 1)
+    y = offsets[best // size] + fit_peak(surface, best, best // size, size)
+    similarities = surface[np.arange(len(best)), best].clip(-1, 1)
+    return np.stack([nearest % width + x, nearest // width + y], axis=-1), similarities
+
+
+def fit_peak(surface: Array, best: Array, position: Array, step: int) -> Array:
+    """Offset of the peak of a parabola through the best position and its two neighbours along an axis."""
+    every, last = np.arange(len(best)), surface.shape[1] - 1
+    low, middle, high = (surface[every, (best + move).clip(0, last)] for move in (-step, 0, step))
+    curvature = low - 2 * middle + high
+    has_both = (position > 0) & (position < 2 * FINE_STEPS) & (low > -1.5) & (high > -1.5)
+    is_peak = has_both & (curvature < -1e-9)
+    peak = 0.5 * (low - high) / np.where(is_peak, curvature, -1.0)
+    return np.asarray(np.where(is_peak, peak, 0.0).clip(-0.5, 0.5) / FINE_STEPS)
 
 
 def find_nearest(queries: Array, cells: Array) -> tuple[Array, Array]:

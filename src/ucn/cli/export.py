@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,17 +39,26 @@ def run(
             "-k", "--matches", metavar="N", min=1, help="Number of matches of --pair.", show_default="1024"
         ),
     ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HxW",
+            help="Fix the image size, such as 480x640: for OpenCV 5 and others without dynamic shapes.",
+            show_default="any",
+        ),
+    ] = None,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Write a network as an ONNX file for images of any size.
+    """Write a network as an ONNX file for images of any size, or of one.
 
-    The file is kept only if onnxruntime agrees with torch at three sizes. Its metadata holds the image
-    format, the positions of the feature cells, the weights and their licence.
+    The file is kept only if onnxruntime agrees with torch, also at the size at which the weights match. Its
+    metadata holds the image format, the positions of the feature cells, the weights and their licence.
     """
     if k is not None and not pair:
         raise typer.BadParameter("-k is for --pair: a graph of descriptors has no matches")
+    size_hw = None if size is None else _read_size(size)
     with Stages(is_quiet=json) as stages:
         from ucn.weights import check_weights
 
@@ -65,6 +75,7 @@ def run(
             output,
             kind="pair" if pair else "network",
             k=DEFAULT_K if k is None else k,
+            size_hw=size_hw,
             overwrite=overwrite,
             progress=stages,
         )
@@ -74,15 +85,25 @@ def run(
         _print(export, stages.report())
 
 
+def _read_size(given: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]{1,5})[x×]([0-9]{1,5})", given.strip().lower())
+    if found is None:
+        raise typer.BadParameter(f"--size must be height x width, such as 480x640, got {given[:40]!r}")
+    return int(found[1]), int(found[2])
+
+
 def _print(export: Export, seconds: dict[str, float]) -> None:
     worst = min(parity.same_matches for parity in export.parity)
-    difference = max(parity.max_difference for parity in export.parity)
     weights = {"name": export.metadata["weights"], "sha256": export.metadata["weights_sha256"]}
     print_lines(
         {
             "graph": "two images to matches" if export.kind == "pair" else "images to descriptors",
-            "parity": f"{format_share(worst)} of the matches of torch, values within {difference:.1e}",
-            "at": ", ".join(f"{parity.size_hw[1]} × {parity.size_hw[0]}" for parity in export.parity),
+            "parity": f"{format_share(worst)} of the matches of torch, values within",
+            **{
+                f"{parity.size_hw[1]} × {parity.size_hw[0]}": f"{parity.max_difference:.1e} (at most "
+                f"{parity.limit:.1e})"
+                for parity in export.parity
+            },
             "weights": format_weights(weights),
             "licence": export.metadata["licence"],
             "time": format_seconds(seconds),

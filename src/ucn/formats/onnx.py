@@ -1,7 +1,9 @@
 """ONNX export, kept only where onnxruntime agrees with torch.
 
 There are two graphs: `network` maps images (B, 3, H, W) to unit descriptors (B, D, h, w), with dynamic B, H
-and W; `pair` maps two images to k matches. The file's metadata documents preprocessing and coordinates.
+and W; `pair` maps two images to k matches. With a fixed image size, everything that depends on it alone is
+computed once, and few operators remain, which OpenCV's dnn knows, too. The file's metadata documents
+preprocessing and coordinates.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -36,6 +39,8 @@ DEFAULT_K = 1024
 """Matches of the graph `pair`."""
 MAX_K = 8192
 """Each keypoint is compared with every cell of the other image at once, which takes memory."""
+MAX_AREA = 2**24
+"""Pixels of the largest fixed image size."""
 
 Kind = Literal["network", "pair"]
 Report = Callable[[str], None]
@@ -70,10 +75,11 @@ def export_onnx(
     *,
     kind: Kind = "network",
     k: int = DEFAULT_K,
+    size_hw: tuple[int, int] | None = None,
     overwrite: bool = False,
     progress: Report | None = None,
 ) -> Export:
-    """Exports a network to ONNX, after onnxruntime has agreed with torch on three image sizes.
+    """Exports a network to ONNX, after onnxruntime has agreed with torch on several image sizes.
 
     Of a network with a semantic level the fine one is exported, which is complete by itself.
 
@@ -82,19 +88,24 @@ def export_onnx(
         path: ends in .onnx.
         kind: network: images to descriptors; pair: two images to matches.
         k: matches of the graph `pair`, 1 to `MAX_K`.
+        size_hw: (H, W) of the only images, one at a time, that the graph takes; None takes any.
         overwrite: replace an existing file.
         progress: called at each stage.
 
     Raises:
         OutputError: a package is missing, the file cannot be written, or onnxruntime and torch disagree; no
             file is left then.
-        ValueError: the kind or k is wrong.
+        ValueError: the kind, k or size is wrong.
     """
     path, report = Path(path), progress or (lambda _: None)
     if kind not in ("network", "pair"):
         raise ValueError(f"kind must be network or pair, got '{kind}'")
     if not 1 <= k <= MAX_K:
         raise ValueError(f"k must be in 1..{MAX_K}, got {k}")
+    if size_hw is not None and not (min(size_hw) >= MIN_SIDE and size_hw[0] * size_hw[1] <= MAX_AREA):
+        raise ValueError(
+            f"size_hw must have sides of at least {MIN_SIDE} and at most {MAX_AREA:,} pixels, got {size_hw}"
+        )
     check_suffix(path, (".onnx",), "a network")
     check_output(path, overwrite)
     check_packages()
@@ -102,16 +113,18 @@ def export_onnx(
     model = loaded.model
     report("tracing the graph")
     if kind == "network":
-        content = _trace(model, 1, ["images"], {"features": _CELLS})
+        content = _trace(model, 1, ["images"], {"features": _CELLS}, size_hw)
     else:
         outputs = ("points0", "points1", "scores", "is_mutual")
         pair = PairGraph(model, loaded.calibration, k).eval()
-        content = _trace(pair, 2, ["image0", "image1"], {name: {} for name in outputs})
-    metadata = build_metadata(loaded, kind, k)
+        content = _trace(pair, 2, ["image0", "image1"], {name: {} for name in outputs}, size_hw)
+    if size_hw is not None:
+        content = _fold_constants(content)
+    metadata = build_metadata(loaded, kind, k, size_hw)
     content = _add_metadata(content, metadata, loaded, rows=k if kind == "pair" else None)
     report("comparing with torch")
     check = check_network if kind == "network" else check_pair
-    parity = tuple(check(content, loaded, k))
+    parity = tuple(check(content, loaded, k, size_hw))
     report("writing")
     write_bytes_atomically(path, content, overwrite)
     return Export(path, kind, len(content), parity, metadata)
@@ -124,7 +137,9 @@ def check_packages() -> None:
         raise OutputError(f"export needs {' and '.join(missing)}: pip install 'ucn[export]'")
 
 
-def build_metadata(loaded: LoadedWeights, kind: Kind, k: int) -> dict[str, str]:
+def build_metadata(
+    loaded: LoadedWeights, kind: Kind, k: int, size_hw: tuple[int, int] | None = None
+) -> dict[str, str]:
     """Metadata of the file; all values are text, lists and mappings are JSON."""
     model, info = loaded.model, loaded.info
     facts: dict[str, Any] = {
@@ -149,6 +164,8 @@ def build_metadata(loaded: LoadedWeights, kind: Kind, k: int) -> dict[str, str]:
     if kind == "pair":
         facts["k"] = k
         facts["mutual_tolerance"] = MatchConfig().mutual_tolerance
+    if size_hw is not None:
+        facts["height"], facts["width"] = size_hw
     return {
         name: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
         for name, value in facts.items()
@@ -156,19 +173,24 @@ def build_metadata(loaded: LoadedWeights, kind: Kind, k: int) -> dict[str, str]:
 
 
 def _trace(
-    module: nn.Module, inputs: int, input_names: list[str], outputs: dict[str, dict[int, str]]
+    module: nn.Module,
+    inputs: int,
+    input_names: list[str],
+    outputs: dict[str, dict[int, str]],
+    size_hw: tuple[int, int] | None = None,
 ) -> bytes:
-    """Traces a module with `inputs` image inputs to ONNX, with dynamic image sizes."""
+    """Traces a module with `inputs` image inputs to ONNX, with dynamic image sizes unless one is given."""
     generator = torch.Generator().manual_seed(0)
-    batch = 2 if inputs == 1 else 1
-    example = tuple(torch.rand(batch, 3, *_EXAMPLE_HW, generator=generator) for _ in range(inputs))
+    batch = 2 if inputs == 1 and size_hw is None else 1
+    side_hw = size_hw or _EXAMPLE_HW
+    example = tuple(torch.rand(batch, 3, *side_hw, generator=generator) for _ in range(inputs))
     axes: dict[str, dict[int, str]] = {
         name: _SIZES if inputs == 1 else {axis: f"{size}{view}" for axis, size in list(_SIZES.items())[1:]}
         for view, name in enumerate(input_names)
     }
     buffer = io.BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
-        # The tracer warns wherever Python reads a size, and that it is deprecated. The comparison at three
+        # The tracer warns wherever Python reads a size, and that it is deprecated. The comparison at several
         # sizes detects a size that was frozen.
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -179,9 +201,33 @@ def _trace(
             opset_version=OPSET,
             input_names=input_names,
             output_names=list(outputs),
-            dynamic_axes=axes | outputs,
+            dynamic_axes=axes | outputs if size_hw is None else None,
         )
     return buffer.getvalue()
+
+
+def _fold_constants(content: bytes) -> bytes:
+    """Computes what depends on no pixels, by onnxruntime, which then removes it."""
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    # Basic: higher levels use operators of onnxruntime's own.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with tempfile.TemporaryDirectory(prefix="ucn-") as folder:
+        path = Path(folder) / "folded.onnx"
+        options.optimized_model_filepath = str(path)
+        try:
+            onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            model = onnx.load(path)
+        except Exception as error:  # onnxruntime raises many exception classes of its own
+            raise OutputError(f"onnxruntime cannot run the graph; no file was written: {error}") from error
+    used = [item for item in model.opset_import if item.domain in {node.domain for node in model.graph.node}]
+    del model.opset_import[:]
+    model.opset_import.extend(used)
+    found: bytes = model.SerializeToString(deterministic=True)
+    return found
 
 
 def _add_metadata(content: bytes, metadata: dict[str, str], loaded: LoadedWeights, rows: int | None) -> bytes:

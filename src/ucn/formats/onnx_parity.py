@@ -1,4 +1,9 @@
-"""Parity of onnxruntime and torch at three image sizes, checked before an exported file is kept."""
+"""Parity of onnxruntime and torch at several image sizes, checked before an exported file is kept.
+
+Rounding differs between the two, and sums over an image make it grow with the number of pixels: descriptors
+of `geometric` differ by 1e-6 at 240 × 160 and by 2e-5 or more, depending on the machine, at 1024 × 683. So
+the tolerance grows, too.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +23,25 @@ from ucn.errors import OutputError
 from ucn.matching.cells import match_points
 from ucn.matching.keypoints import strongest_corners
 from ucn.matching.scoring import score_matches
+from ucn.nn import MIN_SIDE
 from ucn.types import FloatArray
 from ucn.weights import LoadedWeights
 
 SIZES_HW = ((96, 128), (131, 165), (160, 240))
 """Tested image sizes: multiples of the stride, odd sides, and another aspect ratio."""
-MAX_DIFFERENCE = 1e-3
-"""Largest allowed difference of any value of unit descriptors."""
+MAX_DIFFERENCE = 1e-4
+"""Largest allowed difference of any value of unit descriptors of an image of 240 × 160; it grows with the
+number of pixels."""
+MAX_SCORE_DIFFERENCE = 0.01
+"""Largest difference of the scores of equal matches."""
+MAX_PAIR_BYTES = 2**29
+"""Sizes at which the graph `pair` holds larger matrices of similarities are not tested."""
 MIN_SAME_MATCHES = 0.995
 """Smallest allowed share of equal matches."""
 
-_SAME_PIXELS, _SAME_SCORE = 0.5, 0.01  # tolerances within which two matches are equal
+_SAME_PIXELS = 0.5  # tolerance within which two matches are equal
+_LARGEST_HW = SIZES_HW[-1]
+_COMPARED_CELLS = 1000  # whose nearest cells are compared
 
 
 @dataclass(frozen=True)
@@ -39,35 +52,71 @@ class Parity:
         size_hw: (H, W) of the images.
         max_difference: of unit descriptors for the graph `network`; of scores of equal matches for `pair`.
         same_matches: share of equal matches, in [0, 1].
+        limit: the largest `max_difference` that is allowed at this size.
     """
 
     size_hw: tuple[int, int]
     max_difference: float
     same_matches: float
+    limit: float
 
 
-def check_network(content: bytes, loaded: LoadedWeights, _k: int = 0) -> Iterator[Parity]:
-    """Compares descriptors, and the nearest cell of every cell, of the example pair; raises `OutputError`."""
+def list_sizes(max_side: int) -> tuple[tuple[int, int], ...]:
+    """Sizes to test: `SIZES_HW`, and that of a photograph at the size at which weights match it."""
+    return (*SIZES_HW, (max(MIN_SIDE, round(max_side * 2 / 3)), max_side))
+
+
+def find_limit(size_hw: tuple[int, int]) -> float:
+    """The largest difference of descriptors that is allowed at an image size."""
+    area = _LARGEST_HW[0] * _LARGEST_HW[1]
+    return MAX_DIFFERENCE * max(1.0, size_hw[0] * size_hw[1] / area)
+
+
+def check_network(
+    content: bytes, loaded: LoadedWeights, _k: int = 0, size_hw: tuple[int, int] | None = None
+) -> Iterator[Parity]:
+    """Compares descriptors, and the nearest cells of cells, of the example pair; raises `OutputError`.
+
+    Args:
+        content: of the file.
+        loaded: the weights.
+        size_hw: the only image size of the graph; None tests several, and several images at once.
+    """
     session = open_session(content)
-    for size_hw in SIZES_HW:
-        image0, image1 = _read_pair(size_hw)
+    for hw in list_sizes(loaded.max_side) if size_hw is None else (size_hw,):
+        images = _read_pair(hw)
         with torch.no_grad():
-            expected = loaded.model(torch.cat([image0, image1])).numpy()
-        found = _run(session, torch.cat([image0, image1]))[0]
+            expected = np.concatenate([loaded.model(image).numpy() for image in images])
+        found = np.concatenate([_run(session, image)[0] for image in images])
         _check_shape(found, expected.shape)
-        # One image alone checks that the batch size is dynamic too.
-        alone = _run(session, image1)[0]
-        difference = max(np.abs(found - expected).max(), np.abs(alone[0] - expected[1]).max())
+        differences = [np.abs(found - expected).max()]
+        if size_hw is None and hw in SIZES_HW:
+            both = _run(session, torch.cat(images))[0]
+            _check_shape(both, expected.shape)
+            differences.append(np.abs(both - expected).max())
         same = float((_nearest(found) == _nearest(expected)).mean())
-        yield _check(Parity(size_hw, float(difference), same), MAX_DIFFERENCE)
+        yield _check(Parity(hw, float(max(differences)), same, find_limit(hw)))
 
 
-def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity]:
-    """Compares matches of the example pair with those of `match_points`; raises `OutputError`."""
+def check_pair(
+    content: bytes, loaded: LoadedWeights, k: int, size_hw: tuple[int, int] | None = None
+) -> Iterator[Parity]:
+    """Compares matches of the example pair with those of `match_points`; raises `OutputError`.
+
+    Args:
+        content: of the file.
+        loaded: the weights.
+        k: number of matches.
+        size_hw: the only image size of the graph; None tests several.
+    """
     session, settings = open_session(content), MatchConfig()
-    for size_hw in SIZES_HW:
-        image0, image1 = _read_pair(size_hw)
-        image1 = image1[..., 3:]  # both images may differ in size
+    cell_bytes = 4 * k / loaded.model.stride**2
+    for hw in list_sizes(loaded.max_side) if size_hw is None else (size_hw,):
+        if size_hw is None and hw[0] * hw[1] * cell_bytes > MAX_PAIR_BYTES:
+            continue
+        image0, image1 = _read_pair(hw)
+        if size_hw is None:
+            image1 = image1[..., 3:]  # both images may differ in size
         with torch.no_grad():
             points, strengths = strongest_corners(image0, k)
             corners = points[strengths > 0]
@@ -82,9 +131,11 @@ def check_pair(content: bytes, loaded: LoadedWeights, k: int) -> Iterator[Parity
         differences = np.abs(found_scores[rows] - scores)
         excess = matches.round_trip_errors.numpy() - settings.mutual_tolerance
         is_consistent = (is_mutual[rows] == (excess <= 0)) | (np.abs(excess) <= _SAME_PIXELS)
-        is_same = (rows >= 0) & (errors <= _SAME_PIXELS) & (differences <= _SAME_SCORE) & is_consistent
+        is_same = (
+            (rows >= 0) & (errors <= _SAME_PIXELS) & (differences <= MAX_SCORE_DIFFERENCE) & is_consistent
+        )
         largest = float(differences[is_same].max(initial=0))
-        yield _check(Parity(size_hw, largest, float(is_same.mean())), _SAME_SCORE)
+        yield _check(Parity(hw, largest, float(is_same.mean()), MAX_SCORE_DIFFERENCE))
 
 
 def open_session(content: bytes) -> Any:
@@ -122,8 +173,9 @@ def _read_pair(size_hw: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def _nearest(features: FloatArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The most similar cell of the second image for each cell of the first."""
+    """The most similar cell of the second image for cells spread over the first."""
     cells0, cells1 = features.reshape(*features.shape[:2], -1)
+    cells0 = cells0[:, :: -(-cells0.shape[1] // _COMPARED_CELLS)]
     return np.asarray((cells0.T @ cells1).argmax(axis=1), np.int64)
 
 
@@ -134,7 +186,8 @@ def _check_shape(found: FloatArray, expected: tuple[int, ...]) -> None:
         )
 
 
-def _check(parity: Parity, limit: float) -> Parity:
+def _check(parity: Parity) -> Parity:
+    limit = parity.limit
     is_close = parity.max_difference <= limit  # False for NaN
     if not is_close or not parity.same_matches >= MIN_SAME_MATCHES:
         height, width = parity.size_hw
