@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from ucn.cli.app import app
 from ucn.data.io import read_image
 from ucn.data.points import read_flo, read_flow, read_matches
+from ucn.viz.matches import MAX_LINES
 
 runner = CliRunner()
 
@@ -49,7 +50,9 @@ class TestMatch:
         assert "ucn" in report
         assert "torch" in report
 
-    @pytest.mark.parametrize(("options", "lines"), [((), 100), (("--lines", "7"), 7), (("--lines", "0"), 0)])
+    @pytest.mark.parametrize(
+        ("options", "lines"), [((), MAX_LINES), (("--lines", "7"), 7), (("--lines", "0"), 0)]
+    )
     def test_lines_of_the_drawing(
         self,
         pair: tuple[str, str],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -31,8 +32,9 @@ def run(
     ] = None,
     output: Annotated[Path | None, opt.output_option("Write matches: .npz, .csv or .h5.")] = None,
     draw: Annotated[Path | None, opt.path_option("Draw the matches: .png, .jpg or .webp.")] = None,
-    lines: Annotated[
-        int, opt.count_option("Largest number of matches that --draw joins by lines.", minimum=0)
+    max_lines: Annotated[
+        int,
+        typer.Option("--lines", metavar="N", min=0, help="Largest number of matches joined in the drawing."),
     ] = 100,
     mask: Annotated[Path | None, opt.path_option("Mask of both images: match where it is not black.")] = None,
     mask0: Annotated[Path | None, opt.path_option("Mask for A only.")] = None,
@@ -99,8 +101,9 @@ def run(
         matcher = command.load_matcher()
         matches = matcher.match(*images, **inputs, progress=command.stages)
         command.summary |= _summarise(matches)
-        joined = {"max_lines": lines, "min_score": matcher.config.min_score}
-        draw_result = partial(viz.draw_matches, **joined) if points is None else viz.draw_points
+        draw_result: Callable[..., Any] = viz.draw_points
+        if points is None:
+            draw_result = partial(viz.draw_matches, max_lines=max_lines, min_score=matcher.config.min_score)
         command.write(
             {
                 output: lambda path: write_matches(path, matches, command.run, (image0.name, image1.name)),
