@@ -17,6 +17,7 @@ from ucn.data.io import read_image
 from ucn.data.match_files import read_matches
 from ucn.data.point_files.files import read_point_table
 from ucn.data.points import read_flo, read_flow
+from ucn.viz.matches import MAX_LINES
 
 runner = CliRunner()
 
@@ -52,7 +53,9 @@ class TestMatch:
         assert "ucn" in report
         assert "torch" in report
 
-    @pytest.mark.parametrize(("options", "lines"), [((), 100), (("--lines", "7"), 7), (("--lines", "0"), 0)])
+    @pytest.mark.parametrize(
+        ("options", "lines"), [((), MAX_LINES), (("--lines", "7"), 7), (("--lines", "0"), 0)]
+    )
     def test_lines_of_the_drawing(
         self,
         pair: tuple[str, str],

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ BLACK = np.zeros((60, 80, 3), np.uint8)
 VERMILION, BLUE, GREY = (213, 94, 0), (86, 180, 233), (150, 150, 150)
 
 
-def make_matches(points0: list[tuple[float, float]], points1: list[tuple[float, float]]) -> Matches:
+def make_matches(points0: Sequence[tuple[float, float]], points1: Sequence[tuple[float, float]]) -> Matches:
     count = len(points0)
     return Matches(
         np.array(points0, np.float32).reshape(-1, 2),
@@ -185,7 +186,7 @@ class TestStyle:
         image = viz.draw_matches(
             BLACK, BLACK, matches, errors=np.zeros(1, np.float32), max_lines=0, width=656
         )
-        blue = (np.abs(image[:240, :320].astype(int) - BLUE) < 90).all(axis=-1)
+        blue = np.all(np.abs(image[:240, :320].astype(int) - BLUE) < 90, axis=-1)
         assert 2 <= blue.any(axis=0).sum() <= 4
         assert 2 <= blue.any(axis=1).sum() <= 4
 
@@ -317,11 +318,24 @@ class TestCaption:
         assert drawn.shape == (46, 600, 3)
         assert (drawn[10:, 590:] == 255).all()
 
-    def test_labels_stay_inside(self) -> None:
-        canvas = np.zeros((40, 100, 3), np.uint8)
-        drawn = write_labels(canvas, np.array([[96, 20], [np.nan, 0]], np.float32), ["12345", "6"], 3.0, 1.0)
-        assert drawn[:, :90].any()
-        assert not drawn[:, 97:].any()
+    @pytest.mark.parametrize("place", [(96, 30), (4, 30), (50, 3), (50, 58)])
+    def test_labels_stay_inside(self, place: tuple[float, float]) -> None:
+        canvas = np.zeros((60, 100, 3), np.uint8)
+        positions = np.array([place, [np.nan, 0]], np.float32)
+        drawn = write_labels(canvas, positions, ["12", "6"], 4.0, 1.0)
+        larger = np.zeros((160, 200, 3), np.uint8)
+        whole = write_labels(larger, positions + 50, ["12", "6"], 4.0, 1.0)
+        assert (drawn > 200).sum() == (whole > 200).sum() > 20  # nothing is cut off
+
+    def test_labels_avoid_each_other(self) -> None:
+        canvas = np.zeros((60, 100, 3), np.uint8)
+        alone = [
+            write_labels(canvas, np.array([place], np.float32), ["8"], 6.0, 1.0)
+            for place in ((50, 30), (54, 30))
+        ]
+        both = write_labels(canvas, np.array([[50, 30], [54, 30]], np.float32), ["8", "8"], 6.0, 1.0)
+        assert ((alone[0] > 200) & (alone[1] > 200)).any()  # at their usual places they overlap
+        assert (both > 200).sum() >= 2 * (alone[0] > 200).sum()
 
 
 class TestDrawPoints:

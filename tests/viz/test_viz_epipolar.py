@@ -7,7 +7,7 @@ import pytest
 
 from ucn.geometry.pose import PoseEstimate, find_fundamental
 from ucn.types import Matches
-from ucn.viz.epipolar import draw_epipolar_lines, draw_pose, find_epipolar_segments
+from ucn.viz.epipolar import _choose_rows, draw_epipolar_lines, draw_pose, find_epipolar_segments
 
 R = np.array([[0.8, 0.0, 0.6], [0.0, 1.0, 0.0], [-0.6, 0.0, 0.8]])
 T = np.array([-4.0, 0.5, 3.0])
@@ -89,6 +89,18 @@ def test_drawn_lines_pass_through_the_drawn_points() -> None:
 def test_sizes(count: int) -> None:
     matches, F = make_matches(count), find_fundamental(R, T, K0, K1)
     assert draw_epipolar_lines(BLACK, BLACK[..., 0], matches, F, width=400).shape[1:] == (400, 3)
+
+
+def test_lines_that_coincide_are_not_chosen() -> None:
+    columns, rows = np.meshgrid(np.arange(5.0, 75, 10), np.arange(4.0, 60, 8))
+    points = np.stack([columns.ravel(), rows.ravel()], axis=-1).astype(np.float32)
+    ones = np.ones(len(points), np.bool_)
+    matches = Matches(points, points, ones.astype(np.float32), ones, 0.9, (64, 80), (64, 80))
+    sideways = find_fundamental(np.eye(3), [1.0, 0, 0], K0, K0)  # rows are epipolar lines
+    for count in (0, 1, 4, 7):
+        chosen = _choose_rows(matches, sideways, count)
+        assert len(set(points[chosen, 1].tolist())) == len(chosen) == count
+    assert sorted(_choose_rows(matches, sideways, 100).tolist()) == list(range(len(points)))
 
 
 def test_missing_points_are_left_out() -> None:

@@ -78,8 +78,8 @@ def test_neighbours_have_different_colours_and_keep_them() -> None:
 def test_markers_grow_with_the_frame() -> None:
     sizes = []
     for scale in (1, 4):
-        large = np.full((540 * scale, 960 * scale, 3), 128, np.uint8)
-        painted = TrackPainter().paint(large, make_frame(0, [[480.0 * scale, 270.0 * scale]]))
+        large = np.full((50 * scale, 960 * scale, 3), 128, np.uint8)
+        painted = TrackPainter().paint(large, make_frame(0, [[480.0 * scale, 25.0 * scale]]))
         column = painted[:, 480 * scale]
         sizes.append(int((column != 128).any(axis=-1).sum()))
     assert sizes[1] == pytest.approx(4 * sizes[0], rel=0.15)

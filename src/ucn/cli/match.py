@@ -64,8 +64,9 @@ def run(
     draw: Annotated[
         Path | None, opt.path_option("Draw the matches: .png, .jpg or .webp; of many pairs, a folder.")
     ] = None,
-    lines: Annotated[
-        int, opt.count_option("Largest number of matches that --draw joins by lines.", minimum=0)
+    max_lines: Annotated[
+        int,
+        typer.Option("--lines", metavar="N", min=0, help="Largest number of matches joined in the drawing."),
     ] = 100,
     mask: Annotated[Path | None, opt.path_option("Mask of both images: match where it is not black.")] = None,
     mask0: Annotated[Path | None, opt.path_option("Mask for A only.")] = None,
@@ -187,7 +188,9 @@ def run(
             if points is not None and is_inlier is None:
                 return viz.draw_points(*images, matches)
             lowest = matcher.config.min_score
-            return viz.draw_matches(*images, matches, is_inlier=is_inlier, max_lines=lines, min_score=lowest)
+            return viz.draw_matches(
+                *images, matches, is_inlier=is_inlier, max_lines=max_lines, min_score=lowest
+            )
 
         command.write(
             {

@@ -36,7 +36,7 @@ class ColourScale:
 def write_labels(
     canvas: ImageArray, positions: FloatArray, labels: Sequence[str], offset: float, unit: float = FINE
 ) -> ImageArray:
-    """A copy of the canvas with labels at the right of the finite positions, at the left near the border.
+    """A copy of the canvas with labels beside the finite positions: where there is room, not on each other.
 
     Args:
         canvas: (H, W, 3).
@@ -48,14 +48,37 @@ def write_labels(
     image = PIL.Image.fromarray(canvas)
     draw = PIL.ImageDraw.Draw(image)
     font, rim = PIL.ImageFont.load_default(size=15 * unit), round(2 * unit)
-    for (x, y), label in zip(positions.tolist(), labels, strict=True):
-        if not (np.isfinite(x) and np.isfinite(y)):
-            continue
-        is_left = x + offset + font.getlength(label) > image.width
-        place = (x - offset if is_left else x + offset, max(y - offset, 10.0 * unit))
-        anchor = "rm" if is_left else "lm"
-        draw.text(place, label, font=font, fill="white", anchor=anchor, stroke_width=rim, stroke_fill="black")
+    taken = np.concatenate([positions - 0.6 * offset, positions + 0.6 * offset], axis=1)
+    for place, label in zip(positions, labels, strict=True):
+        if np.isfinite(place).all():
+            size = np.asarray([font.getlength(label), 15 * unit])
+            box = _find_room(place, size, offset, taken, canvas.shape[:2])
+            taken = np.concatenate([taken, box[None]])
+            start = (float(box[0]), float(box[1] + box[3]) / 2)
+            draw.text(
+                start, label, font=font, fill="white", anchor="lm", stroke_width=rim, stroke_fill="black"
+            )
     return np.array(image)
+
+
+def _find_room(
+    place: FloatArray, size: FloatArray, offset: float, taken: FloatArray, canvas_hw: tuple[int, ...]
+) -> FloatArray:
+    """The box (left, top, right, bottom) of a label beside a point that overlaps with fewest taken boxes."""
+    boxes = []
+    for across, down in ((1, -1), (-1, -1), (1, 1), (-1, 1)):  # at the upper right, if there is room
+        middle = place + offset * np.asarray([across, down]) + [across * size[0] / 2, 0]
+        boxes.append(np.concatenate([middle - size / 2, middle + size / 2]))
+    costs = []
+    for left, top, right, bottom in boxes:
+        is_out = left < 0 or top < 0 or right > canvas_hw[1] or bottom > canvas_hw[0]
+        is_apart = (taken[:, 0] > right) | (taken[:, 2] < left) | (taken[:, 1] > bottom) | (taken[:, 3] < top)
+        known = np.isfinite(taken[:, 0])
+        costs.append(np.sum(known & ~is_apart) + 1000 * is_out)
+    chosen = boxes[int(np.argmin(costs))]
+    inner = np.asarray(canvas_hw[::-1]) - (chosen[2:] - chosen[:2])
+    corner = np.maximum(np.minimum(chosen[:2], inner), 0)
+    return np.concatenate([corner, corner + chosen[2:] - chosen[:2]]).astype(np.float32)
 
 
 def write_note(canvas: ImageArray, text: str, unit: float = FINE) -> ImageArray:

@@ -72,7 +72,7 @@ def draw_epipolar_lines(
         image1: likewise.
         matches: N matches in the pixels of these images; those with NaN points are left out.
         F_0to1: (3, 3) fundamental matrix: ``x1ᵀ F x0 = 0`` for homogeneous pixels of both images.
-        max_lines: how many matches at most, spread evenly over image 0.
+        max_lines: how many matches at most, spread over image 0 such that their lines are far apart.
         width: of the drawing, in pixels.
 
     Returns:
@@ -84,7 +84,7 @@ def draw_epipolar_lines(
     F = _check_fundamental(F_0to1)
     known = matches.select(is_finite(matches.points0) & is_finite(matches.points1))
     panels, unit = lay_out(image0, image1, FINE * width, 0.85), FINE * find_unit(width)
-    chosen = known.select(spread_evenly(known.points0, max_lines))
+    chosen = known.select(_choose_rows(known, F, max_lines))
     canvas = _draw_lines_and_points(panels, chosen, F, unit)
     if not len(chosen):
         canvas = write_banner(canvas, "no matches", unit)
@@ -120,6 +120,25 @@ def _check_fundamental(F: ArrayLike) -> NDArray[np.float64]:
     if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
         raise ValueError(f"a fundamental matrix must be (3, 3) and finite, got {matrix.tolist()}")
     return matrix
+
+
+def _choose_rows(matches: Matches, F: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Rows of at most `count` matches whose epipolar lines in image 0 are far from each other.
+
+    Candidates are spread over the image; each further one is that whose line is farthest from all chosen.
+    """
+    rows = spread_evenly(matches.points0, 4 * count)
+    lines = find_epipolar_segments(matches.points1[rows], F.T, matches.image0_hw)
+    chosen: list[int] = []
+    # Lines that miss the image are as far from the others as one another, and come last.
+    distances = np.where(np.isnan(lines[:, 0, 0]), 0.0, np.inf)
+    while len(chosen) < min(count, len(rows)):
+        distances[chosen] = -1
+        chosen.append(int(np.argmax(distances)))
+        own = lines[chosen[-1]]
+        apart = np.minimum(*(np.linalg.norm(lines - ends, axis=-1).sum(axis=-1) for ends in (own, own[::-1])))
+        distances = np.fmin(distances, apart)
+    return np.sort(rows[chosen])
 
 
 def _clip(line: NDArray[np.float64], image_hw: tuple[int, int]) -> Segments:

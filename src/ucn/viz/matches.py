@@ -101,8 +101,9 @@ def draw_matches(
     canvas = _draw_strokes(panels.canvas, strokes, unit)
     canvas = _draw_ends(canvas, points0, points1, dots, kept, unit)
     if not len(known):
-        canvas, scale = write_banner(canvas, "no matches", unit), None
-    return add_caption(reduce(canvas), _describe(matches, is_inlier, len(lines)), scale, unit=unit / FINE)
+        canvas = write_banner(canvas, "no matches", unit)
+    text, key = _describe(matches, is_inlier, len(lines)), scale if len(known) else None
+    return add_caption(reduce(canvas), text, key, unit=unit / FINE)
 
 
 @dataclass(frozen=True)
