@@ -34,6 +34,24 @@ def test_every_option_has_a_panel(name: str, command: Any) -> None:
     assert all(each.rich_help_panel in _help.ORDER for each in command.params)
 
 
+def test_panels_of_few_commands() -> None:
+    """A name that another command uses with another meaning is in its panel by `_OWN_PANELS`."""
+    users: dict[str, set[str]] = {}
+    for name, command in list_commands():
+        for each in command.params:
+            users.setdefault(each.rich_help_panel, set()).add(name)
+    few = {panel: names for panel, names in users.items() if panel not in ("Input", "Matching", "Output")}
+    del few["General"]
+    assert few == {
+        "Features": {"extract", "reconstruct"},
+        "Pairs": {"pairs", "reconstruct"},
+        "Model": {"reconstruct"},
+        "Training": {"train"},
+        "Evaluation": {"evaluate"},
+        "Server": {"serve"},
+    }
+
+
 def test_the_tables_name_no_other_options() -> None:
     known = {(name, each.name) for name, command in list_commands() for each in command.params}
     gone = set(_help.PANELS) - {option for _, option in known} - {"version", "help"}
@@ -71,10 +89,10 @@ def test_match() -> None:
     lines = read_help("match").splitlines()
     panels = [line.split()[1] for line in lines if line.startswith("╭")]
     assert panels == ["Input", "Matching", "Output", "General"]
-    assert " Usage: ucn match [OPTIONS] A B" in lines
+    assert " Usage: ucn match [OPTIONS] [A] [B]" in lines
     for shown in (
-        r"│ A +First image\. +│",
-        r"│ --points FILE +CSV of points",
+        r"│ A +First image, or a folder of images\. +│",
+        r"│ --points FILE +Points in A",
         r"│ --keypoints corners\|grid +What .* \[default: corners\] +│",
         r"│ --mutual +Keep only",
         r"│ --no-mutual +check\. \[default: mutual\]",

@@ -30,16 +30,17 @@ ORDER = (
 
 _NAMES = {
     _INPUT: "points mask mask0 mask1 intrinsics intrinsics0 intrinsics1 images data split options pairs grid "
-    "max_frames limit class_masks scenes size parts quick thorough limit_seconds",
+    "root use_all max_frames limit class_masks scenes size parts quick thorough limit_seconds",
     _FEATURES: "method detector max_keypoints scales batch shard executor workers",
     _PAIRS: "pairing overlap neighbours",
-    _MATCHING: "weights keypoints ratio min_score mutual refine align max_side consensus views estimator "
-    "threshold min_inliers min_similarity seed",
+    _MATCHING: "weights keypoints ratio min_score mutual refine align max_side consensus views verify "
+    "estimator threshold min_inliers min_similarity seed",
     _MODEL: "camera_model shared refine_principal_point adjust threads",
     _TRAINING: "overrides use_skipping is_resumed is_overfit",
     _EVALUATION: "methods weights_files trunk xfeat siamese vgg seeds refinement jobs update cache",
     _SERVER: "host port allow_host max_upload max_megapixels max_sessions memory idle",
     _OUTPUT: "output draw overlay blink matrix matches plots sheet count width max_points fps use_video pair "
+    "file_format lines use_gains layout colmap "
     "k use_board overwrite json verbose",
     _GENERAL: "device debug version help",
 }
@@ -48,6 +49,7 @@ PANELS = {name: panel for panel, names in _NAMES.items() for name in names.split
 # Where a command means something else by a name.
 _OWN_PANELS = {
     ("match", "max_keypoints"): _MATCHING,
+    ("stitch", "max_megapixels"): _OUTPUT,
     ("reconstruct", "seed"): _MODEL,
     ("evaluate", "limit"): _EVALUATION,
     ("evaluate", "seed"): _EVALUATION,
@@ -61,7 +63,6 @@ _OWN_PANELS = {
 }
 
 _INFOS = (OptionInfo, ArgumentInfo)
-_NO_BRACES = str.maketrans("", "", "{}")
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
 _SHORT_DEFAULT = re.compile(r"\[default: [^]]{,24}\]$")
 _MAX_WIDTH = 120
@@ -118,7 +119,7 @@ class HelpCommand(TyperCommand):
 
     def get_usage(self, ctx: Any) -> str:
         """The line ``Usage:``, also of errors."""
-        return super().get_usage(ctx).translate(_NO_BRACES)
+        return _tidy_usage(super().get_usage(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Prints the help."""
@@ -130,11 +131,16 @@ class HelpGroup(TyperGroup):
 
     def get_usage(self, ctx: Any) -> str:
         """The line ``Usage:``, also of errors."""
-        return super().get_usage(ctx).translate(_NO_BRACES)
+        return _tidy_usage(super().get_usage(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Prints the help."""
         _print_help(self, ctx)
+
+
+def _tidy_usage(usage: str) -> str:
+    """Without typer's braces around an argument, and dots after the dots of an argument's own name."""
+    return usage.replace("{", "").replace("}", "").replace("......", "...")
 
 
 def _print_help(command: Any, ctx: Any) -> None:
@@ -189,7 +195,7 @@ def _format_name(parameter: Any) -> Text:
     from rich.text import Text
 
     if parameter.param_type_name == "argument":
-        return Text(parameter.metavar or parameter.name.upper(), "bold cyan")
+        return Text((parameter.metavar or parameter.name.upper()).strip("[]"), "bold cyan")
     names = sorted(parameter.opts, key=len)
     value = (f" {parameter.metavar}", "yellow") if parameter.metavar else ""
     opposite = f"\n{', '.join(parameter.secondary_opts)}" if parameter.secondary_opts else ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ucn.cli import _command
+from ucn.cli._checks import check_file
 from ucn.cli._options import PairOptions, build_config
 from ucn.cli._outputs import check_folder
 from ucn.cli._progress import CountBar
@@ -103,12 +104,16 @@ def match_many(
     match_config = build_config(
         options.max_side, consensus=options.consensus, use_views=options.views, **config
     )
-    from ucn.folders.pair_files import PairFileSettings, match_pair_files
-
     begin = time.perf_counter()
     check_folder(folder, (), options.overwrite)
     _check_drawings(drawings, source)
+    from ucn.weights import check_weights
+
+    check_file(source.pairs, "the list of pairs")
+    check_weights(options.weights)
     pairs, unpaired = source.find_pairs()
+    from ucn.folders.pair_files import PairFileSettings, match_pair_files
+
     settings = PairFileSettings(f".{file_format.value}", verify, drawings)
     with CountBar("pairs", is_quiet=options.json) as bar:
         matcher = _command.load_matcher(options.weights, match_config, options.device)

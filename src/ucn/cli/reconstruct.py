@@ -91,7 +91,7 @@ def run(
     which shows both in a browser, offline. The next run reuses the features.
     """
     options.check_inputs(folder)
-    check_file(pairs, "pairs")
+    check_file(pairs, "the list of pairs")
     from ucn.errors import ConfigError
     from ucn.folders.pairing import PairingSettings
     from ucn.folders.reconstruction import ReconstructSettings, reconstruct_folder

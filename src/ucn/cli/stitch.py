@@ -9,6 +9,7 @@ import typer
 
 from ucn.cli import _command
 from ucn.cli import _options as opt
+from ucn.cli._checks import check_images
 from ucn.cli._outputs import Output, check_files, write_files
 from ucn.cli._progress import CountBar
 from ucn.cli._report import (
@@ -58,9 +59,12 @@ def run(
     central one. Images that do not connect are named and left out; if no two connect, nothing is written and
     the exit code is 1.
     """
+    from ucn.weights import check_weights
+
     _check_numbers(images, max_megapixels, threshold)
     check_files([Output(output)], images, options.overwrite)
-    _check_images(images)
+    check_images(images)
+    check_weights(options.weights)
     from ucn.matching.stitching import stitch
 
     config = opt.build_config(options.max_side, consensus=options.consensus, use_views=options.views)
@@ -100,15 +104,6 @@ def _check_numbers(images: list[Path], max_megapixels: float, threshold: float) 
         raise typer.BadParameter(f"--max-megapixels must be above 0 and at most 900, got {max_megapixels:g}")
     if not 0 < threshold < float("inf"):
         raise typer.BadParameter(f"--threshold must be a number of pixels above 0, got {threshold:g}")
-
-
-def _check_images(images: list[Path]) -> None:
-    """Raises for a file that cannot be read, before weights are loaded."""
-    from ucn.data.io import read_header_hw, read_image
-
-    for path in images:
-        if read_header_hw(path) is None:
-            read_image(path)  # its error says what is wrong
 
 
 def _write(output: Path, made: Panorama, overwrite: bool) -> list[Path]:

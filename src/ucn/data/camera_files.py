@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
 from numpy.typing import NDArray
 
 from ucn.data.io import read_exif, read_header_hw, read_orientation
 from ucn.errors import DataError
 from ucn.files import is_number, parse_numbers, read_text
-from ucn.geometry.coords import from_corner_origin, orient_size
 from ucn.geometry.pose import check_intrinsics
 
 MAX_CAMERA_BYTES = 16 * 2**20
@@ -112,6 +110,8 @@ def read_exif_camera(image: Path) -> CameraIntrinsics:
         DataError: the data are missing; the message says which.
         ImageReadError: the image cannot be read.
     """
+    from ucn.geometry.coords import orient_size  # imports torch
+
     values = read_exif(image).get_ifd(_EXIF_IFD)
     size_hw = read_header_hw(image)
     if size_hw is None:
@@ -201,6 +201,10 @@ def _build_or_none(numbers: list[float]) -> CameraIntrinsics | None:
 
 def _parse_colmap(lines: list[tuple[int, str]], path: Path) -> dict[str, CameraIntrinsics]:
     """The cameras of a cameras.txt by id: CAMERA_ID MODEL WIDTH HEIGHT PARAMS, centre of a pixel at 0.5."""
+    import torch
+
+    from ucn.geometry.coords import from_corner_origin
+
     cameras = {}
     for number, content in lines:
         where = f"{path}:{number}"

@@ -15,7 +15,6 @@ from ucn.data.camera_files import CameraIntrinsics, build_camera, read_camera_fi
 from ucn.data.io import read_header_hw, read_orientation
 from ucn.errors import DataError
 from ucn.files import is_number, pack_npz, parse_numbers, write_bytes_atomically
-from ucn.geometry.coords import orient_size
 from ucn.geometry.pose import PoseEstimate, orient_intrinsics
 from ucn.types import Matches
 
@@ -76,6 +75,8 @@ def _fit(camera: CameraIntrinsics, image: Path, given: str) -> CameraIntrinsics:
     upright_hw = read_header_hw(image)
     if camera.image_hw is None or upright_hw is None:  # reading the image itself reports what is wrong
         return camera
+    from ucn.geometry.coords import orient_size  # imports torch
+
     orientation = read_orientation(image) if camera.is_stored else 1
     image_hw = orient_size(upright_hw, orientation)
     if camera.image_hw != image_hw:

@@ -33,13 +33,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ucn.data.listing import natural_key
 from ucn.errors import DataError
 from ucn.files import write_bytes_atomically
-from ucn.geometry.coords import apply_orientation, invert_orientation, orient_size
 from ucn.types import FloatArray
 
 MAX_KEYPOINTS = 1_000_000
@@ -126,6 +124,8 @@ PackedFeatures = dict[str, PackedArray]
 
 def pack_features(features: ImageFeatures) -> PackedFeatures:
     """Converts features to what is written, so that threads can share this work."""
+    from ucn.geometry.coords import invert_orientation, orient_size  # imports torch
+
     (height, width), turn = orient_size(features.image_hw, features.orientation), features.orientation
     keypoints = turn_keypoints(features.keypoints, features.image_hw, invert_orientation(turn))
     # hloc scales its thresholds by the uncertainty, in pixels.
@@ -150,6 +150,10 @@ def turn_keypoints(keypoints: FloatArray, image_hw: tuple[int, int], orientation
     """Keypoints (N, 2) of an image of this size, after EXIF has turned it."""
     if orientation == 1:
         return keypoints
+    import torch
+
+    from ucn.geometry.coords import apply_orientation
+
     return apply_orientation(torch.from_numpy(keypoints), image_hw, orientation).numpy()
 
 
@@ -230,6 +234,8 @@ class FeatureFile:
 
     def read(self, name: str) -> ImageFeatures:
         """Reads the features of an image; raises `DataError` where they are missing or damaged."""
+        from ucn.geometry.coords import orient_size  # imports torch
+
         if name not in self._known:
             raise DataError(
                 f"{self.path} has no image {name!r:.80} (it has {len(self.names):,}); extract it first"

@@ -13,10 +13,7 @@ from typing import Literal, get_args
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-
-from ucn.geometry.coords import apply_orientation, is_sideways
 
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -146,6 +143,10 @@ def orient_intrinsics(K: Array, stored_hw: tuple[int, int], orientation: int) ->
     """
     if orientation == 1:
         return K
+    import torch  # here, since the command line reads intrinsics before it imports torch
+
+    from ucn.geometry.coords import apply_orientation, is_sideways
+
     x, y = apply_orientation(torch.from_numpy(K[:2, 2].copy()), stored_hw, orientation).tolist()
     fx, fy = (K[1, 1], K[0, 0]) if is_sideways(orientation) else (K[0, 0], K[1, 1])
     return np.array([[fx, 0, x], [0, fy, y], [0, 0, 1]], np.float64)
