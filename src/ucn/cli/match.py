@@ -187,7 +187,7 @@ def run(
         def paint() -> NDArray[np.uint8]:
             if points is not None and is_inlier is None:
                 return viz.draw_points(*images, matches)
-            lowest = matcher.config.min_score
+            low = matcher.config.min_score
             return viz.draw_matches(
                 *images, matches, is_inlier=is_inlier, max_lines=max_lines, min_score=lowest
             )
