@@ -188,9 +188,7 @@ def run(
             if points is not None and is_inlier is None:
                 return viz.draw_points(*images, matches)
             low = matcher.config.min_score
-            return viz.draw_matches(
-                *images, matches, is_inlier=is_inlier, max_lines=max_lines, min_score=lowest
-            )
+            return viz.draw_matches(*images, matches, is_inlier=is_inlier, max_lines=max_lines, min_score=low)
 
         command.write(
             {
