@@ -4,12 +4,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import h5py
 import numpy as np
 import PIL.Image
 import pytest
 
 from support.batch_cases import make_method, read_diary, write_images
-from support.scene_cases import Scene, align_centres, make_scene, turn_photograph
+from support.scene_cases import Array, Scene, align_centres, make_scene, turn_photograph
 from ucn.errors import ConfigError, DataError, OutputError
 from ucn.folders.pairing import PairingSettings, choose_pairs
 from ucn.folders.reconstruction import ReconstructSettings, _extract, _is_reusable, reconstruct_folder
@@ -220,3 +221,44 @@ def test_features_before_turned_photographs_were_stored_turned(tmp_path: Path) -
     turn_photograph(tmp_path / "images" / names[1], 6)
     assert not _is_reusable(meta, expected, tmp_path / "images", names)
     assert _is_reusable(expected, expected, tmp_path / "images", names)
+
+
+def map_as_hloc_does(folder: Path, out: Path) -> dict[str, Array]:
+    """Centres of cameras from features.h5, matches.h5 and pairs.txt, imported as hloc does; one camera."""
+    database = pycolmap.Database.open(out / "hloc.db")
+    database.close()
+    pycolmap.import_images(out / "hloc.db", folder, pycolmap.CameraMode.SINGLE)
+    database = pycolmap.Database.open(out / "hloc.db")
+    numbers = {image.name: image.image_id for image in database.read_all_images()}
+    with h5py.File(out / "features.h5") as features, h5py.File(out / "matches.h5") as matches:
+        for name, number in numbers.items():
+            database.write_keypoints(number, np.asarray(features[name]["keypoints"]) + 0.5)
+        for line in (out / "pairs.txt").read_text().splitlines():
+            name0, name1 = line.split()
+            found = np.asarray(matches[f"{name0}/{name1}"]["matches0"])
+            rows = np.stack([np.flatnonzero(found >= 0), found[found >= 0]], axis=1).astype(np.uint32)
+            database.write_matches(numbers[name0], numbers[name1], rows)
+    database.close()
+    pycolmap.verify_matches(out / "hloc.db", out / "pairs.txt")
+    (out / "hloc").mkdir()
+    models = pycolmap.incremental_mapping(out / "hloc.db", folder, out / "hloc")
+    return {image.name: image.projection_center() for image in models[0].images.values()}
+
+
+@pytest.mark.slow
+def test_turned_photographs_cost_hloc_nothing(scene: Scene, tmp_path: Path) -> None:
+    errors = []
+    for number, orientations in enumerate(((1, 1, 1, 1, 1), (8, 6, 8, 6, 6), (3, 1, 3, 3, 1))):
+        folder, out = tmp_path / f"images{number}", tmp_path / f"model{number}"
+        folder.mkdir()
+        out.mkdir()
+        for path, orientation in zip(sorted(scene.folder.iterdir()), orientations, strict=True):
+            turn_photograph(path, orientation, folder / path.name)
+        method = make_method(tmp_path / f"diary{number}")
+        reconstruct_folder(folder, out, method, make_settings(scene, use_adjustment=False))
+        with quiet("FATAL"):
+            centres = map_as_hloc_does(folder, out)
+        assert len(centres) == 5
+        found = np.stack([centres[name] for name in sorted(centres)])
+        errors.append(align_centres(found, scene.centres).max())
+    assert max(errors) < 1.5 * errors[0]
