@@ -1,6 +1,7 @@
 """The Python of the pages runs, their commands parse, and no placeholder is left."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 import typer.main
 
 from support.docs_cases import BLOCKS, COMMANDS, INLINE, PAGES, ROOT, Command, name_of
+from support.scene_cases import make_scene
 from ucn.cli.app import app
+from ucn.weights import LoadedWeights, load_weights
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS_ARGUMENTS = {"convert_caffemodel.py"}  # tests/examples runs it
@@ -35,11 +38,24 @@ def _find_command(where: str, words: list[str]) -> tuple[Any, list[str]]:
     return command, rest
 
 
+@pytest.fixture
+def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matchers reduce images to 320 px unless told otherwise, so that pages run in seconds."""
+
+    def load(name: str | Path) -> LoadedWeights:
+        loaded = load_weights(name)
+        return replace(loaded, max_side=min(loaded.max_side or 320, 320))
+
+    monkeypatch.setattr("ucn.matching.matcher.load_weights", load)
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_pairs")
+@pytest.mark.usefixtures("few_pairs", "small_images")
 @pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if b.language == "python"}), ids=name_of)
 def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if page.name == "tasks.md":
+        make_scene(tmp_path / "photos", count=4)
     namespace: dict[str, Any] = {"__name__": "__main__"}  # blocks of a page continue each other
     for block in BLOCKS:
         if block.page == page and block.language == "python":

@@ -91,6 +91,7 @@ def match_many(
     *,
     output: Path | None,
     drawings: Path | None,
+    max_lines: int,
     file_format: FileFormat,
     verify: VerifySettings | None,
 ) -> None:
@@ -114,7 +115,7 @@ def match_many(
     pairs, unpaired = source.find_pairs()
     from ucn.folders.pair_files import PairFileSettings, match_pair_files
 
-    settings = PairFileSettings(f".{file_format.value}", verify, drawings)
+    settings = PairFileSettings(f".{file_format.value}", verify, drawings, max_lines)
     with CountBar("pairs", is_quiet=options.json) as bar:
         matcher = _command.load_matcher(options.weights, match_config, options.device)
         run = describe_run(matcher)

@@ -155,6 +155,7 @@ def run(
             settings,
             output=output,
             drawings=draw,
+            max_lines=max_lines,
             file_format=file_format or FileFormat.npz,
             verify=verifier,
         )

@@ -28,7 +28,7 @@ from ucn.geometry.verification import Verification, VerifySettings, verify_geome
 from ucn.matching.many import CACHE_BYTES, SharedFeatures
 from ucn.matching.matcher import Matcher
 from ucn.types import Features, ImageLike, Matches
-from ucn.viz.matches import draw_matches
+from ucn.viz.matches import MAX_LINES, draw_matches
 
 SUMMARY = "summary.csv"
 """The summary's file name in the folder of outputs."""
@@ -49,6 +49,7 @@ class PairFileSettings:
         suffix: format of the files of matches, one of `MATCH_SUFFIXES`.
         verify: how matches are verified; None does not verify them.
         drawings: folder for a drawing of each pair, made if missing; None draws nothing.
+        max_lines: largest number of matches that a drawing joins by lines.
         cache_bytes: memory for the features of images that may come again; those of the current pair are
             always kept.
     """
@@ -56,6 +57,7 @@ class PairFileSettings:
     suffix: str = ".npz"
     verify: VerifySettings | None = None
     drawings: Path | None = None
+    max_lines: int = MAX_LINES
     cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
@@ -226,7 +228,8 @@ class _PairWork:
         if verification is not None:
             meta["verification"] = verification.to_dict()
         if target.drawing is not None:
-            pixels = draw_matches(*pair.paths, matches, is_inlier=is_inlier)
+            low, lines = self._matcher.config.min_score, self._settings.max_lines
+            pixels = draw_matches(*pair.paths, matches, is_inlier=is_inlier, min_score=low, max_lines=lines)
             write_image(target.drawing, pixels, overwrite=True)
         write_matches(target.file, matches, meta, pair.names, overwrite=True, is_inlier=is_inlier)
 
