@@ -246,7 +246,7 @@ class TestVerify:
     ) -> None:
         given: list[Any] = []
 
-        def draw(*images: Any, is_inlier: Any) -> Any:
+        def draw(*images: Any, is_inlier: Any, **_: Any) -> Any:
             given.append(is_inlier)
             return np.zeros((4, 4, 3), np.uint8)
 
