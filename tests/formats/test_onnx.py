@@ -34,8 +34,9 @@ from ucn.formats.onnx_parity import (
     list_sizes,
     open_session,
 )
-from ucn.matching.cells import match_points, refine_sub_cell
+from ucn.matching.cells import match_points
 from ucn.matching.keypoints import strongest_corners
+from ucn.matching.sub_cell import refine_sub_cell
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.types import FeatureMap
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
