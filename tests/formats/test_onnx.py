@@ -409,8 +409,9 @@ class TestCommand:
     @pytest.mark.slow
     def test_json(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.weights.load_weights", lambda _: random_weights(ModelConfig(dim=8)))
-        path = tmp_path / "ucn.onnx"
-        arguments = ["export", "mine.safetensors", "-o", str(path), "--pair", "-k", "64", "--json"]
+        path, weights = tmp_path / "ucn.onnx", tmp_path / "mine.safetensors"
+        weights.touch()
+        arguments = ["export", str(weights), "-o", str(path), "--pair", "-k", "64", "--json"]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
         report = json.loads(result.stdout)
@@ -424,8 +425,9 @@ class TestCommand:
     @pytest.mark.slow
     def test_lines_and_refusals(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.weights.load_weights", lambda _: random_weights(ModelConfig(dim=8)))
-        path = tmp_path / "ucn.onnx"
-        arguments = ["export", "mine.safetensors", "-o", str(path)]
+        path, weights = tmp_path / "ucn.onnx", tmp_path / "mine.safetensors"
+        weights.touch()
+        arguments = ["export", str(weights), "-o", str(path)]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
         assert "% of the matches of torch" in result.stdout
@@ -440,8 +442,9 @@ class TestCommand:
     @pytest.mark.slow
     def test_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.weights.load_weights", lambda _: random_weights(ModelConfig(dim=8)))
-        path = tmp_path / "ucn.onnx"
-        arguments = ["export", "mine.safetensors", "-o", str(path), "--size", "64x96"]
+        path, weights = tmp_path / "ucn.onnx", tmp_path / "mine.safetensors"
+        weights.touch()
+        arguments = ["export", str(weights), "-o", str(path), "--size", "64x96"]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
         assert "96 × 64" in result.stdout
