@@ -1,7 +1,5 @@
 """Fundamental matrices from matches: exact ones come back, wrong matches do not count, none is an answer."""
 
-from typing import Any
-
 import cv2
 import numpy as np
 import pytest
@@ -145,19 +143,3 @@ def test_sampson_errors_by_hand() -> None:
     # Moving forward, the epipole is (0, 0) in both images.
     forward = np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 0]])
     assert sampson_errors(forward, np.zeros((1, 2)), np.zeros((1, 2))).tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("points0", "points1", "options", "error"),
-    [
-        (np.zeros((3, 3)), np.zeros((3, 3)), {}, r"must both be \(N, 2\), got \(3, 3\)"),
-        (np.zeros((3, 2)), np.zeros((4, 2)), {}, r"got \(3, 2\) and \(4, 2\)"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"threshold": 0}, "threshold must be above 0"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"min_inliers": 7}, "min_inliers must be at least 8, got 7"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"max_iterations": 0}, "max_iterations must be at least 1"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"seed": -1}, "seed must be at least 0, got -1"),
-    ],
-)
-def test_wrong_arguments(points0: Array, points1: Array, options: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        estimate_fundamental(points0, points1, **options)

@@ -27,22 +27,6 @@ EXIF = "exif"
 Array = NDArray[np.float64]
 
 
-def read_intrinsics(given: str, image: Path | None = None) -> Array:
-    """Reads a camera matrix K, for pixel centres at integer coordinates.
-
-    Args:
-        given: as in `read_camera`.
-        image: as in `read_camera`.
-
-    Returns:
-        (3, 3); lens distortion is left out.
-
-    Raises:
-        DataError: as `read_camera`.
-    """
-    return read_camera(given, image).K
-
-
 def read_camera(given: str, image: Path | None = None) -> CameraIntrinsics:
     """Reads camera intrinsics that a user gives.
 
