@@ -258,7 +258,7 @@ class TestFundamental:
         F = find_fundamental(np.eye(3), [2.0, 0, 0], np.eye(3), np.eye(3))  # rows: y1 - y0 = 0
         np.testing.assert_allclose(F, np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) / np.sqrt(2), atol=1e-12)
 
-    def test_the_way_back_is_the_transpose(self) -> None:
+    def test_the_reverse_is_the_transpose(self) -> None:
         R, t = MOTIONS[1]
         back = find_fundamental(R.T, -R.T @ t, K1, K0)
         np.testing.assert_allclose(back, find_fundamental(R, t, K0, K1).T, atol=1e-12)
