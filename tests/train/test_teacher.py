@@ -7,17 +7,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from support.train_cases import CPU, assert_equal, ignore, make_config, train_on
+from support.train_cases import CPU, assert_equal, continue_run, make_config, train_on
 from ucn.cli.app import app
 from ucn.config import LossConfig, ModelConfig, TeacherConfig, TrainConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.losses import descriptor_loss, distillation_loss
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train.checkpoint import load_run, record_config
-from ucn.train.loop import Trained, train
 from ucn.train.recipe import read_recipe
-from ucn.train.signals import StoppedError
-from ucn.train.sources.batches import open_sources
 from ucn.train.step import Teacher, compare_with_teacher, compute_loss, encode_pair, training_step
 from ucn.train.teacher import load_teacher, record_teacher_hash
 from ucn.types import PairBatch
@@ -226,33 +223,13 @@ def test_recipes_fill_in_variables_and_the_hash(
     assert TrainConfig.from_dict(config.to_dict()) == config
 
 
-def stop_and_go_on(config: TrainConfig, photos: Path, folder: Path, after: int) -> Trained | None:
-    """Trains from the checkpoint of a folder where it has one, for so many steps."""
-    answers = iter([False] * after)
-    with open_sources(config, photos, CPU) as mixture:
-        resume = load_run(folder, config, [source.label for source in mixture.sources])
-        try:
-            return train(
-                config,
-                mixture,
-                CPU,
-                ignore,
-                ignore,
-                folder=folder,
-                resume=resume,
-                should_stop=lambda: next(answers, True),
-            )
-        except StoppedError:
-            return None
-
-
 @pytest.mark.slow
 def test_a_resumed_run_equals_an_unbroken_one(photos: Path, teacher_path: Path, tmp_path: Path) -> None:
     config = record_teacher_hash(make_run(teacher_path))
     unbroken = train_on(photos, config)
     folder = tmp_path / "broken"
     folder.mkdir()
-    assert stop_and_go_on(config, photos, folder, after=2) is None
+    assert continue_run(config, photos, folder, asked_before=2)[0] is None
     last = load_run(folder, config, ["synthetic"])
     assert last is not None and last.config["teacher"]["sha256"]
     assert not any("teacher" in name for name in last.tensors)
@@ -261,7 +238,7 @@ def test_a_resumed_run_equals_an_unbroken_one(photos: Path, teacher_path: Path, 
     other = replace(config, teacher=replace(config.teacher, sha256="0" * 64))
     with pytest.raises(ConfigError, match=r"teacher\.sha256"):
         load_run(folder, other, ["synthetic"])
-    resumed = stop_and_go_on(config, photos, folder, after=10)
+    resumed, _ = continue_run(config, photos, folder)
     assert resumed is not None
     assert_equal(resumed.model, unbroken.model)
     untaught = train_on(photos, replace(config, teacher=None))
