@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,14 @@ class BenchmarkPair:
     def image_paths(self) -> tuple[Path, Path]:
         """The files of both images."""
         return self.data.image_paths(self.index)
+
+
+def find_gap(name: str) -> int:
+    """The number of frames between the images of a pair whose name ends in ``FIRST-SECOND``."""
+    match = re.search(r"([0-9]+)-([0-9]+)$", name)
+    if match is None:
+        raise ValueError(f"the name of a pair of frames must end in FIRST-SECOND, got '{name}'")
+    return int(match[2]) - int(match[1])
 
 
 def group_pairs(
