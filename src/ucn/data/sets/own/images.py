@@ -77,8 +77,7 @@ class OwnImages(KeypointData):
         examples = [_make_example(self._objects[row], row, is_shared) for row in chosen]
         lists = () if labels.shared_file is None else (labels.shared_file,)
         super().__init__(root, examples, pairing, None, lists, labels.problems, notes)
-        if not len(self) and not self.problems:
-            raise DataError(f"{self._explain_empty(split)}{''.join(f'; {note}' for note in notes)}")
+        self.require_pairs(split, f"{self._explain_empty()}{''.join(f'; {note}' for note in notes)}")
 
     def keypoints(self, example: Example) -> Keypoints:
         """The parts of an object; those that it does not have are not visible."""
@@ -147,13 +146,13 @@ class OwnImages(KeypointData):
         """The splits that images are assigned to."""
         return set(map(self.example_split, self.examples)) - {""}
 
-    def _explain_empty(self, split: str) -> str:
+    def _explain_empty(self) -> str:
         """Why there is no pair."""
         if not self.examples:
-            return f"split '{split}' of {self.root} has no annotated image"
+            return f"{self.root} has no annotated image of it"
         return (
-            f"split '{split}' of {self.root} has no pair: no two of its {len(self.examples)} annotated "
-            "images are of one class; use option pairing=any"
+            f"no two of the {len(self.examples)} annotated images in {self.root} are of one class; use "
+            "option pairing=any"
         )
 
 
