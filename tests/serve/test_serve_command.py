@@ -111,6 +111,14 @@ def test_limits_are_finite(option: str, value: str) -> None:
     assert f"{option} must be a finite number, got {value}" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--max-upload", "--max-megapixels", "--memory"])
+@pytest.mark.parametrize("value", ["1e308", "1e15"])
+def test_absurd_limits_are_refused_in_words(option: str, value: str) -> None:
+    result = runner.invoke(app, ["serve", "--port", "0", option, value])
+    assert result.exit_code == 2
+    assert f"{option} must be at most 1,0" in result.stderr
+
+
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = runner.invoke(app, ["serve"])

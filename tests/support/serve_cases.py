@@ -1,6 +1,7 @@
 """Image files for tests of the web page, and the names of the sample pair."""
 
 import io
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -15,3 +16,20 @@ def make_image(width: int = 64, height: int = 48, seed: int = 0, image_format: s
     file = io.BytesIO()
     image.save(file, image_format)
     return file.getvalue()
+
+
+def make_scope(path: str, client: str = "127.0.0.1") -> dict[str, Any]:
+    """An upload as a server passes it to the application."""
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "http_version": "1.1",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"image/png")],
+        "client": (client, 50000),
+        "server": ("localhost", 8000),
+    }
