@@ -334,6 +334,7 @@ def test_idle_sessions_expire_without_a_request() -> None:
         while app.state.server.uploads.memory_bytes and time.monotonic() < deadline:
             time.sleep(0.05)
         assert app.state.server.uploads.memory_bytes == 0
+    service.close()
 
 
 def _open_quickly(client: TestClient) -> str:

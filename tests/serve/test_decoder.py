@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -91,7 +92,7 @@ def test_a_child_without_an_answer_is_killed(monkeypatch: pytest.MonkeyPatch, tm
 def test_what_a_child_does_wrong_costs_one_upload(
     monkeypatch: pytest.MonkeyPatch, code: str, words: str
 ) -> None:
-    def start(command: list[str], **options: object) -> "subprocess.Popen[bytes]":
+    def start(command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
         before = f"import sys, io; sys.path[:0] = {sys.path!r}\nfrom ucn.serve import decoder_child\n"
         return popen([command[0], "-c", before + code], **{**options, "stderr": -3})  # type: ignore[call-overload, no-any-return]
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -96,15 +97,23 @@ class _Child:
 
     def ask(self, task: str, content: bytes) -> tuple[dict[str, Any], bytes]:
         """The answer of the child: a few numbers, and bytes; raises `ImageReadError`."""
-        process = self._start()
-        timer = threading.Timer(self._wall_seconds, process.kill)
+        process, is_late = self._start(), threading.Event()
+
+        def stop() -> None:
+            is_late.set()
+            process.kill()
+
+        timer = threading.Timer(self._wall_seconds, stop)
         timer.start()
         try:
             head, answer = _exchange(process, {"task": task, "bytes": len(content)}, content)
         except (OSError, ValueError, KeyError, TypeError):  # it is gone, or says what it should not
-            timer.cancel()
             self.kill()
-            raise ImageReadError(_explain_end(process.returncode)) from None
+            if is_late.is_set() or process.returncode == -getattr(signal, "SIGXCPU", 0):
+                remedy = "it takes too long to decode; save it again, as a plain JPEG for example"
+            else:
+                remedy = "its decoder crashed: the file is damaged; get it again or remove it"
+            raise ImageReadError(f"cannot read the image: {remedy}") from None
         finally:
             timer.cancel()
         if "error" in head:
@@ -151,6 +160,8 @@ def _exchange(
     process.stdin.write(json.dumps(head).encode() + b"\n" + content)
     process.stdin.flush()
     answer = json.loads(process.stdout.readline(4096))
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is no dictionary")
     values = process.stdout.read(answer["bytes"]) if answer.get("bytes") else b""
     if len(values) != answer.get("bytes", 0):
         raise ValueError("the answer is cut")
@@ -169,11 +180,3 @@ def _check(task: str, head: dict[str, Any], answer: bytes, max_pixels: int) -> N
         is_sound = is_sound and shape[0] * shape[1] <= max_pixels and shape[2:] in ([], [3])
     if not is_sound:
         raise UcnError("the decoder gave a wrong answer")
-
-
-def _explain_end(status: int | None) -> str:
-    import signal
-
-    if status == -getattr(signal, "SIGXCPU", 0) or status == -getattr(signal, "SIGKILL", 0):
-        return "it takes too long to decode; save it again, as a plain JPEG for example"
-    return "its decoder crashed: the file is damaged; get it again or remove it"

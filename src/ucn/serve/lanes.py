@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -33,14 +34,13 @@ def name_client(address: tuple[str, int] | None) -> str:
     host = "" if address is None else address[0]
     if ":" not in host:
         return host
-    import ipaddress
-
     try:
-        network = ipaddress.ip_network((host.split("%")[0], 64), strict=False)
+        full = ipaddress.IPv6Address(host.split("%")[0])
     except ValueError:
         return host
-    mapped = network.network_address.ipv4_mapped  # IPv4 through a socket of both kinds
-    return host if mapped is not None else str(network)
+    if full.ipv4_mapped is not None:  # IPv4 through a socket of both kinds
+        return str(full.ipv4_mapped)
+    return str(ipaddress.IPv6Network((full, 64), strict=False))
 
 
 class Lane:
