@@ -62,14 +62,20 @@ def test_names_of_sessions_are_hard_to_guess() -> None:
 
 
 def test_too_many_sessions() -> None:
-    uploads = Uploads(Limits(max_sessions=2))
+    clock = Clock()
+    uploads = Uploads(Limits(max_sessions=2), clock=clock)
     names = [uploads.open_session() for _ in range(2)]
     for name in names:
         uploads.add(name, _image(name))
     with pytest.raises(CapacityError, match=r"2 sessions .* try again later"):
         uploads.open_session()
-    uploads.close_session(names[0])
-    uploads.open_session()
+    clock.now = 30.0
+    assert uploads.find(names[0]).name == names[0]
+    clock.now = 60.0
+    uploads.open_session()  # in place of the one that was idle for a minute
+    uploads.check_session(names[0])
+    with pytest.raises(NotFoundError):
+        uploads.check_session(names[1])
 
 
 def test_sessions_that_cost_nothing_end_first() -> None:

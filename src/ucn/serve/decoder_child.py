@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 _MEMORY_BYTES = 512 * 2**20
 _PIXEL_BYTES = 32  # decoded, converted, turned; some decoders take 16 of them
-_HEADER_SECONDS = 2
-_SECONDS, _PIXELS = 3, 24_000_000  # more of them for larger images
+_HEADER_SECONDS = 1
+_SECONDS, _PIXELS = 5, 24_000_000  # more of them for larger images
 
 
 def limit_seconds(seconds: float) -> None:

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from ucn.errors import UcnError
@@ -19,8 +19,8 @@ class NotFoundError(UcnError, LookupError):
     """A session, image or weights that do not exist, or no longer."""
 
 
-_EMPTY_SECONDS = 60.0
-"""Lifetime of an idle session without images."""
+_SHORT_SECONDS = 60.0
+"""Lifetime of an idle session without images, and of one with images where there are too many."""
 
 
 @dataclass
@@ -57,8 +57,8 @@ class Uploads:
     def open_session(self, client: str = "") -> str:
         """Opens a session and returns its random name.
 
-        Where there are too many, the one that was idle for longest ends of those without images, and else of
-        those of a client that has more than this one.
+        Where there are too many, the one ends that was idle for longest: of those without images, else of
+        those of a client that has more than this one, else of those idle for a minute.
 
         Args:
             client: whom the session belongs to.
@@ -127,7 +127,7 @@ class Uploads:
         with self._lock:
             now, idle_seconds = self._clock(), self._limits.idle_seconds
             for name, session in list(self._sessions.items()):
-                allowed = idle_seconds if session.images else min(idle_seconds, _EMPTY_SECONDS)
+                allowed = idle_seconds if session.images else min(idle_seconds, _SHORT_SECONDS)
                 if session.last_used + allowed <= now:
                     self._end(name)
 
@@ -152,9 +152,12 @@ class Uploads:
         empty = {name: session for name, session in self._sessions.items() if not session.images}
         of_most = {name: session for name, session in self._sessions.items() if session.client == most}
         # Those of the client with most sessions first: another one's may be about to get its first image.
-        choices = (empty.keys() & of_most.keys()) or empty.keys()
+        choices: Collection[str] = (empty.keys() & of_most.keys()) or empty.keys()
         if not choices and count > counts[client] + 1:
             choices = of_most.keys()
+        if not choices:
+            latest = self._clock() - _SHORT_SECONDS
+            choices = {name for name, session in self._sessions.items() if session.last_used <= latest}
         if not choices:
             number = len(self._sessions)
             raise CapacityError(f"{number} sessions are open, which is the limit; try again later")
