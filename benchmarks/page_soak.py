@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from command_line import limit_to_cpu, make_parser, print_result
 
 _HONEST, _STRANGER = "127.0.0.1", "127.0.0.2"
 _BAR_SECONDS = 5.0
-Attack = Callable[[str, str, float], Awaitable[None]]
+Attack = Callable[[str, str, float], Coroutine[Any, Any, None]]
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ def test_damaged_requests(address: Address, seed: int) -> None:
     _check(answer)
 
 
-_NUMBERS = (-1, 1e308, -0.0, 2**70, "1", None, True, [], {}, "NaN", 0.1)
+_NUMBERS: tuple[object, ...] = (-1, 1e308, -0.0, 2**70, "1", None, True, [], {}, "NaN", 0.1)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -71,7 +71,7 @@ def test_a_child_without_an_answer_is_killed(monkeypatch: pytest.MonkeyPatch, tm
         return popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     popen = subprocess.Popen
-    monkeypatch.setattr(decoder.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     decoders = Decoders(1, 10**6, wall_seconds=0.2)
     with pytest.raises(ImageReadError, match="it takes too long to decode; save it again"):
         decoders.show("a", make_image())
@@ -94,12 +94,12 @@ def test_what_a_child_does_wrong_costs_one_upload(
 ) -> None:
     def start(command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
         before = f"import sys, io; sys.path[:0] = {sys.path!r}\nfrom ucn.serve import decoder_child\n"
-        return popen([command[0], "-c", before + code], **{**options, "stderr": -3})  # type: ignore[call-overload, no-any-return]
+        return popen([command[0], "-c", before + code], **{**options, "stderr": -3})
 
     popen = subprocess.Popen
     decoders = Decoders(1, 10**6)
     with monkeypatch.context() as patch:
-        patch.setattr(decoder.subprocess, "Popen", start)
+        patch.setattr(subprocess, "Popen", start)
         with pytest.raises(ImageReadError, match=words):
             decoders.show("a", make_image())
     assert decoders.show("a", make_image()).image_hw == (48, 64)

@@ -54,7 +54,7 @@ def test_other_names_are_refused(client: TestClient, host: str, path: str) -> No
     ],
 )
 def test_odd_hosts_are_refused(client: TestClient, host: str) -> None:
-    assert client.get("/", headers={"Host": host.encode()}).status_code == 421
+    assert client.get("/", headers={b"Host": host.encode()}).status_code == 421
 
 
 @pytest.mark.parametrize("site", ["Cross-Site", "CROSS-SITE", "same-site", "Same-Site", "other", ""])

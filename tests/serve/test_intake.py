@@ -13,7 +13,6 @@ from starlette.types import Message
 
 from ucn.serve import intake
 from ucn.serve.intake import Body, Intake
-from ucn.serve.lanes import CapacityError, UnavailableError
 
 
 class Sender:
@@ -92,10 +91,10 @@ def test_memory_is_waited_for_and_the_oldest_body_goes_on(monkeypatch: pytest.Mo
         with bodies.open("a", Sender((0, 30), (0, 30)), 100) as first:
             assert await _read(first) == 60  # over its half, but the first
             second = Body(bodies, "a", Sender((0, 1), (0, 1)), 100)
-            with pytest.raises(CapacityError, match="your other uploads are in progress"):
+            with pytest.raises(HTTPException, match="429: your other uploads are in progress"):
                 await _read(second)
             third = Body(bodies, "b", Sender((0, 1), (0, 1)), 100)
-            with pytest.raises(UnavailableError, match="many uploads are in progress"):
+            with pytest.raises(HTTPException, match="503: many uploads are in progress"):
                 await _read(third)
         with bodies.open("b", Sender((0, 1), (0, 1)), 100) as third:
             assert await _read(third) == 2
@@ -125,7 +124,7 @@ def test_drain_ends_what_is_not_complete() -> None:
             reading = asyncio.create_task(_read(body))
             await asyncio.sleep(0.02)
             bodies.drain()
-            with pytest.raises(UnavailableError, match="the server is stopping"):
+            with pytest.raises(HTTPException, match="503: the server is stopping"):
                 await reading
 
     _run(work())

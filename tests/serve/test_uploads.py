@@ -22,6 +22,12 @@ def _image(name: str, size: int = 10) -> StoredImage:
     return StoredImage(name, b"x" * size, (32, 32), b"", 10**6)
 
 
+def _touch(uploads: Uploads, session: str) -> None:
+    """Raises where the session has ended."""
+    with uploads.receive(session):
+        pass
+
+
 def test_image_is_found_until_its_session_was_idle_for_too_long() -> None:
     clock, forgotten = Clock(), list[str]()
     uploads = Uploads(Limits(idle_seconds=60.0), forgotten.append, clock)
@@ -73,9 +79,9 @@ def test_too_many_sessions() -> None:
     assert uploads.find(names[0]).name == names[0]
     clock.now = 60.0
     uploads.open_session()  # in place of the one that was idle for a minute
-    uploads.check_session(names[0])
+    _touch(uploads, names[0])
     with pytest.raises(NotFoundError):
-        uploads.check_session(names[1])
+        _touch(uploads, names[1])
 
 
 def test_sessions_that_cost_nothing_end_first() -> None:
@@ -90,13 +96,25 @@ def test_sessions_that_cost_nothing_end_first() -> None:
     assert uploads.find("kept").name == "kept"
     for name in names[:2]:
         with pytest.raises(NotFoundError):
-            uploads.check_session(name)
+            _touch(uploads, name)
     for name in names[2:]:
-        uploads.check_session(name)
+        _touch(uploads, name)
     clock.now = 64.0  # a minute later those without images have expired
     with pytest.raises(NotFoundError):
-        uploads.check_session(names[3])
+        _touch(uploads, names[3])
     assert uploads.find("kept").name == "kept"
+
+
+def test_a_session_stays_while_its_first_image_arrives() -> None:
+    clock = Clock()
+    uploads = Uploads(Limits(max_sessions=2), clock=clock)
+    session = uploads.open_session()
+    with uploads.receive(session):
+        clock.now = 100.0
+        for _ in range(5):
+            uploads.open_session()
+        uploads.add(session, _image("a"))
+    assert uploads.find("a").name == "a"
 
 
 def test_an_empty_session_of_another_client_is_not_the_first_to_end() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import re
 import stat
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -109,9 +108,9 @@ def decode_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.ui
         return _rgb_pixels(image)
 
 
-def count_pixels(content: bytes) -> int:
-    """Pixels of an image by its header; raises `ImageReadError`."""
-    with _open_image(io.BytesIO(content), "the image", sys.maxsize, is_loaded=False) as (image, _):
+def count_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> int:
+    """Pixels of an image by its header; raises `ImageReadError` as `decode_image`."""
+    with _open_image(io.BytesIO(content), "the image", max_pixels, is_loaded=False) as (image, _):
         return image.width * image.height
 
 

@@ -283,15 +283,15 @@ def _add_images(app: FastAPI, server: ServerState) -> None:
     )
     async def send_image(session: Name, request: Request) -> Image:
         """Upload an image: the body is the image file."""
-        server.uploads.check_session(session)
-        content = await _read_body(request)
-        decoding = server.service.decode(secrets.token_urlsafe(18), content)
-        try:
-            async with asyncio.timeout(_DECODE_SECONDS):
-                image = await asyncio.wrap_future(decoding)
-        except TimeoutError:
-            raise UnavailableError("many images are being decoded; try again in a few seconds") from None
-        server.uploads.add(session, image)
+        with server.uploads.receive(session):
+            content = await _read_body(request)
+            decoding = server.service.decode(secrets.token_urlsafe(18), content)
+            try:
+                async with asyncio.timeout(_DECODE_SECONDS):
+                    image = await asyncio.wrap_future(decoding)
+            except TimeoutError:
+                raise UnavailableError("many images are being decoded; try again in a few seconds") from None
+            server.uploads.add(session, image)
         return _describe_image(image)
 
     @app.get(

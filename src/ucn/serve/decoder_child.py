@@ -48,7 +48,7 @@ def answer(task: str, content: bytes, max_pixels: int) -> tuple[dict[str, Any], 
     from ucn.serve.images import decode_upload
 
     limit_seconds(_HEADER_SECONDS)
-    pixels = min(count_pixels(content), max_pixels)
+    pixels = count_pixels(content, max_pixels)
     limit_seconds(_HEADER_SECONDS + _SECONDS * pixels / _PIXELS)
     if task == "show":
         image = decode_upload("", content, max_pixels)

@@ -1,4 +1,4 @@
-"""Middleware that rejects foreign hosts, cross-site requests and bodies that are too long.
+"""Middleware that rejects foreign hosts and cross-site requests, and limits bodies.
 
 A foreign web page can make a browser send requests to 127.0.0.1 and, by DNS rebinding, even read the
 responses. Such requests carry the foreign name as Host or Origin, so both are checked.
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ucn.serve.intake import Intake, format_too_long
 from ucn.serve.lanes import CLIENT, CLOSING, name_client
-from ucn.serve.limits import Limits
+from ucn.serve.limits import RETRY_SECONDS, Limits
 
 _MAX_BODY_BYTES = 256 * 1024
 """Largest body except for uploads; 500 points take about 20 kB."""
@@ -39,7 +39,6 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """What every response carries."""
-_RETRY_SECONDS = {429: 10, 503: 5}
 
 
 class Guard:
@@ -128,7 +127,7 @@ class Guard:
 
 def explain(status: int, detail: str) -> JSONResponse:
     """The response to a request that fails: one sentence, and when to try again."""
-    headers = {"Retry-After": str(_RETRY_SECONDS[status])} if status in _RETRY_SECONDS else None
+    headers = {"Retry-After": str(RETRY_SECONDS[status])} if status in RETRY_SECONDS else None
     return JSONResponse({"detail": detail}, status, headers)
 
 

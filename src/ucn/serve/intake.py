@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
-from ucn.serve.lanes import CLOSING, CapacityError, UnavailableError
+from ucn.serve.lanes import CLOSING
+from ucn.serve.limits import RETRY_SECONDS
 
 _PAUSE_SECONDS = 5.0
 """How long a body may pause, and how long it may be behind `_MIN_RATE`."""
@@ -61,8 +62,8 @@ class Intake:
         """Waits until the limits hold; the oldest body never waits, so that one is always completed.
 
         Raises:
-            CapacityError: the client's other bodies hold too much for too long.
-            UnavailableError: all bodies together do, or the server stops.
+            HTTPException: 429 where the client's other bodies hold too much for too long, 503 where all
+                bodies together do, or the server stops.
         """
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
@@ -70,12 +71,11 @@ class Intake:
                     await self._released.wait()
         except TimeoutError:
             if self._is_over_own(body):
-                raise CapacityError(
-                    "your other uploads are in progress; try again when they are done"
-                ) from None
-            raise UnavailableError("many uploads are in progress; try again in a few seconds") from None
+                detail = "your other uploads are in progress; try again when they are done"
+                raise _refuse(429, detail) from None
+            raise _refuse(503, "many uploads are in progress; try again in a few seconds") from None
         if self.is_closing:
-            raise UnavailableError(CLOSING)
+            raise _refuse(503, CLOSING)
 
     def _is_over(self, body: Body) -> bool:
         return self._is_over_own(body) or (self.held_bytes > self.max_bytes and body is not self._bodies[0])
@@ -108,7 +108,7 @@ class Body:
         self._timeout: asyncio.Timeout | None = None
 
     async def receive(self) -> Message:
-        """The next part; raises `HTTPException`, or as `Intake.wait_for_room`."""
+        """The next part; raises `HTTPException`."""
         if self._is_complete:
             return await self._receive()  # until the client has gone
         loop = asyncio.get_running_loop()
@@ -120,7 +120,7 @@ class Body:
                 message = await self._receive()
         except TimeoutError:
             if self._intake.is_closing:
-                raise UnavailableError(CLOSING) from None
+                raise _refuse(503, CLOSING) from None
             raise HTTPException(
                 408,
                 f"the upload is too slow: it must take less than {self._intake.max_seconds:.0f} s, with "
@@ -144,6 +144,10 @@ class Body:
         """Ends the wait for the next part."""
         if self._timeout is not None:
             self._timeout.reschedule(-1.0)
+
+
+def _refuse(status: int, detail: str) -> HTTPException:
+    return HTTPException(status, detail, {"Retry-After": str(RETRY_SECONDS[status])})
 
 
 def format_too_long(limit: int) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ucn.config.base import Config, require
 
 MEBIBYTE = 2**20
+RETRY_SECONDS = {429: 10, 503: 5}
+"""When a client may try again, by the status of a refusal."""
 MAX_POINTS = 500
 """Largest number of points in one request."""
 

@@ -6,7 +6,8 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ucn.errors import UcnError
@@ -28,6 +29,11 @@ class _Session:
     client: str
     last_used: float
     images: dict[str, StoredImage] = field(default_factory=dict)
+    receiving: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.images and not self.receiving
 
     @property
     def memory_bytes(self) -> int:
@@ -80,10 +86,18 @@ class Uploads:
             self._find_session(name)
             self._end(name)
 
-    def check_session(self, name: str) -> None:
-        """Marks a session as used; raises `NotFoundError`."""
+    @contextmanager
+    def receive(self, name: str) -> Iterator[None]:
+        """Keeps a session while an image of it arrives; raises `NotFoundError`."""
         with self._lock:
-            self._find_session(name)
+            session = self._find_session(name)
+            session.receiving += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                session.receiving -= 1
+                session.last_used = self._clock()
 
     def add(self, session_name: str, image: StoredImage) -> None:
         """Stores an image; it replaces the oldest image of a full session.
@@ -94,10 +108,10 @@ class Uploads:
         """
         with self._lock:
             session = self._find_session(session_name)
-            self._free_memory(session, image.memory_bytes)
             count = max(0, len(session.images) + 1 - self._limits.max_images)
             oldest = list(session.images.values())[:count]
             budget, freed = self._limits.memory_bytes // 2, sum(old.memory_bytes for old in oldest)
+            self._free_memory(session, image.memory_bytes - freed)
             if self.memory_bytes - freed + image.memory_bytes > budget:
                 raise CapacityError(
                     f"uploads take {self.memory_bytes / MEBIBYTE:.0f} of {budget / MEBIBYTE:.0f} MiB "
@@ -127,7 +141,7 @@ class Uploads:
         with self._lock:
             now, idle_seconds = self._clock(), self._limits.idle_seconds
             for name, session in list(self._sessions.items()):
-                allowed = idle_seconds if session.images else min(idle_seconds, _SHORT_SECONDS)
+                allowed = min(idle_seconds, _SHORT_SECONDS) if session.is_empty else idle_seconds
                 if session.last_used + allowed <= now:
                     self._end(name)
 
@@ -149,7 +163,7 @@ class Uploads:
         """Ends the cheapest session, so that another one can be opened; raises `CapacityError`."""
         counts = Counter(session.client for session in self._sessions.values())
         most, count = counts.most_common(1)[0]
-        empty = {name: session for name, session in self._sessions.items() if not session.images}
+        empty = {name: session for name, session in self._sessions.items() if session.is_empty}
         of_most = {name: session for name, session in self._sessions.items() if session.client == most}
         # Those of the client with most sessions first: another one's may be about to get its first image.
         choices: Collection[str] = (empty.keys() & of_most.keys()) or empty.keys()
