@@ -72,7 +72,9 @@ def _run_case(
             except subprocess.TimeoutExpired:
                 process.kill()
                 _, errors = process.communicate()
-    return {**found, "tracebacks": errors.count("Traceback (most recent call last)")}
+    found["tracebacks"] = errors.count("Traceback (most recent call last)")
+    print(found, file=sys.stderr, flush=True)  # a case takes half a minute
+    return found
 
 
 def _read_address(process: subprocess.Popen[str]) -> str:
@@ -195,7 +197,9 @@ async def _connect(address: str, source: str) -> tuple[asyncio.StreamReader, asy
 
 
 async def _open_session(address: str, source: str) -> str:
-    _, _, body = await _ask(address, "/api/sessions", b"", source)
+    status, _, body = await _ask(address, "/api/sessions", b"", source)
+    if status != 201:
+        raise ValueError(f"{status} for a session")
     return str(json.loads(body)["session"])
 
 

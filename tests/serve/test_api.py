@@ -14,7 +14,7 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 from starlette.testclient import TestClient
 from starlette.types import Message
 
-from support.serve_cases import MOTORCYCLE, make_image, make_scope
+from support.serve_cases import MOTORCYCLE, make_image, make_scope, run_async
 from ucn.data.example import disparity_errors, example_pair
 from ucn.serve.app import create_app
 from ucn.serve.limits import Limits
@@ -235,8 +235,7 @@ def test_aborted_uploads_leave_no_trace(service: MatchService, caplog: pytest.Lo
     async def receive() -> Message:
         return {"type": "http.disconnect"}
 
-    scope = make_scope(f"/api/sessions/{session}/images")
-    asyncio.run(app(scope, receive, send))
+    run_async(lambda: app(make_scope(f"/api/sessions/{session}/images"), receive, send))
     assert app.state.server.intake.held_bytes == 0
     assert not caplog.records
 
@@ -281,7 +280,7 @@ def test_a_cancelled_request_is_answered(service: MatchService) -> None:
         task.cancel()
         await task
 
-    asyncio.run(stop())
+    run_async(stop)
     assert sent[0]["status"] == 503
     assert (b"retry-after", b"5") in sent[0]["headers"]
 

@@ -94,7 +94,7 @@ def test_what_a_child_does_wrong_costs_one_upload(
 ) -> None:
     def start(command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
         before = f"import sys, io; sys.path[:0] = {sys.path!r}\nfrom ucn.serve import decoder_child\n"
-        return popen([command[0], "-c", before + code], **{**options, "stderr": -3})
+        return popen([command[0], "-c", before + code], **options)
 
     popen = subprocess.Popen
     decoders = Decoders(1, 10**6)

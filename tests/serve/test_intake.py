@@ -1,8 +1,6 @@
 """Bodies have limits of length, time and memory."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
@@ -11,6 +9,7 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
+from support.serve_cases import run_async
 from ucn.serve import intake
 from ucn.serve.intake import Body, Intake
 
@@ -36,10 +35,6 @@ async def _read(body: Body) -> int:
     return body.held
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 10))
-
-
 def test_a_body_is_counted_until_its_request_ends() -> None:
     async def work() -> None:
         bodies = Intake(100, 60)
@@ -48,7 +43,7 @@ def test_a_body_is_counted_until_its_request_ends() -> None:
             assert bodies.held_bytes == 15
         assert bodies.held_bytes == 0
 
-    _run(work())
+    run_async(work)
 
 
 def test_length() -> None:
@@ -57,7 +52,7 @@ def test_length() -> None:
         with pytest.raises(HTTPException, match="the request is too long"):
             await _read(body)
 
-    _run(work())
+    run_async(work)
 
 
 @pytest.mark.parametrize("sender", [Sender(is_whole=False), Sender(*[(0.03, 1)] * 50), Sender((0.2, 5))])
@@ -70,7 +65,7 @@ def test_a_body_that_pauses_or_drips(monkeypatch: pytest.MonkeyPatch, sender: Se
         assert error.value.status_code == 408
         assert "too slow: it must take less than 60 s, with 16 KiB a second" in error.value.detail
 
-    _run(work())
+    run_async(work)
 
 
 def test_a_body_at_the_least_rate_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +75,7 @@ def test_a_body_at_the_least_rate_is_read(monkeypatch: pytest.MonkeyPatch) -> No
         with Intake(2**20, 60).open("a", Sender(*[(0.03, 2000)] * 20), 2**20) as body:
             assert await _read(body) == 40_000
 
-    _run(work())
+    run_async(work)
 
 
 def test_memory_is_waited_for_and_the_oldest_body_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +94,7 @@ def test_memory_is_waited_for_and_the_oldest_body_goes_on(monkeypatch: pytest.Mo
         with bodies.open("b", Sender((0, 1), (0, 1)), 100) as third:
             assert await _read(third) == 2
 
-    _run(work())
+    run_async(work)
 
 
 def test_a_waiting_body_goes_on_when_another_one_ends() -> None:
@@ -114,7 +109,7 @@ def test_a_waiting_body_goes_on_when_another_one_ends() -> None:
                 assert not reading.done()
             assert await reading == 2
 
-    _run(work())
+    run_async(work)
 
 
 def test_drain_ends_what_is_not_complete() -> None:
@@ -127,4 +122,4 @@ def test_drain_ends_what_is_not_complete() -> None:
             with pytest.raises(HTTPException, match="503: the server is stopping"):
                 await reading
 
-    _run(work())
+    run_async(work)

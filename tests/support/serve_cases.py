@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import io
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +47,12 @@ def make_scope(path: str, client: str = "127.0.0.1") -> dict[str, Any]:
         "client": (client, 50000),
         "server": ("localhost", 8000),
     }
+
+
+def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a coroutine in a thread: after browser tests, this one has a running event loop."""
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(lambda: asyncio.run(asyncio.wait_for(work(), 10))).result()
 
 
 @contextmanager
