@@ -127,14 +127,19 @@ async def _attack(
 
 
 async def _stop_under_load(address: str, process: subprocess.Popen[str]) -> dict[str, Any]:
-    """SIGTERM while 40 uploads and 20 questions are in progress, by their answers."""
+    """SIGTERM during 40 uploads, 4 of them half sent, and 20 questions, by their answers."""
     session = await _open_session(address, _HONEST)
     path, content = f"/api/sessions/{session}/images", _photograph()
     await _ask(address, path, content)
     question = json.dumps({"image0": "sample-coffee", "image1": "sample-coffee-turned", "points": [[9, 9]]})
     kind = "application/json"
-    work = [asyncio.create_task(_count(address, path, content)) for _ in range(40)]
-    work += [asyncio.create_task(_count(address, "/api/match", question.encode(), kind)) for _ in range(20)]
+    half = len(content) // 2
+    work = [asyncio.create_task(_count(address, path, content[:half], len(content))) for _ in range(4)]
+    await asyncio.sleep(0.3)
+    work += [asyncio.create_task(_count(address, path, content)) for _ in range(36)]
+    work += [
+        asyncio.create_task(_count(address, "/api/match", question.encode(), kind=kind)) for _ in range(20)
+    ]
     await asyncio.sleep(0.3)
     started = time.perf_counter()
     process.send_signal(signal.SIGTERM)
@@ -158,11 +163,13 @@ async def _visit(address: str, content: bytes) -> str | None:
         return "reset"
 
 
-async def _count(address: str, path: str, content: bytes, kind: str = "image/jpeg") -> str:
-    """How a request ended, in words."""
+async def _count(
+    address: str, path: str, content: bytes, size: int | None = None, kind: str = "image/jpeg"
+) -> str:
+    """How a request ended, in words; `size` announces a longer body than it sends."""
     try:
         async with asyncio.timeout(120):
-            status, headers, _ = await _ask(address, path, content, kind=kind)
+            status, headers, _ = await _ask(address, path, content, kind=kind, size=size)
     except TimeoutError:
         return "no answer"
     except (OSError, EOFError, ValueError):
@@ -172,13 +179,19 @@ async def _count(address: str, path: str, content: bytes, kind: str = "image/jpe
 
 
 async def _ask(
-    address: str, path: str, content: bytes, source: str = _HONEST, kind: str = "image/jpeg"
+    address: str,
+    path: str,
+    content: bytes,
+    source: str = _HONEST,
+    kind: str = "image/jpeg",
+    size: int | None = None,
 ) -> tuple[int, dict[str, str], bytes]:
     """Sends a POST and reads its response; what the response says counts also where sending fails."""
     reader, writer = await _connect(address, source)
     try:
         head = f"POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: {kind}\r\n"
-        head += f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+        length = len(content) if size is None else size
+        head += f"Content-Length: {length}\r\nConnection: close\r\n\r\n"
         with contextlib.suppress(ConnectionError):
             writer.write(head.encode() + content)
             await writer.drain()

@@ -324,7 +324,7 @@ def test_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
 
 def test_idle_sessions_expire_without_a_request() -> None:
     service = MatchService(Limits())
-    app = create_app(service, Limits(idle_seconds=0.2))
+    app = create_app(service, Limits(idle_seconds=1.0))
     with TestClient(app, base_url="http://localhost") as client:
         session = _open_quickly(client)
         client.post(f"/api/sessions/{session}/images", content=make_image(), headers=JPEG)
