@@ -197,7 +197,8 @@ async def _ask(
             await writer.drain()
         head_lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in head_lines[1:] if line)
-        body = await reader.readexactly(int(headers["content-length"]))
+        length = int(headers.get("content-length", -1))
+        body = await (reader.readexactly(length) if length >= 0 else reader.read())
         return int(head_lines[0].split()[1]), headers, body
     finally:
         writer.close()
