@@ -19,6 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
@@ -60,18 +61,21 @@ def _run_case(
 ) -> dict[str, Any]:
     """The counts of a case with a fresh server, and the lines of tracebacks that it logged."""
     command = [sys.executable, "-m", "ucn", "serve", "--port", "0", "--json", "--device", "cpu"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=limit_to_cpu(threads)
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+") as log,  # a pipe that nobody reads would stop the server
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=limit_to_cpu(threads)
+        ) as process,
+    ):
         try:
             found = asyncio.run(asyncio.wait_for(case(_read_address(process), process), 300))
         finally:
             process.terminate()
-            try:
-                _, errors = process.communicate(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                _, errors = process.communicate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            process.kill()
+        log.seek(0)
+        errors = log.read()
     found["tracebacks"] = errors.count("Traceback (most recent call last)")
     print(found, file=sys.stderr, flush=True)  # a case takes half a minute
     return found
