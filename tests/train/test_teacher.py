@@ -34,8 +34,8 @@ def teacher_path(tmp_path: Path) -> Path:
 
 
 def make_run(teacher_path: Path, **changes: object) -> TrainConfig:
-    teacher = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
-    return make_config(**({"model": STUDENT, "teacher": teacher, "steps": 4} | changes))
+    entry = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
+    return make_config(**({"model": STUDENT, "teacher": entry, "steps": 4} | changes))
 
 
 def make_batch(B: int = 2, N: int = 20, side: int = 64) -> PairBatch:
@@ -59,10 +59,10 @@ def test_the_step_adds_what_the_teacher_costs(teacher_path: Path) -> None:
     with torch.no_grad():
         maps = encode_pair(student, batch)
         truth = compute_loss(*maps, batch, loss, generator)
-        taught = load_weights(teacher_path).model
+        network = load_weights(teacher_path).model
         expected = distillation_loss(
             maps,
-            (taught.encode(batch.image0), taught.encode(batch.image1)),
+            (network.encode(batch.image0), network.encode(batch.image1)),
             batch.points0,
             batch.points1,
             batch.is_valid,
@@ -78,8 +78,8 @@ def test_the_step_adds_what_the_teacher_costs(teacher_path: Path) -> None:
 
 
 def test_descriptors_cost_where_asked_for(teacher_path: Path) -> None:
-    taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
-    config, batch = make_run(teacher_path, teacher=taught | {"descriptor_weight": 3.0}), make_batch()
+    entry = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
+    config, batch = make_run(teacher_path, teacher=entry | {"descriptor_weight": 3.0}), make_batch()
     student = build_model(config.model).eval()
     teacher = load_teacher(config, student, CPU)
     assert teacher is not None and teacher.descriptor_weight == 3
@@ -93,12 +93,12 @@ def test_descriptors_cost_where_asked_for(teacher_path: Path) -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_weight_of_the_ground_truth(teacher_path: Path, weight: float) -> None:
-    taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2, "ground_truth_weight": weight}
-    config, batch = make_run(teacher_path, teacher=taught), make_batch()
+    entry = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2, "ground_truth_weight": weight}
+    config, batch = make_run(teacher_path, teacher=entry), make_batch()
     results = []
-    for is_taught in (True, False):
+    for has_teacher in (True, False):
         student = build_model(config.model).train()
-        teacher = load_teacher(config, student, CPU) if is_taught else None
+        teacher = load_teacher(config, student, CPU) if has_teacher else None
         optimiser = torch.optim.SGD(student.parameters(), lr=0.0)
         results.append(
             training_step(
@@ -241,9 +241,9 @@ def test_a_resumed_run_equals_an_unbroken_one(photos: Path, teacher_path: Path, 
     resumed, _ = continue_run(config, photos, folder)
     assert resumed is not None
     assert_equal(resumed.model, unbroken.model)
-    untaught = train_on(photos, replace(config, teacher=None))
+    alone = train_on(photos, replace(config, teacher=None))
     with pytest.raises(AssertionError):
-        assert_equal(untaught.model, unbroken.model)
+        assert_equal(alone.model, unbroken.model)
 
 
 @pytest.mark.slow
@@ -258,8 +258,8 @@ def test_the_command_trains_with_a_teacher(photos: Path, teacher_path: Path, tmp
     assert found.exit_code == 0, found.output
     loaded = load_weights(output)
     assert loaded.model.config.trunk == "lite"
-    taught = {"weights": "teacher.safetensors", "sha256": load_weights(teacher_path).info.sha256}
-    assert taught.items() <= loaded.training["teacher"].items()
+    expected = {"weights": "teacher.safetensors", "sha256": load_weights(teacher_path).info.sha256}
+    assert expected.items() <= loaded.training["teacher"].items()
 
 
 def test_a_network_that_is_its_own_teacher_costs_nothing() -> None:

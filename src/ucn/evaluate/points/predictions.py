@@ -247,7 +247,9 @@ class _LastAlignment:
         self._seconds = 0.0
         self.saved_seconds = 0.0
 
-    def __call__(self, features0: Features, features1: Features, is_allowed1: Tensor | None) -> Alignment:
+    def __call__(
+        self, features0: Features, features1: Features, is_allowed1: Tensor | None = None
+    ) -> Alignment:
         """Aligns a pair, or returns its kept alignment; a pair always has the same allowed cells."""
         is_known = self._pair is not None and self._pair[0] is features0 and self._pair[1] is features1
         if not is_known or self._kept is None:

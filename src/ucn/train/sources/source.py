@@ -26,7 +26,7 @@ class Source(ABC):
             None where such pairs raise.
     """
 
-    def __init__(self, label: str, weight: float, loss: LossConfig | None) -> None:
+    def __init__(self, label: str, weight: float, loss: LossConfig | None = None) -> None:
         self.label, self.weight, self.loss, self.warning = label, weight, loss, ""
         self.skipped_pairs: dict[str, str] | None = None
 
