@@ -51,7 +51,7 @@ def test_rows_that_are_finite_in_both_images() -> None:
     points0, points1 = np.zeros((4, 2)), np.zeros((4, 2))
     points0[1, 0], points1[3] = np.inf, np.nan
     found0, found1, rows = check_matches(points0.tolist(), points1.astype(np.float32), 1.0)
-    assert (found0.dtype, found1.dtype, rows.tolist()) == (np.float64, np.float64, [0, 2])
+    assert found0.dtype == found1.dtype == np.float64 and rows.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("estimate", ESTIMATORS)
