@@ -120,13 +120,13 @@ def bootstrap_interval(
     """
     right, totals = _check_counts(correct, totals)
     is_used = totals > 0
-    right, totals = right[is_used], totals[is_used]
-    if not len(totals):
+    hits, points = right[is_used].astype(np.float64), totals[is_used].astype(np.float64)
+    if not len(points):
         return np.full((right.shape[1], 2), np.nan)
-    sampled = torch.randint(len(totals), (resamples, len(totals)), generator=generator).numpy()
+    sampled = torch.randint(len(points), (resamples, len(points)), generator=generator).numpy()
     # How often each pair was sampled, so that one product gives all resampled sums.
-    times = np.stack([np.bincount(row, minlength=len(totals)) for row in sampled])
-    shares = (times @ right) / (times @ totals)[:, None]
+    times = np.stack([np.bincount(row, minlength=len(points)) for row in sampled])
+    shares = (times @ hits) / (times @ points)[:, None]
     return _find_bounds(shares, level)
 
 
