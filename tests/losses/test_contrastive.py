@@ -72,8 +72,7 @@ def test_gradient_at_distance_zero_is_finite() -> None:
     loss = correspondence_contrastive_loss(first, second, torch.tensor([POSITIVE, NEGATIVE, IGNORE]))
     assert loss.item() == pytest.approx(0.25)
     torch.autograd.backward(loss)
-    assert first.grad is not None
-    assert first.grad.abs().max() == 0
+    assert first.grad is not None and first.grad.abs().max() == 0
 
 
 def test_ignored_pairs_reach_neither_loss_nor_gradient() -> None:
@@ -82,8 +81,7 @@ def test_ignored_pairs_reach_neither_loss_nor_gradient() -> None:
     loss = correspondence_contrastive_loss(first, second, torch.tensor([POSITIVE, IGNORE]))
     assert loss.item() == pytest.approx(1.0)
     torch.autograd.backward(loss)
-    assert first.grad is not None
-    assert first.grad.tolist() == [[1.0, -1.0], [0.0, 0.0]]
+    assert first.grad is not None and first.grad.tolist() == [[1.0, -1.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("P", [0, 3])
@@ -185,8 +183,7 @@ def test_padding_of_nan_points_reaches_no_gradient() -> None:
     mined = mine_negatives(pair.map0, pair.map1, padded, padded, pair.is_valid, method="hardest", radius=4.0)
     loss = mined_contrastive_loss(pair.map0, pair.map1, padded, padded, pair.is_valid, mined)
     torch.autograd.backward(loss)
-    assert pair.map0.features.grad is not None
-    assert torch.isfinite(pair.map0.features.grad).all()
+    assert pair.map0.features.grad is not None and torch.isfinite(pair.map0.features.grad).all()
 
 
 def test_cells_of_another_batch_are_refused() -> None:

@@ -103,8 +103,7 @@ def test_a_point_without_negatives_beside_one_with_some() -> None:
     loss = infonce_loss(*pair.arguments(), temperature=0.1, radius=10.0)
     torch.testing.assert_close(loss, expected)
     torch.autograd.backward(loss)
-    assert pair.map0.features.grad is not None
-    assert torch.isfinite(pair.map0.features.grad).all()
+    assert pair.map0.features.grad is not None and torch.isfinite(pair.map0.features.grad).all()
 
 
 @pytest.mark.parametrize("N", [0, 3])
@@ -145,8 +144,7 @@ def test_bfloat16_maps_get_bfloat16_gradients() -> None:
     loss = infonce_loss(*maps, *pair.arguments()[2:], radius=6.0)
     assert loss.dtype == torch.float32
     torch.autograd.backward(loss)
-    assert halves[0].grad is not None
-    assert halves[0].grad.dtype == torch.bfloat16
+    assert halves[0].grad is not None and halves[0].grad.dtype == torch.bfloat16
     assert halves[0].grad.abs().max() > 0
 
 

@@ -168,8 +168,7 @@ def test_another_grid_is_refused(tmp_path: Path) -> None:
 
 def test_the_file_is_noted_and_another_one_refused(teacher_path: Path) -> None:
     config = record_teacher_hash(make_run(teacher_path))
-    assert config.teacher is not None
-    assert config.teacher.sha256 == load_weights(teacher_path).info.sha256
+    assert config.teacher is not None and config.teacher.sha256 == load_weights(teacher_path).info.sha256
     record = record_config(config)
     assert record["teacher"]["weights"] == "teacher.safetensors"
     assert record["teacher"]["sha256"] == config.teacher.sha256

@@ -79,8 +79,7 @@ def test_norm_equals_torch_in_float64(shape: tuple[int, int, int, int]) -> None:
     gradient = sample(shape, seed=1)
     found.backward(gradient)
     expected.backward(gradient.double())
-    assert ours.grad is not None
-    assert theirs.grad is not None
+    assert ours.grad is not None and theirs.grad is not None
     torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=2e-6)
 
 
