@@ -112,7 +112,7 @@ def read_exif_camera(image: Path) -> CameraIntrinsics:
     """
     from ucn.geometry.coords import orient_size  # imports torch
 
-    values = read_exif(image).get_ifd(_EXIF_IFD)
+    values = read_exif(image, _EXIF_IFD)
     size_hw = read_header_hw(image)
     if size_hw is None:
         raise DataError(f"cannot read the size of {image}; get the file again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import BinaryIO
 
 import PIL.Image
@@ -22,14 +21,13 @@ _HEIC_BRANDS = frozenset(
 _AVIF_BRANDS = frozenset((b"avif", b"avis"))
 
 
-def choose_formats(source: Path | BinaryIO) -> tuple[str, ...]:
+def choose_formats(source: BinaryIO) -> tuple[str, ...]:
     """The formats as one of which an image is opened.
 
     For HEIC this is HEIF, which is first registered with Pillow.
 
     Raises:
         ImageReadError: it is HEIC, and pillow-heif is not installed.
-        OSError: the file cannot be read.
     """
     if not _is_heic(source):
         return READ_FORMATS
@@ -50,14 +48,10 @@ def find_orientation(image: PIL.Image.Image) -> int:
     return int(found) if found in range(1, 9) else 1
 
 
-def _is_heic(source: Path | BinaryIO) -> bool:
+def _is_heic(source: BinaryIO) -> bool:
     """Whether a file begins, as HEIC does, with a box `ftyp` of such a brand; AVIF is built alike."""
-    if isinstance(source, Path):
-        with source.open("rb") as file:
-            start = file.read(64)
-    else:
-        start = source.read(64)
-        source.seek(0)
+    start = source.read(64)
+    source.seek(0)
     if start[4:8] != b"ftyp":
         return False
     end = min(int.from_bytes(start[:4], "big"), len(start))
