@@ -220,6 +220,11 @@ def shorten(text: object, length: int = 2 * QUOTED) -> str:
     return line if len(line) <= length else f"{line[:length]}…"
 
 
+def find_real_path(path: Path) -> Path:
+    """A path without links, as `Path.resolve`, which fails in a loop of links."""
+    return Path(os.path.realpath(path))
+
+
 def check_output(path: str | Path, overwrite: bool = False) -> None:
     """Checks that a file can be written, before the work that makes its content.
 

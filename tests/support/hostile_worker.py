@@ -12,6 +12,7 @@ import resource
 import selectors
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -210,8 +211,7 @@ def _read_video(path: Path) -> Any:
 def _read_colmap(name: str, path: Path) -> Any:
     from ucn.data.sets.posed.colmap_model import read_model
 
-    folder = path.parent / f"{path.name}.model"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp())
     empty = (0).to_bytes(8, "little") if path.suffix == ".bin" else b""
     for part in ("cameras", "images", "points3D"):
         target = folder / f"{part}{path.suffix}"
@@ -264,7 +264,7 @@ def _find_allowed(reader: str, path: Path) -> int:
         size = 0
     if reader not in ("image", "mask", "exif"):
         return SPARE_BYTES + 32 * size
-    hw = read_header_hw(path) if path.is_file() else None
+    hw = read_header_hw(path) if size else None
     pixels = hw[0] * hw[1] if hw else 0
     if hw is None or pixels > MAX_PIXELS or min(hw) < 32:
         pixels = 0
@@ -307,8 +307,6 @@ def _warm(folder: Path) -> None:
 
 
 def _main() -> None:
-    import tempfile
-
     out, sys.stdout = sys.stdout, sys.stderr
     with tempfile.TemporaryDirectory() as folder:
         _warm(Path(folder))

@@ -253,6 +253,14 @@ def _read_view_change(values: Mapping[str, Any]) -> ViewChange | None:
 def _read_match_rows(path: Path) -> tuple[Matches, dict[str, Any]]:
     """Reads the CSV of `format_matches`; the meta holds the columns of the user, if there are any."""
     reader = csv.reader(io.StringIO(read_text(path, "matches", MAX_POINTS_BYTES)))
+    try:
+        return _parse_match_rows(path, reader)
+    except csv.Error as error:
+        expected = "expected short cells separated by commas"
+        raise DataError(f"{path}:{reader.line_num}: {expected} ({error}); correct it", path=path) from error
+
+
+def _parse_match_rows(path: Path, reader: Any) -> tuple[Matches, dict[str, Any]]:
     header, width = next(reader, []), len(MATCH_COLUMNS)
     if tuple(header[:width]) != MATCH_COLUMNS:
         expected = f"expected the header {','.join(MATCH_COLUMNS)}, got {','.join(header)[:60]!r}"
