@@ -102,9 +102,7 @@ def read_binary(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> bytes:
         DataError: the file is missing, not readable, not a regular file, or too large.
     """
     with open_data(path, what, limit) as file:
-        content = file.read(limit + 1)  # it may grow meanwhile
-        _check_size(path, what, len(content), limit)
-        return content
+        return file.read(os.fstat(file.fileno()).st_size)
 
 
 @contextmanager

@@ -42,9 +42,13 @@ def choose_formats(source: BinaryIO) -> tuple[str, ...]:
     return (_HEIF,)
 
 
-def find_orientation(image: PIL.Image.Image) -> int:
-    """The EXIF orientation of an opened image, 1 to 8; that of HEIC is 1, since its decoder turns it."""
-    found = image.getexif().get(EXIF_ORIENTATION, 1)
+def find_orientation(image: PIL.Image.Image, has_late_tags: bool = True) -> int:
+    """The EXIF orientation of an opened image, 1 to 8; that of HEIC is 1, since its decoder turns it.
+
+    Without `has_late_tags`, no PNG is decoded, as Pillow does to find tags behind its pixels.
+    """
+    exif = image.getexif() if has_late_tags or image.format != "PNG" else PIL.Image.Image.getexif(image)
+    found = exif.get(EXIF_ORIENTATION, 1)
     return int(found) if found in range(1, 9) else 1
 
 

@@ -46,8 +46,11 @@ _TAG_BYTES = {
 }
 
 
-def check_structure(file: BinaryIO) -> None:
+def check_structure(file: BinaryIO) -> bool:
     """Checks the structure of an image file by its format; the file is rewound.
+
+    Returns:
+        Whether it is a PNG with tags behind its pixels, which Pillow must decode to find its orientation.
 
     Raises:
         ImageReadError: it asks for too much, or is damaged.
@@ -60,7 +63,7 @@ def check_structure(file: BinaryIO) -> None:
         elif start[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
             _check_tiff(file)
         elif start[:8] == b"\x89PNG\r\n\x1a\n":
-            _check_png(file)
+            return _check_png(file)
         elif start[:4] == b"GIF8":
             _check_gif(file)
         elif start[:2] in (b"P1", b"P2", b"P3") and _measure(file) > _MAX_PLAIN_BYTES:
@@ -71,6 +74,7 @@ def check_structure(file: BinaryIO) -> None:
         raise ImageReadError(f"it is damaged: it ends too early; {_REMEDY}") from error
     finally:
         file.seek(0)
+    return False
 
 
 def check_sides(image_hw: tuple[int, int], image_format: str | None, max_pixels: int = MAX_PIXELS) -> None:
@@ -262,12 +266,16 @@ def _check_directory(file: BinaryIO) -> dict[int, tuple[int, int]]:
 # PNG and GIF
 
 
-def _check_png(file: BinaryIO) -> None:
+def _check_png(file: BinaryIO) -> bool:
+    """Counts chunks and checks EXIF data; returns whether tags follow the pixels."""
+    has_pixels = has_late_tags = False
     file.seek(8)
     for _ in range(_MAX_CHUNKS):
         head = file.read(8)
         if len(head) < 8 or head[4:] == b"IEND":
-            return
+            return has_late_tags
+        has_pixels |= head[4:] == b"IDAT"
+        has_late_tags |= has_pixels and head[4:] in (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
         size = int.from_bytes(head[:4], "big")
         if head[4:] == b"eXIf" and size < MAX_FILE_BYTES:
             _check_directory(io.BytesIO(file.read(size)))

@@ -16,7 +16,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -263,7 +263,7 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     import torch
 
     with _open_image(Path(path), f"mask {path}") as (image, orientation):
-        image.load()
+        _load(image)
         mask = _find_used(image, _find_turn(image, orientation))
     if mask.shape != tuple(image_hw):
         raise ImageReadError(
@@ -342,13 +342,13 @@ def _open_image(
     path = source if isinstance(source, Path) else None
     try:
         with _open_file(source) as file:
-            check_structure(file)
+            has_late_tags = check_structure(file)
             with _open_quietly(file, max_pixels) as image:
                 check_sides((image.height, image.width), image.format, max_pixels)
                 if image.format == "TIFF":
                     _silence_libtiff()
                 with _quietly():
-                    orientation = find_orientation(image)
+                    orientation = find_orientation(image, has_late_tags)
                 yield image, orientation
     except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more
         cause = error.__cause__ if isinstance(error, ImageReadError) else error
@@ -422,6 +422,13 @@ def _open_quietly(file: BinaryIO, max_pixels: int) -> PIL.Image.Image:
         raise ImageReadError(f"it is damaged or not {known}; get it again or convert it") from error
 
 
+def _load(image: PIL.Image.Image) -> None:
+    """Decodes an image. Only of those about whose size Pillow warns, one is decoded at a time."""
+    is_large = image.width * image.height > (PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
+    with _quietly() if is_large else nullcontext():
+        image.load()
+
+
 def _find_turn(image: PIL.Image.Image, orientation: int) -> int:
     """The orientation by which an image must still be turned; Pillow turns TIFF itself."""
     return 1 if image.format == "TIFF" else orientation
@@ -436,7 +443,7 @@ def _reduce(image: PIL.Image.Image, orientation: int, max_side: int | None) -> R
     turn, stored_hw = _find_turn(image, orientation), (image.height, image.width)
     image_hw, reduced_hw = orient_size(stored_hw, turn), find_reduced_hw(stored_hw, max_side)
     if reduced_hw == stored_hw or image.width * image.height <= _WHOLE_PIXELS:
-        image.load()
+        _load(image)
         pixels = _to_floats(image, turn)
         if reduced_hw != stored_hw:
             pixels = _resize(pixels, orient_size(reduced_hw, turn), image_hw).clamp(0, 1)
@@ -446,7 +453,7 @@ def _reduce(image: PIL.Image.Image, orientation: int, max_side: int | None) -> R
         drafted = image.draft(None, (_DRAFT_FACTOR * reduced_hw[1], _DRAFT_FACTOR * reduced_hw[0]))
         if drafted is not None:  # a half, a quarter or an eighth, with sides rounded up
             exact_hw = drafted[1][3], drafted[1][2]
-    image.load()
+    _load(image)
     narrow = torch.empty(3, image.height, reduced_hw[1])
     for first, last, band in _iterate_bands(image):
         rows = last - first
