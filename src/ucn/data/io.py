@@ -26,7 +26,7 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from ucn.data.image_formats import READ_FORMATS, choose_formats, find_orientation
+from ucn.data.image_formats import READ_FORMATS, choose_formats, find_orientation, is_png_cut
 from ucn.data.image_limits import (
     MAX_FILE_BYTES,
     MAX_PIXELS,
@@ -124,8 +124,8 @@ def read_reduced_image(path: str | Path, max_side: int | None) -> ReducedImage:
     Raises:
         ImageReadError: as `read_image`.
     """
-    with _open_image(Path(path), f"image {path}") as (image, orientation):
-        return _reduce(image, orientation, max_side)
+    with _open_image(Path(path), f"image {path}") as opened:
+        return _reduce(opened, max_side)
 
 
 def decode_reduced_image(content: bytes, max_side: int | None, max_pixels: int = MAX_PIXELS) -> ReducedImage:
@@ -134,8 +134,8 @@ def decode_reduced_image(content: bytes, max_side: int | None, max_pixels: int =
     Raises:
         ImageReadError: as `read_image`, with `max_pixels` as the limit.
     """
-    with _open_image(io.BytesIO(content), "the image", max_pixels) as (image, orientation):
-        return _reduce(image, orientation, max_side)
+    with _open_image(io.BytesIO(content), "the image", max_pixels) as opened:
+        return _reduce(opened, max_side)
 
 
 def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
@@ -145,6 +145,29 @@ def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
         ImageReadError: as `read_image`, with `max_pixels` as the limit.
     """
     return decode_reduced_image(content, None, max_pixels).pixels
+
+
+def decode_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8] | NDArray[np.float32]:
+    """Decodes the bytes of an image file as `decode_image`, without torch.
+
+    Returns:
+        (H, W, 3) RGB or (H, W) grey: uint8, or float32 in [0, 1] from files with more than 8 bits.
+
+    Raises:
+        ImageReadError: as `decode_image`.
+    """
+    with _open_image(io.BytesIO(content), "the image", max_pixels) as opened:
+        bands = [band for _, _, band in _iterate_bands(opened.load())]
+        pixels = np.concatenate(bands) if len(bands) > 1 else bands[0]
+        planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        turned = _turn_planes(planes, opened.turn)
+        return np.ascontiguousarray(turned[0] if pixels.ndim == 2 else turned.transpose(1, 2, 0))
+
+
+def count_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> int:
+    """Pixels of an image by its header; raises `ImageReadError` as `decode_image`."""
+    with _open_image(io.BytesIO(content), "the image", max_pixels) as opened:
+        return opened.image.width * opened.image.height
 
 
 def to_tensor(image: ImageLike) -> Tensor:
@@ -197,8 +220,8 @@ def read_header_hw(path: Path) -> tuple[int, int] | None:
     from ucn.geometry.coords import orient_size
 
     try:
-        with _open_image(path, f"image {path}") as (image, orientation):
-            return orient_size((image.height, image.width), _find_turn(image, orientation))
+        with _open_image(path, f"image {path}") as opened:
+            return orient_size(opened.stored_hw, opened.turn)
     except ImageReadError:  # reading the image itself reports what is wrong
         return None
 
@@ -213,15 +236,15 @@ def read_exif(path: Path, directory: int | None = None) -> dict[int, Any]:
     Raises:
         ImageReadError: as `read_image`.
     """
-    with _open_image(path, f"image {path}") as (image, _), _quietly():
-        exif = image.getexif()
+    with _open_image(path, f"image {path}") as opened, _quietly():
+        exif = opened.image.getexif()
         return dict(exif if directory is None else exif.get_ifd(directory))
 
 
 def read_orientation(path: Path) -> int:
     """The EXIF orientation of an image file, 1 to 8; raises `ImageReadError`."""
-    with _open_image(path, f"image {path}") as (_, orientation):
-        return orientation
+    with _open_image(path, f"image {path}") as opened:
+        return opened.orientation
 
 
 def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -> None:
@@ -235,8 +258,8 @@ def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -
     Raises:
         ImageReadError: as `read_image`, but for damage behind the header; or a side is too short.
     """
-    with _open_image(Path(path), f"{kind} {path}") as (image, _):
-        width, height = image.size
+    with _open_image(Path(path), f"{kind} {path}") as opened:
+        height, width = opened.stored_hw
     if min(width, height) < min_side:
         raise ImageReadError(
             f"{kind} {path} must be at least {min_side} px a side, got {width} × {height} (width × height); "
@@ -262,9 +285,8 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     """
     import torch
 
-    with _open_image(Path(path), f"mask {path}") as (image, orientation):
-        _load(image)
-        mask = _find_used(image, _find_turn(image, orientation))
+    with _open_image(Path(path), f"mask {path}") as opened:
+        mask = _find_used(opened.load(), opened.turn)
     if mask.shape != tuple(image_hw):
         raise ImageReadError(
             f"mask {path} must be as large as its image, {_size(image_hw)}, got {_size(mask.shape)} "
@@ -331,14 +353,41 @@ def write_image(path: str | Path, pixels: NDArray[np.uint8], overwrite: bool = F
     write_bytes_atomically(path, lambda file: image.save(file, image_format, **settings), overwrite)
 
 
-@contextmanager
-def _open_image(
-    source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS
-) -> Iterator[tuple[PIL.Image.Image, int]]:
-    """Opens an image within the limits; every failure, also of what is done with it, is an `ImageReadError`.
+@dataclass(frozen=True)
+class _OpenImage:
+    """An image as its file stores it, not decoded yet.
 
-    Yields the image as it is stored, not decoded yet, and its EXIF orientation.
+    Attributes:
+        image: the image.
+        orientation: by EXIF, 1 to 8.
+        turn: the orientation by which it must be turned once it is decoded; Pillow turns TIFF itself.
+        file: its content.
     """
+
+    image: PIL.Image.Image
+    orientation: int
+    turn: int
+    file: BinaryIO
+
+    @property
+    def stored_hw(self) -> tuple[int, int]:
+        """(H, W), not turned."""
+        return self.image.height, self.image.width
+
+    def load(self) -> PIL.Image.Image:
+        """Decodes it. Of those about whose size Pillow warns, one is decoded at a time."""
+        pixels = self.image.width * self.image.height
+        is_large = pixels > (PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
+        with _quietly() if is_large else nullcontext():
+            self.image.load()
+        if is_png_cut(self.image, self.file):
+            raise ImageReadError("it is cut: rows are missing; get it again or remove it")
+        return self.image
+
+
+@contextmanager
+def _open_image(source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS) -> Iterator[_OpenImage]:
+    """Opens an image within the limits; any failure, also of what is done with it, is an `ImageReadError`."""
     path = source if isinstance(source, Path) else None
     try:
         with _open_file(source) as file:
@@ -349,7 +398,8 @@ def _open_image(
                     _silence_libtiff()
                 with _quietly():
                     orientation = find_orientation(image, has_late_tags)
-                yield image, orientation
+                turn = 1 if image.format == "TIFF" else orientation
+                yield _OpenImage(image, orientation, turn, file)
     except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more
         cause = error.__cause__ if isinstance(error, ImageReadError) else error
         raise ImageReadError(f"cannot read {name}: {_explain(error)}", path=path) from cause
@@ -422,45 +472,32 @@ def _open_quietly(file: BinaryIO, max_pixels: int) -> PIL.Image.Image:
         raise ImageReadError(f"it is damaged or not {known}; get it again or convert it") from error
 
 
-def _load(image: PIL.Image.Image) -> None:
-    """Decodes an image. Only of those about whose size Pillow warns, one is decoded at a time."""
-    is_large = image.width * image.height > (PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
-    with _quietly() if is_large else nullcontext():
-        image.load()
-
-
-def _find_turn(image: PIL.Image.Image, orientation: int) -> int:
-    """The orientation by which an image must still be turned; Pillow turns TIFF itself."""
-    return 1 if image.format == "TIFF" else orientation
-
-
-def _reduce(image: PIL.Image.Image, orientation: int, max_side: int | None) -> ReducedImage:
+def _reduce(opened: _OpenImage, max_side: int | None) -> ReducedImage:
     """Decodes an image and reduces it; with its longest side within `max_side` it is only decoded."""
     import torch
 
     from ucn.geometry.coords import find_reduced_hw, orient_size
 
-    turn, stored_hw = _find_turn(image, orientation), (image.height, image.width)
+    image, turn, stored_hw = opened.image, opened.turn, opened.stored_hw
     image_hw, reduced_hw = orient_size(stored_hw, turn), find_reduced_hw(stored_hw, max_side)
     if reduced_hw == stored_hw or image.width * image.height <= _WHOLE_PIXELS:
-        _load(image)
-        pixels = _to_floats(image, turn)
+        pixels = _to_floats(opened.load(), turn)
         if reduced_hw != stored_hw:
             pixels = _resize(pixels, orient_size(reduced_hw, turn), image_hw).clamp(0, 1)
-        return ReducedImage(pixels, image_hw, orientation)
+        return ReducedImage(pixels, image_hw, opened.orientation)
     exact_hw: tuple[float, float] = stored_hw
     if image.format in ("JPEG", "MPO"):
         drafted = image.draft(None, (_DRAFT_FACTOR * reduced_hw[1], _DRAFT_FACTOR * reduced_hw[0]))
         if drafted is not None:  # a half, a quarter or an eighth, with sides rounded up
             exact_hw = drafted[1][3], drafted[1][2]
-    _load(image)
+    opened.load()
     narrow = torch.empty(3, image.height, reduced_hw[1])
     for first, last, band in _iterate_bands(image):
         rows = last - first
         narrow[:, first:last] = _resize(_pixels_to_tensor(band), (rows, reduced_hw[1]), (rows, exact_hw[1]))
     pixels = _resize(narrow, reduced_hw, (exact_hw[0], reduced_hw[1])).clamp(0, 1)
     turned = np.ascontiguousarray(_turn_planes(pixels.numpy(), turn))
-    return ReducedImage(torch.from_numpy(turned), image_hw, orientation)
+    return ReducedImage(torch.from_numpy(turned), image_hw, opened.orientation)
 
 
 def _resize(pixels: Tensor, size_hw: tuple[int, int], exact_hw: tuple[float, float]) -> Tensor:

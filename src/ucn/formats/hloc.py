@@ -222,7 +222,8 @@ class FeatureWriter:
     def copy(self, other: FeatureFile) -> None:
         """Copies all images of another file."""
         for name in other.names:
-            other.file.copy(other.file[name], self._file, name)
+            with checked_h5(other.path, f"features of {quote(name)}", _REMEDY):
+                other.file.copy(other.file[name], self._file, name)
 
 
 class FeatureFile:
