@@ -1,7 +1,7 @@
 """Reads hostile files in a process with a limit of memory; says how each reading ended.
 
-`run_cases` starts it, feeds it, and kills it where a file takes too long. A reading may end well or in an error
-of `ucn`. The peak of memory is measured from before the reading, by Linux's VmHWM.
+`run_cases` starts it, feeds it, and kills it where a file takes too long. A reading may end well or in an
+error of `ucn`. The peak of memory is measured from before the reading, by Linux's VmHWM.
 """
 
 from __future__ import annotations
