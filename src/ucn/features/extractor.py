@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ucn.data.io import to_tensor
 from ucn.errors import ImageReadError, WeightsError
-from ucn.files import open_regular
+from ucn.files import open_regular, shorten
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
 from ucn.nn import MIN_SIDE
 from ucn.types import FeatureMap, Features, FloatArray, ImageLike
@@ -135,5 +135,5 @@ def load_tensors(path: Path, name: str, load: Callable[[Any], object]) -> None:
         EOFError,
         pickle.UnpicklingError,
     ) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = shorten(error) or type(error).__name__
         raise WeightsError(f"{path} does not hold the weights of {name}: {reason}") from error
