@@ -39,7 +39,14 @@ def load_yaml(text: str, tags: Sequence[str] = ()) -> Any:
         loader.allowed = frozenset(f"{_TAG}{tag}" for tag in tags)
         return loader.get_single_data()
     except (yaml.YAMLError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise yaml.YAMLError(shorten(error) or type(error).__name__) from error
+        raise yaml.YAMLError(_explain(error)) from error
+
+
+def _explain(error: Exception) -> str:
+    """What is wrong and where, without the text that PyYAML quotes."""
+    mark = getattr(error, "problem_mark", None)
+    reason = shorten(getattr(error, "problem", None) or error) or type(error).__name__
+    return reason if mark is None else f"{reason} (line {mark.line + 1}, column {mark.column + 1})"
 
 
 class _Loader(yaml.SafeLoader):
@@ -95,7 +102,9 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         if node.tag in self.allowed:
             if not isinstance(node, yaml.MappingNode):
-                raise yaml.constructor.ConstructorError(None, None, "it is not a mapping", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, "its value is not a mapping", node.start_mark
+                )
             return self.construct_mapping(node, deep=True)
         return super().construct_object(node, deep)  # type: ignore[no-untyped-call]
 

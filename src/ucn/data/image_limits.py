@@ -70,8 +70,8 @@ def check_structure(file: BinaryIO) -> bool:
             raise ImageReadError(
                 f"it holds its values as text, of which {_MAX_PLAIN_BYTES:,} bytes are the limit; convert it"
             )
-    except struct.error as error:
-        raise ImageReadError(f"it is damaged: it ends too early; {_REMEDY}") from error
+    except struct.error:  # it ends too early, as Pillow will say
+        return False
     finally:
         file.seek(0)
     return False

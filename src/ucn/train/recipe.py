@@ -75,7 +75,7 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = (), data: Sequenc
     except DataError as error:
         raise ConfigError(str(error), path=path) from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML of plain values: {error}", path=path) from error
+        raise ConfigError(f"{path} is not YAML: {error}", path=path) from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold keys and values, got {type(values).__name__}")
     given = _set_folders(values, data)
