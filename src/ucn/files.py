@@ -56,7 +56,7 @@ def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
         OSError: it is missing or not readable.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # before opening: to open some devices has effects  # noqa: PTH116
+        if not stat.S_ISREG(path.stat().st_mode):  # before opening, which has effects on some devices
             raise NotRegularError(path)
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0))
