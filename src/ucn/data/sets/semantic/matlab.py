@@ -190,7 +190,9 @@ def _parse_array(data: bytes, order: str, path: Path) -> tuple[str, NDArray[np.f
     if number_kind not in _NUMBERS:
         raise _damaged(path, f"'{name[:40]}' has numbers of type {number_kind}")
     dtype = np.dtype(f"{order}{_NUMBERS[number_kind]}")
-    if len(shape) > _MAX_AXES or math.prod(max(1, abs(side)) for side in shape) > MAX_NUMBERS:
+    if len(shape) > _MAX_AXES:
+        raise _damaged(path, f"'{name[:40]}' has {len(shape)} axes")
+    if math.prod(max(1, abs(side)) for side in shape) > MAX_NUMBERS:
         raise _damaged(path, f"'{name[:40]}' of size {shape[:4]} is too large")
     if len(shape) < 2 or min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(numbers):
         raise _damaged(path, f"'{name[:40]}' of size {shape[:4]} has {len(numbers)} bytes of numbers")
