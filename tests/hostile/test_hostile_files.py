@@ -51,7 +51,7 @@ def assert_contained(cases: Sequence[Case], folder: Path) -> None:
     paths = [(case.reader, place(case, folder, number)) for number, case in enumerate(cases)]
     wrong = []
     for case, (_, path), found in zip(cases, paths, run_cases(paths), strict=True):
-        is_long = len(found.text.replace(str(path), "")) > 500
+        is_long = len(found.text.replace(str(path), "")) > 1000  # keys of a recipe are listed
         is_noisy = bool(found.noise) and case.reader != "video"  # FFmpeg prints
         if found.kind not in ("read", "refused") or found.is_over or is_long or is_noisy:
             wrong.append(f"{case.family} {path.name} for {case.reader}: {found}")
@@ -102,7 +102,7 @@ def test_worker_notices_what_is_wrong(tmp_path: Path) -> None:
 
     with patch.context() as context:
         context.setattr(worker.subprocess, "Popen", start_other)
-        found = run_cases([(name, tmp_path / "x") for name in ("foreign", "large", "slow")], seconds=3)
+        found = run_cases([(name, tmp_path / "x") for name in ("foreign", "large", "slow")], seconds=5)
     assert [each.kind for each in found] == ["foreign", "read", "hang"]
     assert [each.is_over for each in found] == [False, True, False]
 
@@ -239,5 +239,5 @@ class TestMat:
     @pytest.mark.parametrize("shape", [(1,) * 40, (0, 2**31 - 1, 2**31 - 1), (2**23, 1)])
     def test_sizes_are_checked(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
         (tmp_path / "a.mat").write_bytes(make_mat("kps", shape, bytes(int(np.prod(shape)) % 2**24)))
-        with pytest.raises(DataError, match=r"too large|unpacks to more"):
+        with pytest.raises(DataError, match=r"too large|unpacks to more|40 axes"):
             matlab.read_mat(tmp_path / "a.mat", ["kps"])
