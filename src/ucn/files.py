@@ -305,8 +305,11 @@ def _rename_unless_taken(part: Path, path: Path) -> None:
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def pack_npz(values: Mapping[str, Any]) -> bytes:

@@ -91,8 +91,6 @@ def test_worker_notices_what_is_wrong(tmp_path: Path) -> None:
         "worker.READERS.update(large=lambda path: len(bytearray(400_000_000)))\n"
         "worker._main()"
     )
-    import support.hostile_worker as worker
-
     patch = pytest.MonkeyPatch()
     root = Path(__file__).parents[2]
     start = subprocess.Popen
@@ -101,7 +99,7 @@ def test_worker_notices_what_is_wrong(tmp_path: Path) -> None:
         return start([sys.executable, "-c", code], cwd=root, **settings)  # type: ignore[call-overload, no-any-return]
 
     with patch.context() as context:
-        context.setattr(worker.subprocess, "Popen", start_other)
+        context.setattr(subprocess, "Popen", start_other)
         found = run_cases([(name, tmp_path / "x") for name in ("foreign", "large", "slow")], seconds=5)
     assert [each.kind for each in found] == ["foreign", "read", "hang"]
     assert [each.is_over for each in found] == [False, True, False]
@@ -161,7 +159,7 @@ class TestImageLimits:
             *(("a.jpg", {"progressive": True}), ("b.png", {}), ("c.gif", {})),
             *(("d.tif", {"compression": "tiff_lzw"}), ("e.tif", {"tile": (64, 64)}), ("f.webp", {})),
         ):
-            image.save(tmp_path / name, **settings)  # type: ignore[arg-type]
+            image.save(tmp_path / name, **settings)
             with (tmp_path / name).open("rb") as file:
                 check_structure(file)
                 assert file.tell() == 0
@@ -173,7 +171,7 @@ def save_photo(path: Path, width: int, height: int, orientation: int) -> None:
     image = PIL.Image.fromarray(values).resize((width, height), PIL.Image.Resampling.BICUBIC)
     exif = PIL.Image.Exif()
     exif[0x0112] = orientation
-    image.save(path, exif=exif, **({"compress_level": 0} if path.suffix == ".png" else {"quality": 95}))
+    image.save(path, exif=exif, compress_level=0, quality=95)
 
 
 class TestReducedReading:

@@ -257,7 +257,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 def _find_allowed(reader: str, path: Path) -> int:
     """The memory that reading a file may take; see docs/security.md."""
-    from ucn.data.io import MAX_PIXELS, read_header_hw
+    from ucn.data.image_limits import MAX_PIXELS
+    from ucn.data.io import read_header_hw
 
     try:
         size = path.stat().st_size if path.is_file() else 0

@@ -64,7 +64,9 @@ class _Loader(yaml.SafeLoader):
         mark = event.start_mark
         before = self._nodes
         if isinstance(event, yaml.AliasEvent):
-            self._count(self._sizes.get(event.anchor, 0) or MAX_NODES, mark)  # one inside itself never ends
+            self._count(
+                self._sizes.get(str(event.anchor), 0) or MAX_NODES, mark
+            )  # one inside itself never ends
             return super().compose_node(parent, index)
         if event.tag not in (None, "!") and event.tag not in self.allowed:
             problem = f"the tag {event.tag[:QUOTED]!r} is not read; write the plain value"
@@ -106,7 +108,7 @@ class _Loader(yaml.SafeLoader):
                     None, None, "its value is not a mapping", node.start_mark
                 )
             return self.construct_mapping(node, deep=True)
-        return super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+        return super().construct_object(node, deep)
 
 
 _NUMBERS = (f"{_TAG}int", f"{_TAG}float")

@@ -261,7 +261,8 @@ def _read_match_rows(path: Path) -> tuple[Matches, dict[str, Any]]:
 
 
 def _parse_match_rows(path: Path, reader: Any) -> tuple[Matches, dict[str, Any]]:
-    header, width = next(reader, []), len(MATCH_COLUMNS)
+    header: list[str] = next(reader, [])
+    width = len(MATCH_COLUMNS)
     if tuple(header[:width]) != MATCH_COLUMNS:
         expected = f"expected the header {','.join(MATCH_COLUMNS)}, got {','.join(header)[:60]!r}"
         raise DataError(f"{path}:1: {expected}; write it again", path=path)

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.image_limits import check_structure
-from ucn.data.io import MAX_FILE_BYTES, MAX_PIXELS, image_hw, read_header_hw, read_image
+from ucn.data.image_limits import MAX_FILE_BYTES, MAX_PIXELS, check_structure
+from ucn.data.io import image_hw, read_header_hw, read_image
 from ucn.data.pairs import DataFile, Problem
 from ucn.data.sets.flow.dense_pairs import check_size
 from ucn.data.sets.layout import find_root

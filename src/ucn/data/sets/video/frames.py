@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.data.io import MAX_PIXELS, read_image, to_pixels, to_tensor
+from ucn.data.image_limits import MAX_PIXELS
+from ucn.data.io import read_image, to_pixels, to_tensor
 from ucn.data.listing import natural_key
 from ucn.errors import DataError
 from ucn.files import RecentItems, open_data
