@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import logging
 import re
 import threading
 import warnings
@@ -392,10 +393,9 @@ def _open_image(source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS
     try:
         with _open_file(source) as file:
             has_late_tags = check_structure(file)
+            _silence_decoders()
             with _open_quietly(file, max_pixels) as image:
                 check_sides((image.height, image.width), image.format, max_pixels)
-                if image.format == "TIFF":
-                    _silence_libtiff()
                 with _quietly():
                     orientation = find_orientation(image, has_late_tags)
                 turn = 1 if image.format == "TIFF" else orientation
@@ -448,10 +448,12 @@ def _quietly() -> Iterator[None]:
 
 
 @cache
-def _silence_libtiff() -> None:
-    """Stops libtiff from printing its errors, which Pillow raises as well."""
+def _silence_decoders() -> None:
+    """Stops Pillow and libtiff from printing their errors, which Pillow raises as well."""
     import PIL._imaging
 
+    # Python prints the records of a logger without any handler.
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
     with suppress(OSError, AttributeError, TypeError):  # where Pillow is linked otherwise, it prints them
         ctypes.CDLL(PIL._imaging.__file__).TIFFSetErrorHandler(None)
 
