@@ -64,9 +64,8 @@ class _Loader(yaml.SafeLoader):
         mark = event.start_mark
         before = self._nodes
         if isinstance(event, yaml.AliasEvent):
-            self._count(
-                self._sizes.get(str(event.anchor), 0) or MAX_NODES, mark
-            )  # one inside itself never ends
+            # One inside itself, which never ends, has no size yet.
+            self._count(self._sizes.get(str(event.anchor), MAX_NODES), mark)
             return super().compose_node(parent, index)
         if event.tag not in (None, "!") and event.tag not in self.allowed:
             problem = f"the tag {event.tag[:QUOTED]!r} is not read; write the plain value"
