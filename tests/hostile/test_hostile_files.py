@@ -1,6 +1,6 @@
 """Files made to hang, crash or exhaust memory: each is read, or refused by an error of ucn, within limits.
 
-`make test` reads the hand-made bombs, paths that are no files, and `UCN_FUZZ` damaged files (by default 150);
+`make test` reads the hand-made bombs, paths that are no files, and `UCN_FUZZ` damaged files (by default 100);
 `make fuzz` reads thousands. docs/security.md states what is promised.
 """
 
@@ -40,7 +40,7 @@ from ucn.errors import DataError, ImageReadError
 from ucn.files import open_regular, read_binary, shorten
 from ucn.nn.tiling import reduce_image
 
-_COUNT = int(os.environ.get("UCN_FUZZ", "150"))
+_COUNT = int(os.environ.get("UCN_FUZZ", "100"))
 _SEED = int(os.environ.get("UCN_FUZZ_SEED", "0"))
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the guards of memory need Linux")
