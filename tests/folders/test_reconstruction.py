@@ -62,6 +62,7 @@ def test_model_has_the_true_cameras_and_adjustment_helps(scene: Scene, tmp_path:
         "features.h5",
         "matches.h5",
         "pairs.txt",
+        "progress.json",
         "sparse",
     ]
 

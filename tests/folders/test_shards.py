@@ -23,7 +23,9 @@ def snapshot(folder: Path) -> dict[str, bytes | str]:
 
 
 def start(output: Path, overwrite: bool = False, key: dict[str, int] | None = None) -> ShardFolder:
-    return ShardFolder(output, NAMES, 1, key or KEY, start_over=overwrite)
+    folder = ShardFolder(output, NAMES, 1, key or KEY)
+    folder.open(start_over=overwrite)
+    return folder
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -29,15 +29,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from ucn.data.listing import natural_key
-from ucn.errors import DataError
-from ucn.files import write_bytes_atomically
+from ucn.errors import DataError, UcnError
+from ucn.files import DAMAGE, write_bytes_atomically
 from ucn.types import FloatArray
 
 MAX_KEYPOINTS = 1_000_000
@@ -213,7 +213,8 @@ class FeatureWriter:
     def copy(self, other: FeatureFile) -> None:
         """Copies all images of another file."""
         for name in other.names:
-            other.file.copy(other.file[name], self._file, name)
+            with _reading(f"{other.path}, image {name}"):
+                other.file.copy(other.file[name], self._file, name)
 
 
 class FeatureFile:
@@ -221,12 +222,14 @@ class FeatureFile:
 
     def __init__(self, file: h5py.File, path: Path) -> None:
         self.file, self.path = file, path
-        found = file.attrs.get(_META, "{}")
+        with _reading(path):
+            found = file.attrs.get(_META, "{}")
+            names = sorted(_list_groups(file, path), key=natural_key)
         try:
             self.meta: dict[str, Any] = json.loads(found)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise DataError(f"{path}: its attribute '{_META}' is not JSON; {_REMEDY}") from error
-        self.names: tuple[str, ...] = tuple(sorted(_list_groups(file, path), key=natural_key))
+        self.names: tuple[str, ...] = tuple(names)
         self._known = frozenset(self.names)
 
     def __len__(self) -> int:
@@ -234,13 +237,17 @@ class FeatureFile:
 
     def read(self, name: str) -> ImageFeatures:
         """Reads the features of an image; raises `DataError` where they are missing or damaged."""
-        from ucn.geometry.coords import orient_size  # imports torch
-
         if name not in self._known:
             raise DataError(
                 f"{self.path} has no image {name!r:.80} (it has {len(self.names):,}); extract it first"
             )
         where = f"{self.path}, image {name}"
+        with _reading(where):
+            return self._read(name, where)
+
+    def _read(self, name: str, where: str) -> ImageFeatures:
+        from ucn.geometry.coords import orient_size  # imports torch
+
         group = self.file[name]
         keypoints = _read_array(group, "keypoints", 2, where)
         descriptors = _read_array(group, "descriptors", 2, where)
@@ -269,10 +276,12 @@ class FeatureFile:
 
     def read_global(self, name: str) -> FloatArray:
         """Reads the global descriptor of an image; raises `DataError` where there is none."""
-        group = self.file[name]
-        if "global_descriptor" not in group:
-            raise DataError(f"{self.path}, image {name}: no global_descriptor; {_REMEDY}")
-        values = _read_array(group, "global_descriptor", 1, f"{self.path}, image {name}")
+        where = f"{self.path}, image {name}"
+        with _reading(where):
+            group = self.file[name]
+            if "global_descriptor" not in group:
+                raise DataError(f"{where}: no global_descriptor; {_REMEDY}")
+            values = _read_array(group, "global_descriptor", 1, where)
         return values.astype(np.float32)
 
 
@@ -287,14 +296,19 @@ def write_features(
     Raises:
         OutputError: the file cannot be written, or exists already.
     """
+    write_bytes_atomically(path, lambda file: fill_features(file, features, meta), overwrite)
 
-    def fill(target: Any) -> None:
-        with h5py.File(target, "w") as file:
-            writer = FeatureWriter(file, meta)
-            for name, item in features.items():
-                writer.add(name, item)
 
-    write_bytes_atomically(path, fill, overwrite)
+def fill_features(
+    target: BinaryIO,
+    features: Mapping[str, ImageFeatures | PackedFeatures],
+    meta: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes what `write_features` does into an open file."""
+    with h5py.File(target, "w") as file:
+        writer = FeatureWriter(file, meta)
+        for name, item in features.items():
+            writer.add(name, item)
 
 
 def merge_features(
@@ -378,13 +392,14 @@ def read_pair_matches(path: Path, pairs: Sequence[tuple[str, str]]) -> Iterator[
     remedy = "write it again with `ucn pairs --matches`"
     with _open(path, "matches", remedy) as file:
         for name0, name1 in pairs:
-            is_swapped = pair_group_name(name0, name1) not in file
-            key = pair_group_name(name1, name0) if is_swapped else pair_group_name(name0, name1)
-            if key not in file:
-                raise DataError(f"{path} has no matches of {name0} and {name1}; {remedy}")
-            where = f"{path}, pair {key}"
-            matches0 = _read_array(file[key], "matches0", 1, where).astype(np.int64)
-            scores0 = _read_array(file[key], "matching_scores0", 1, where).astype(np.float32)
+            with _reading(path, remedy):
+                is_swapped = pair_group_name(name0, name1) not in file
+                key = pair_group_name(name1, name0) if is_swapped else pair_group_name(name0, name1)
+                if key not in file:
+                    raise DataError(f"{path} has no matches of {name0} and {name1}; {remedy}")
+                where = f"{path}, pair {key}"
+                matches0 = _read_array(file[key], "matches0", 1, where).astype(np.int64)
+                scores0 = _read_array(file[key], "matching_scores0", 1, where).astype(np.float32)
             if matches0.shape != scores0.shape:
                 raise DataError(f"{where}: {len(matches0)} matches have {len(scores0)} scores; {remedy}")
             kept = np.flatnonzero(matches0 >= 0)
@@ -398,10 +413,13 @@ def read_pair_matches_meta(path: Path) -> dict[str, Any]:
     Raises:
         DataError: the file is missing, damaged or something else.
     """
-    with _open(path, "matches", "write it again with `ucn pairs --matches`") as file:
+    remedy = "write it again with `ucn pairs --matches`"
+    with _open(path, "matches", remedy) as file:
+        with _reading(path, remedy):
+            found = file.attrs.get(_META, "{}")
         try:
-            meta: dict[str, Any] = json.loads(file.attrs.get(_META, "{}"))
-        except (TypeError, ValueError):
+            meta: dict[str, Any] = json.loads(found)
+        except (TypeError, ValueError, RecursionError):
             return {}
         return meta
 
@@ -412,10 +430,21 @@ def _open(path: Path, what: str, remedy: str) -> Iterator[h5py.File]:
         raise DataError(f"no file of {what} {path}; {remedy}")
     try:
         file = h5py.File(path, "r")
-    except OSError as error:
+    except DAMAGE as error:
         raise DataError(f"{path} is damaged or no .h5 file of {what} ({error}); {remedy}") from error
     with file:
         yield file
+
+
+@contextmanager
+def _reading(where: object, remedy: str = _REMEDY) -> Iterator[None]:
+    """Turns the many errors of h5py about damaged files into `DataError`."""
+    try:
+        yield
+    except UcnError:
+        raise
+    except DAMAGE as error:
+        raise DataError(f"{where} is damaged ({error}); {remedy}") from error
 
 
 def _list_groups(file: h5py.File, path: Path) -> Iterator[str]:
