@@ -290,5 +290,5 @@ class TestLegacyDatabase:
                 database.execute(statement, values)
 
     def test_what_cannot_be_written(self, tmp_path: Path) -> None:
-        with pytest.raises(OutputError, match=r"cannot write .*d\.db: unable to open"):
+        with pytest.raises(OutputError, match=r"cannot write .*d\.db: .*no does not exist"):
             write_legacy_database(tmp_path / "no" / "d.db", [], [], {}, {})
