@@ -18,6 +18,7 @@ import re
 import shutil
 import stat
 import threading
+import time
 import zipfile
 import zlib
 from collections import OrderedDict
@@ -216,6 +217,7 @@ def write_bytes_atomically(
 
 _SCRATCH_NAME = re.compile(r"\.ucn-[0-9a-f]{12}\.part")
 _SCRATCHES = 4  # places beside an output in which the remains of killed runs are looked for
+_LOCK_TRIES = 4
 _MOVES = ".ucn-moves.json"
 
 
@@ -243,8 +245,8 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 def clean_up(path: Path) -> None:
     """Removes what killed runs have left beside an output, and what of `write_together` they had moved."""
-    for number in range(_SCRATCHES):
-        part = _name_scratch(path, number)
+    parts = [_name_scratch(path, number) for number in range(_SCRATCHES)]
+    for part in [*parts, _name_lock(path)]:
         with suppress(OSError):  # held by a run that is alive, no such file, or a link, which is not ours
             held = _hold(part)
             try:
@@ -283,6 +285,10 @@ def _name_scratch(path: Path, number: int) -> Path:
     """A name that the next run for the same output finds, without reading a folder of many files."""
     digest = hashlib.blake2b(os.fsencode(path.name), digest_size=5).hexdigest()
     return path.with_name(f".ucn-{digest}{number:02x}.part")
+
+
+def _name_lock(path: Path) -> Path:
+    return _name_scratch(path, 0).with_suffix(".lock")
 
 
 def _remove(part: Path) -> None:
@@ -358,13 +364,17 @@ def lock_output(path: Path, is_folder: bool = False) -> Iterator[None]:
     Raises:
         OutputError: another run has the lock, or the folder cannot be written.
     """
-    lock = _name_scratch(path / "folder lock" if is_folder else path, 0).with_suffix(".lock")
+    lock = _name_lock(path / "folder lock" if is_folder else path)
     held: int | None = None
+    tries = itertools.count(1)
     while fcntl is not None:
         try:
             held = _hold(lock, create=True)
             break
         except BlockingIOError as error:
+            if next(tries) < _LOCK_TRIES:  # `clean_up` holds a lock for a moment, to remove it
+                time.sleep(0.05)
+                continue
             raise OutputError(
                 f"another run is writing {path}; wait until it has ended, or give another output"
             ) from error
