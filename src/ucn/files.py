@@ -218,6 +218,7 @@ def write_bytes_atomically(
 _SCRATCH_NAME = re.compile(r"\.ucn-[0-9a-f]{12}\.part")
 _SCRATCHES = 4  # places beside an output in which the remains of killed runs are looked for
 _LOCK_TRIES = 4
+_FOLDER = "folder"  # its lock is as if of a file of that name in it
 _MOVES = ".ucn-moves.json"
 
 
@@ -246,7 +247,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 def clean_up(path: Path) -> None:
     """Removes what killed runs have left beside an output, and what of `write_together` they had moved."""
     parts = [_name_scratch(path, number) for number in range(_SCRATCHES)]
-    for part in [*parts, _name_lock(path)]:
+    for part in [*parts, _name_lock(path), _name_lock(path / _FOLDER)]:
         with suppress(OSError):  # held by a run that is alive, no such file, or a link, which is not ours
             held = _hold(part)
             try:
@@ -364,7 +365,7 @@ def lock_output(path: Path, is_folder: bool = False) -> Iterator[None]:
     Raises:
         OutputError: another run has the lock, or the folder cannot be written.
     """
-    lock = _name_lock(path / "folder lock" if is_folder else path)
+    lock = _name_lock(path / _FOLDER if is_folder else path)
     held: int | None = None
     tries = itertools.count(1)
     while fcntl is not None:

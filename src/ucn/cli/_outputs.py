@@ -75,8 +75,8 @@ def check_folder(
         is_folder = exists = False
     if is_folder:
         _check_inputs([folder / name for name in names], inputs)
-        for name in names:
-            clean_up(folder / name)
+        for path in (folder, *(folder / name for name in names)):
+            clean_up(path)
         for name in names:
             check_output(folder / name, overwrite)
     elif exists:
