@@ -104,6 +104,10 @@ def _train(folder: Path) -> list[str]:
     return [*arguments, "--device", "cpu", "--resume"]
 
 
+def _prepare_scene(folder: Path) -> None:
+    make_scene(folder / "in")
+
+
 def _reconstruct(folder: Path) -> list[str]:
     arguments = ["reconstruct", str(folder / "in"), "-o", str(folder / "out" / "m"), "--method", "sift"]
     return [*arguments, "--max-keypoints", "300", "--no-adjust", "--no-consensus"]
@@ -138,7 +142,7 @@ JOBS = {
     ),
     "train --resume": Job(_prepare_training, _train, (".safetensors",), weight=0.7),
     "reconstruct": Job(
-        lambda folder: make_scene(folder / "in") and None,
+        _prepare_scene,
         _reconstruct,
         (".bin", ".txt", ".h5", ".db"),
         is_resumable=False,
