@@ -217,7 +217,7 @@ def write_bytes_atomically(
 
 _SCRATCH_NAME = re.compile(r"\.ucn-[0-9a-f]{12}\.part")
 _SCRATCHES = 4  # places beside an output in which the remains of killed runs are looked for
-_LOCK_TRIES = 4
+_LOCK_TRIES, _MAX_TRIES = 4, 64
 _FOLDER = "folder"  # its lock is as if of a file of that name in it
 _MOVES = ".ucn-moves.json"
 
@@ -270,7 +270,7 @@ def _scratch(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
         except FileExistsError:  # another run is writing this output
             continue
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and path.parent.is_dir():
+            if isinstance(error, FileNotFoundError) and path.parent.is_dir() and number < _MAX_TRIES:
                 continue  # another run took it for one of a killed run, before it was locked
             raise OutputError(f"cannot write {path}: {explain_failure(error)}") from error
     try:
@@ -367,20 +367,19 @@ def lock_output(path: Path, is_folder: bool = False) -> Iterator[None]:
     """
     lock = _name_lock(path / _FOLDER if is_folder else path)
     held: int | None = None
-    tries = itertools.count(1)
-    while fcntl is not None:
+    for attempt in range(1, _MAX_TRIES + 1):
         try:
             held = _hold(lock, create=True)
             break
         except BlockingIOError as error:
-            if next(tries) < _LOCK_TRIES:  # `clean_up` holds a lock for a moment, to remove it
+            if attempt < _LOCK_TRIES:  # `clean_up` holds a lock for a moment, to remove it
                 time.sleep(0.05)
                 continue
             raise OutputError(
                 f"another run is writing {path}; wait until it has ended, or give another output"
             ) from error
         except FileNotFoundError as error:
-            if not lock.parent.is_dir():
+            if not lock.parent.is_dir() or attempt == _MAX_TRIES:
                 raise OutputError(
                     f"cannot write {path}: {lock.parent} does not exist; create it first"
                 ) from error
@@ -389,8 +388,8 @@ def lock_output(path: Path, is_folder: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if fcntl is not None:
-            with suppress(OSError):
+        with suppress(OSError):
+            if held is None or os.path.samestat(os.fstat(held), lock.lstat()):
                 lock.unlink()  # first: who opened it meanwhile finds that it is gone
         _release(held)
 
@@ -445,8 +444,15 @@ def _move_together(places: Sequence[Path], outputs: Sequence[Path], overwrite: b
             record.write_text(json.dumps(moved), encoding="utf-8")
     for place, path in zip(places, outputs, strict=True):
         try:
-            place.replace(path)
+            if overwrite:
+                place.replace(path)
+            else:
+                _rename_unless_taken(place, path)
         except OSError as error:
+            for record in records:
+                _undo_moves(record.parent)
+            if isinstance(error, OutputError):
+                raise
             raise OutputError(f"cannot write {path}: {explain_failure(error)}") from error
     for record in records:
         record.unlink(missing_ok=True)
