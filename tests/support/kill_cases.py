@@ -36,7 +36,7 @@ RECIPE = """
 name: tiny
 steps: 3
 batch: 1
-model: {dim: 8, transformer: none}
+model: {dim: 8, transformer: none, trunk: lite}
 synthetic: {side: 64, points: 50}
 validate_every: 2
 checkpoint_every: 1
@@ -140,13 +140,13 @@ JOBS = {
         (".npz",),
         weight=1.5,
     ),
-    "train --resume": Job(_prepare_training, _train, (".safetensors",), weight=0.7),
+    "train --resume": Job(_prepare_training, _train, (".safetensors",), weight=0.3),
     "reconstruct": Job(
         _prepare_scene,
         _reconstruct,
         (".bin", ".txt", ".h5", ".db"),
         is_resumable=False,
-        weight=0.3,
+        weight=0.15,
     ),
 }
 
@@ -301,9 +301,10 @@ class Cases:
             fault = f"other bytes: {[name for name in found if found[name] != self.expected[name]]}"
         return {"job": self.name, **details, "fault": fault}
 
-    def injected(self, count: int) -> Iterator[dict[str, Any]]:
-        """Kills before changes that are evenly spread, the first and the last among them."""
-        for at in sorted({round(1 + (self.changes - 1) * k / max(count - 1, 1)) for k in range(count)}):
+    def injected(self, count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
+        """Kills before changes that are spread over the run."""
+        for k in range(count):
+            at = 1 + int((k + rng.random()) * self.changes / count)
             self._reset()
             self._run(lambda folder, at=at: _watch(folder, at, signal.SIGKILL))
             yield self.check_end(kind="injected", at=f"change {at} of {self.changes}")
@@ -322,7 +323,7 @@ class Cases:
 
     def twice(self) -> Iterator[dict[str, Any]]:
         """A second run while the first is stopped in its middle; the first then ends well."""
-        for share in (0.35, 0.7):
+        for share in (0.35, 0.7) if self.job.weight > 1 else (0.5,):
             self._reset()
             at = max(1, round(self.changes * share))
             arguments = self.job.arguments(self.place)
@@ -391,7 +392,7 @@ def main() -> None:
         rng = random.Random(f"{given.seed} {name}")
         cases = Cases(name, given.folder / name.replace(" ", ""))
         families = [
-            cases.injected(_share(given.injected)[name]),
+            cases.injected(_share(given.injected)[name], rng),
             cases.random(_share(given.random)[name], rng),
         ]
         if given.twice:
