@@ -141,7 +141,7 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
 def _write(
     result: dict[str, Any], found: dict[str, Part], output: Path | None, plots: Path | None, overwrite: bool
 ) -> list[Path]:
-    from ucn.files import write_bytes_atomically
+    from ucn.files import write_bytes_atomically, write_files
 
     contents: dict[Path, bytes] = {}
     if output is not None:
@@ -154,9 +154,8 @@ def _write(
         plot = draw_growth(found["growth"], format_machine(result["machine"]))
         plots.mkdir(parents=True, exist_ok=True)
         contents |= {plots / "growth.png": plot.png, plots / "growth.svg": plot.svg}
-    for path, content in contents.items():
-        write_bytes_atomically(path, content, overwrite)
-    return list(contents)
+    writers = {path: partial(write_bytes_atomically, content=each) for path, each in contents.items()}
+    return write_files(dict(writers), overwrite)
 
 
 def _print(result: dict[str, Any], parts: list[Part], failures: dict[str, str]) -> None:
