@@ -13,7 +13,7 @@ from ucn.files import suggest
 
 MIN_VISIBLE_SCORE = 0.4
 """The score from which a point carried over from labelled images counts as visible; chosen on training images
-(docs/development/decisions.md, "Label transfer")."""
+(docs/development/experiments.md, "Label transfer")."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ucn.config import MIN_SIDE
 from ucn.data.io import check_image_file, read_header_hw
 from ucn.data.point_files.files import read_point_table
 from ucn.data.point_files.table import PointTable
@@ -18,7 +19,7 @@ from ucn.data.points import MAX_POINTS_BYTES, check_points
 from ucn.data.sets.own.finder import FileFinder
 from ucn.errors import DataError, PointsError
 from ucn.folders.journal import stamp_files
-from ucn.nn import MIN_SIDE
+
 
 _OWN = ("image", "part", "object", "visible", "box", "split", "pck_length")  # columns of one labelled image
 

@@ -5,7 +5,7 @@ as its weight. Votes are smoothed by a Gaussian (a kernel density); the point li
 largest, found by mean shift from the vote with most support. Its score is the mean over all labelled images
 of weight times kernel: votes that agree with the place count in full, votes elsewhere, and images on which
 the point is not labelled, count nothing. Averaging the similarities of all labelled images before the search
-was no more accurate (docs/development/decisions.md).
+was no more accurate (docs/development/experiments.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ucn.data.points import check_points
 from ucn.errors import PointsError
 from ucn.types import BoolArray, Features, FloatArray, Matches
 
-# Chosen on training images: docs/development/decisions.md, "Label transfer".
+# Chosen on training images: docs/development/experiments.md, "Label transfer".
 AGREEMENT_SHARE = 0.08
 """Standard deviation of the kernel, as a share of the longer side of the target."""
 
