@@ -20,7 +20,6 @@ from ucn.data.sets.own.finder import FileFinder
 from ucn.errors import DataError, PointsError
 from ucn.folders.journal import stamp_files
 
-
 _OWN = ("image", "part", "object", "visible", "box", "split", "pck_length")  # columns of one labelled image
 
 
