@@ -2,26 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from support.pair_cases import SHIFT, FeatureShiftMatcher, write_tiny_images
+from support.pair_cases import QueryShiftMatcher, write_tiny_images
 from ucn.cli import _command
 from ucn.cli.app import app
 from ucn.config import MatchConfig
-from ucn.types import Features, Matches
-
-
-class QueryShiftMatcher(FeatureShiftMatcher):
-    """Answers query points with point + `SHIFT`."""
-
-    def match_features(self, features0: Features, features1: Features, *, points: Any) -> Matches:  # type: ignore[override]
-        moved = (points + np.asarray(SHIFT)).astype(np.float32)
-        scores, mutual = np.full(len(points), 0.75, np.float32), np.ones(len(points), np.bool_)
-        return Matches(points, moved, scores, mutual, 0.5, features0.image_hw, features1.image_hw)
 
 
 @pytest.fixture
@@ -58,7 +46,7 @@ def test_labels_and_sheet(here: Path, loaded: list[str]) -> None:
     for words in (
         "labelled  1, with 2 points",
         "images    2",
-        "100.0 % of the points",
+        "50.0 % of the points",
         "labels.csv, sheet.png",
     ):
         assert words in result.stdout
@@ -75,7 +63,7 @@ def test_json_names_failures(here: Path, loaded: list[str]) -> None:
     )
     assert result.exit_code == 1
     report = json.loads(result.stdout)
-    assert (report["images"], list(report["failed"]), report["visible_share"]) == (2, ["bad.png"], 1.0)
+    assert (report["images"], list(report["failed"]), report["visible_share"]) == (2, ["bad.png"], 0.5)
     assert report["points"][0] == {
         **{"image": "a2.png", "part": "eye", "score": "0.7500", "visible": "1"},
         **{"x": 15.0, "y": 18.0},

@@ -8,26 +8,17 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
-from numpy.typing import NDArray
 
-from support.pair_cases import SHIFT, FeatureShiftMatcher, write_tiny_images
+from support.pair_cases import QueryShiftMatcher, write_tiny_images
 from ucn.data.io import read_image
 from ucn.errors import DataError, OutputError, UcnError
 from ucn.folders.labelled_images import LabelledImages, read_labelled_images
-from ucn.folders.transfer import COLUMNS, JOURNAL_ENDING, transfer_folder
-from ucn.types import Features, Matches
+from ucn.folders.transfer import COLUMNS, JOURNAL_ENDING, FolderTransfer, transfer_folder
 
 
-class QueryShiftMatcher(FeatureShiftMatcher):
-    """Answers query points with point + `SHIFT` and score 0.75; the last of several with 0.125."""
-
-    def match_features(self, features0: Features, features1: Features, *, points: NDArray[Any]) -> Matches:  # type: ignore[override]
-        self.matched += 1
-        moved = (points + np.asarray(SHIFT)).astype(np.float32)
-        scores = np.full(len(points), 0.75, np.float32)
-        scores[1:][-1:] = 0.125
-        mutual = np.ones(len(points), np.bool_)
-        return Matches(points, moved, scores, mutual, 0.5, features0.image_hw, features1.image_hw)
+def carry(matcher: Any, *arguments: Any, **options: Any) -> FolderTransfer:
+    """`transfer_folder` by a stand-in."""
+    return transfer_folder(matcher, *arguments, **options)
 
 
 @pytest.fixture
@@ -50,7 +41,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 def test_a_row_for_each_image_and_part(photos: Path, labels: LabelledImages, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     out = tmp_path / "labels.csv"
-    made = transfer_folder(
+    made = carry(
         QueryShiftMatcher(), labels, photos, out, progress=lambda done, total: seen.append((done, total))
     )
     rows = read_rows(out)
@@ -65,7 +56,7 @@ def test_a_row_for_each_image_and_part(photos: Path, labels: LabelledImages, tmp
 def test_coco_has_no_place_of_what_is_not_visible(
     photos: Path, labels: LabelledImages, tmp_path: Path
 ) -> None:
-    transfer_folder(QueryShiftMatcher(), labels, photos, tmp_path / "l.coco.json")
+    carry(QueryShiftMatcher(), labels, photos, tmp_path / "l.coco.json")
     values = json.loads((tmp_path / "l.coco.json").read_text())
     assert values["categories"][0]["keypoints"] == ["beak", "tail"]
     assert values["annotations"][0]["keypoints"] == [15, 18, 2, 0, 0, 0]
@@ -82,17 +73,17 @@ def test_coco_has_no_place_of_what_is_not_visible(
 
 def test_the_same_run_again_does_what_is_new(photos: Path, labels: LabelledImages, tmp_path: Path) -> None:
     out = tmp_path / "labels.csv"
-    transfer_folder(QueryShiftMatcher(), labels, photos, out, sheet=tmp_path / "s.png")
+    carry(QueryShiftMatcher(), labels, photos, out, sheet=tmp_path / "s.png")
     assert (tmp_path / f"labels.csv{JOURNAL_ENDING}").is_file()
     write_tiny_images(photos, "new.png")
     PIL.Image.new("RGB", (90, 70)).save(photos / "img2.png")
     matcher = QueryShiftMatcher()
-    made = transfer_folder(matcher, labels, photos, out, sheet=tmp_path / "s.png", min_score=0.1)
+    made = carry(matcher, labels, photos, out, sheet=tmp_path / "s.png", min_score=0.1)
     assert (made.resumed, matcher.matched) == (2, 2)
     assert len(matcher.encoded) == 3  # two images, and the labelled one once
     assert {row["visible"] for row in read_rows(out)} == {"1"}  # the threshold is applied anew
     nothing = QueryShiftMatcher()
-    transfer_folder(nothing, labels, photos, out)
+    carry(nothing, labels, photos, out)
     assert nothing.encoded == []
 
 
@@ -100,15 +91,15 @@ def test_other_labels_or_foreign_outputs_are_refused(
     photos: Path, labels: LabelledImages, tmp_path: Path
 ) -> None:
     out = tmp_path / "labels.csv"
-    transfer_folder(QueryShiftMatcher(), labels, photos, out)
+    carry(QueryShiftMatcher(), labels, photos, out)
     (tmp_path / "p.csv").write_text("part,x,y\nbeak,11,20\n")
     other = read_labelled_images([tmp_path / "p.csv"], [tmp_path / "ref.png"])
     with pytest.raises(DataError, match=r"other settings \(labels .*start over"):
-        transfer_folder(QueryShiftMatcher(), other, photos, out)
-    assert len(transfer_folder(QueryShiftMatcher(), other, photos, out, overwrite=True).table) == 3
+        carry(QueryShiftMatcher(), other, photos, out)
+    assert len(carry(QueryShiftMatcher(), other, photos, out, overwrite=True).table) == 3
     (tmp_path / "mine.csv").write_text("mine")
     with pytest.raises(OutputError, match=r"mine\.csv exists already"):
-        transfer_folder(QueryShiftMatcher(), labels, photos, tmp_path / "mine.csv")
+        carry(QueryShiftMatcher(), labels, photos, tmp_path / "mine.csv")
 
 
 def test_a_bad_image_is_a_failure_and_a_labelled_one_keeps_its_points(photos: Path, tmp_path: Path) -> None:
@@ -117,7 +108,7 @@ def test_a_bad_image_is_a_failure_and_a_labelled_one_keeps_its_points(photos: Pa
         "image,part,x,y\nimg2.png,beak,1,2\nimg10.png,beak,3,4\nimg10.png,eye,5,6\n"
     )
     labels = read_labelled_images([tmp_path / "k.csv"], folder=photos)
-    made = transfer_folder(QueryShiftMatcher(), labels, photos, tmp_path / "l.csv", sheet=tmp_path / "s.jpg")
+    made = carry(QueryShiftMatcher(), labels, photos, tmp_path / "l.csv", sheet=tmp_path / "s.jpg")
     assert list(made.failures) == ["bad.png"]
     rows = {(row["image"], row["part"]): row for row in read_rows(tmp_path / "l.csv")}
     own, missing = rows["img2.png", "beak"], rows["img2.png", "eye"]

@@ -23,6 +23,7 @@ from ucn.folders.labelled_images import LabelledImages
 from ucn.matching.many import CACHE_BYTES, SharedFeatures
 from ucn.matching.matcher import Matcher
 from ucn.matching.transfer import collect_votes, decide
+from ucn.types import BoolArray
 from ucn.viz.contact_sheet import SheetImage, draw_contact_sheet
 
 JOURNAL_ENDING = ".progress.jsonl"
@@ -167,12 +168,12 @@ class _Work:
             votes = collect_votes(self._matcher.match_features, references, target)
             found = decide(*votes, target.image_hw)
             points, scores = found.points.astype(np.float64), found.scores.astype(np.float64)
-        is_found = np.isfinite(points).all(axis=1)
+        is_found: BoolArray = np.asarray(np.isfinite(points).all(axis=1))
         rounded = [(x, y) for x, y in points.round(2).tolist()]
         return TransferRecord(
             name,
             target.image_hw,
-            tuple(point if use else None for point, use in zip(rounded, is_found, strict=True)),
+            tuple(point if use else None for point, use in zip(rounded, is_found.tolist(), strict=True)),
             tuple(np.where(is_found, scores, 0.0).round(4).tolist()),
         )
 

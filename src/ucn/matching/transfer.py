@@ -81,7 +81,7 @@ def combine_votes(
     def weigh(centres: NDArray[np.float64]) -> NDArray[np.float64]:
         """Weight times kernel (R, N) of all votes around a centre (N, 2) of each point."""
         squared = np.square(spots - centres).sum(axis=2)
-        return weights * np.exp(-squared / (2 * radius**2))
+        return np.asarray(weights * np.exp(-squared / (2 * radius**2)))
 
     density = np.where(has_vote, np.stack([weigh(spot).sum(axis=0) for spot in spots]), -1.0)
     mode = spots[density.argmax(axis=0), np.arange(spots.shape[1])]
@@ -100,7 +100,7 @@ def check_labelled(references: Sequence[tuple[Any, ArrayLike]]) -> list[NDArray[
     """The points (N, 2) of each labelled image, NaN where it has none; raises `PointsError`."""
     if not len(references):
         raise PointsError("references must hold at least one labelled image (image, points), got none")
-    found = []
+    found: list[NDArray[np.float64]] = []
     for number, item in enumerate(references):
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise PointsError(

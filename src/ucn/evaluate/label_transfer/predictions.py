@@ -121,7 +121,7 @@ def _find_unrelated(
     name: str, sets: Mapping[str, tuple[KeypointData, KeypointData]], target: Example, number: int
 ) -> tuple[KeypointData, Example] | None:
     """An image of another class of the set, else of another set; None where there is none."""
-    other_sets = [own[1] for other, own in reversed(sets.items()) if other != name]
+    other_sets = [own[1] for other, own in reversed([*sets.items()]) if other != name]
     for data in (sets[name][1], *other_sets):
         others = [e for e in data.examples if e.category.split("(")[0] != target.category.split("(")[0]]
         if others:
