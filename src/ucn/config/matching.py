@@ -11,6 +11,10 @@ from ucn.config.base import Config, require, require_at_most
 from ucn.errors import ConfigError
 from ucn.files import suggest
 
+MIN_VISIBLE_SCORE = 0.4
+"""The score from which a point carried over from labelled images counts as visible; chosen on training images
+(docs/development/experiments.md, "Label transfer")."""
+
 
 @dataclass(frozen=True)
 class Calibration(Config):
