@@ -264,6 +264,12 @@ def test_features_move_as_a_whole() -> None:
     assert (here.grey, here.image, here.map.stride) == (None, None, 4)
 
 
+def test_features_print_on_one_line() -> None:
+    features = Features(FeatureMap(torch.ones(1, 8, 5, 10), 4, 2.0, (20, 40)), (40, 80), torch.zeros(1200, 2))
+    shown = "Features(image 80 × 40, 1,200 keypoints, map=FeatureMap(1 × 8 × 5 × 10, images 40 × 20))"
+    assert repr(features) == shown
+
+
 def test_one_image_of_a_feature_map() -> None:
     features = torch.arange(24.0).view(2, 2, 2, 3).requires_grad_()
     both = FeatureMap(features, 4, 2.0, (8, 12))

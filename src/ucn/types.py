@@ -64,6 +64,11 @@ class FeatureMap:
     image_hw: tuple[int, int]
     semantic_dim: int = 0
 
+    def __repr__(self) -> str:
+        batch, dim, h, w = self.features.shape
+        height, width = self.image_hw
+        return f"FeatureMap({batch} × {dim} × {h} × {w}, images {width} × {height})"
+
     @property
     def grid_hw(self) -> tuple[int, int]:
         """(h, w), the number of cells."""
@@ -102,6 +107,10 @@ class Features:
     grey: Tensor | None = None
     image: Tensor | None = None
     view: Tensor | None = None
+
+    def __repr__(self) -> str:
+        height, width = self.image_hw
+        return f"Features(image {width} × {height}, {len(self.keypoints):,} keypoints, map={self.map})"
 
     @property
     def resized_hw(self) -> tuple[int, int]:
