@@ -65,7 +65,7 @@ _BIRDS = WeightsInfo(
 
 _UNIVERSAL = WeightsInfo(
     name="universal",
-    sha256="0bc56714a4d355d1b0a0364e6ebc6a0097e9527b810cce213416bd4028b77b2d",
+    sha256="9eb777b0b9b1d28ce30ceb3abd1347a74124f4cae288a1b5c84a05936d28059e",
     task="geometric and semantic",
     data="synthetic views of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, "
     "40 frames of KITTI odometry, 23 scenes with COLMAP reconstructions, objects, pets and Caltech 101 "
