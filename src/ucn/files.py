@@ -7,6 +7,7 @@ needed, since `ucn.config` imports this module and must stay quick to import.
 from __future__ import annotations
 
 import difflib
+import errno
 import hashlib
 import io
 import math
@@ -14,22 +15,79 @@ import os
 import secrets
 import stat
 import threading
-import zipfile
-import zlib
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
-from ucn.errors import DataError, OutputError
+from ucn.errors import DataError, OutputError, UcnError
 
 MAX_TEXT_BYTES = 256 * 2**20
 """Larger text files are refused unread."""
 MAX_BINARY_BYTES = 2**30
 """Larger binary files (flow, scans, .mat) are refused unread."""
+QUOTED = 80
+"""The most characters of a stranger's file that a message quotes at once."""
+
+_MAX_H5_DEPTH = 64
+_MAX_H5_RATIO = 100  # of values in memory to values stored; ucn and hloc do not compress
+_MAX_H5_SLACK = 16 * 2**20
+_MAX_ATTRIBUTES = 256
+_MAX_MEMBERS = 100_000  # of an .npz file
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
+
+
+def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
+    """Opens a file that a stranger may have made, for reading: the one way to open such a file.
+
+    Pipes, devices, sockets and folders are refused without being opened to the point where they block; links
+    to such things, too. What is checked is the opened file itself, which cannot be replaced afterwards.
+
+    Args:
+        path: the file, or a link to it.
+        limit: the largest size in bytes; None for any.
+
+    Raises:
+        NotRegularError: it is no regular file.
+        TooLargeError: it is larger than `limit`.
+        OSError: it is missing or not readable.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # before opening, which has effects on some devices
+            raise NotRegularError(path)
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(path, flags | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0))
+    except ValueError as error:  # a null character in the name
+        raise OSError(errno.EINVAL, str(error)) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotRegularError(path)
+        if limit is not None and status.st_size > limit:
+            raise TooLargeError(status.st_size, limit)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+class NotRegularError(OSError):
+    """A path leads to a folder, a pipe, a device or a socket."""
+
+    def __init__(self, path: Path) -> None:
+        reason = "it is a folder" if path.is_dir() else "it is not a regular file"
+        super().__init__(errno.EINVAL, f"{reason}; put the file itself in its place")
+
+
+class TooLargeError(OSError):
+    """A file has more bytes than its readers take."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        super().__init__(errno.EFBIG, f"it has {size:,} bytes, the limit is {limit:,}")
 
 
 def read_binary(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> bytes:
@@ -43,34 +101,45 @@ def read_binary(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> bytes:
     Raises:
         DataError: the file is missing, not readable, not a regular file, or too large.
     """
-    check_readable(path, what, limit)
+    with open_data(path, what, limit) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+@contextmanager
+def open_data(path: Path, what: str, limit: int | None = MAX_BINARY_BYTES) -> Iterator[BinaryIO]:
+    """Opens a file as `open_regular` does; arguments and errors are those of `read_binary`."""
     try:
-        return path.read_bytes()
+        with open_regular(path, limit) as file:
+            yield file
+    except TooLargeError as error:
+        raise _large_error(path, what, error.size, limit or 0) from error
+    except NotRegularError as error:
+        raise DataError(f"cannot read {what} {path}: {error.strerror}", path=path) from error
     except OSError as error:
-        raise _unreadable_error(path, what, error) from error
+        reason = f"{explain_failure(error)}; check the path and its rights"
+        raise DataError(f"cannot read {what} {path}: {reason}", path=path) from error
 
 
 def check_readable(path: Path, what: str, limit: int = MAX_BINARY_BYTES) -> None:
     """Checks a file without reading it; arguments and errors are those of `read_binary`."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise _unreadable_error(path, what, error) from error
-    if not stat.S_ISREG(status.st_mode):  # a pipe blocks for ever, a device may never end
-        expected = "it is not a regular file; put the file itself in its place"
-        raise DataError(f"cannot read {what} {path}: {expected}", path=path)
-    _check_size(path, what, status.st_size, limit)
-
-
-def _unreadable_error(path: Path, what: str, error: OSError) -> DataError:
-    reason = f"{explain_failure(error)}; check the path and its rights"
-    return DataError(f"cannot read {what} {path}: {reason}", path=path)
+    with open_data(path, what, limit):
+        pass
 
 
 def _check_size(path: Path, what: str, size: int, limit: int) -> None:
     if size > limit:
-        message = f"{path} has {size:,} bytes, the limit for {what} is {limit:,}"
-        raise DataError(f"{message}; check that it is the right file", path=path)
+        raise _large_error(path, what, size, limit)
+
+
+def _large_error(path: Path, what: str, size: int, limit: int) -> DataError:
+    message = f"{path} has {size:,} bytes, the limit for {what} is {limit:,}"
+    return DataError(f"{message}; check that it is the right file", path=path)
+
+
+def quote(text: object, length: int = QUOTED) -> str:
+    """Text of a stranger's file for a message: quoted, on one line, at most `length` characters of it."""
+    whole = str(text)
+    return repr(whole[:length]) + ("…" if len(whole) > length else "")
 
 
 def read_text(path: Path, what: str, limit: int = MAX_TEXT_BYTES) -> str:
@@ -136,9 +205,22 @@ def explain_failure(error: Exception) -> str:
     """The reason of a failed file operation, without the path, which the caller names."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
+    if isinstance(error, (NotRegularError, TooLargeError)):
+        return str(error.strerror)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    return str(error) or type(error).__name__
+    return shorten(error) or type(error).__name__
+
+
+def shorten(text: object, length: int = 2 * QUOTED) -> str:
+    """A library's message about a stranger's file, which may quote it: on one line, and not longer."""
+    line = " ".join(str(text)[: 4 * length].split())
+    return line if len(line) <= length else f"{line[:length]}…"
+
+
+def find_real_path(path: Path) -> Path:
+    """A path without links, as `Path.resolve`, which fails in a loop of links."""
+    return Path(os.path.realpath(path))
 
 
 def check_output(path: str | Path, overwrite: bool = False) -> None:
@@ -223,8 +305,11 @@ def _rename_unless_taken(part: Path, path: Path) -> None:
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def pack_npz(values: Mapping[str, Any]) -> bytes:
@@ -249,35 +334,140 @@ def pack_h5(group_name: str, arrays: Mapping[str, Any], attributes: Mapping[str,
     return buffer.getvalue()
 
 
-# What zipfile, numpy and h5py raise on damaged files.
-_DAMAGE: tuple[type[Exception], ...] = (
-    *(OSError, EOFError, MemoryError, OverflowError, RuntimeError, SyntaxError),
-    *(KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error),
-)
+def read_npz(
+    path: Path, limit: int = MAX_BINARY_BYTES, names: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Reads the arrays of an .npz file, without pickle.
 
-
-def read_npz(path: Path, limit: int = MAX_BINARY_BYTES) -> dict[str, Any]:
-    """Reads all arrays of an .npz file, without pickle.
+    Args:
+        path: the file.
+        limit: the most bytes of the file, and of its arrays.
+        names: of the arrays to read, where they are there; None reads all.
 
     Raises:
         DataError: it is damaged, no regular file, or its arrays have more than `limit` bytes.
     """
     import numpy as np
 
-    try:
-        check_readable(path, ".npz", limit)
-        with path.open("rb") as file:
+    with open_data(path, ".npz", limit) as file:
+        try:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
             with archive:  # a small file may unpack to any size
+                wanted = [name for name in archive.files if names is None or name in names]
+                if len(wanted) > _MAX_MEMBERS:
+                    raise ValueError(f"it has {len(wanted):,} arrays, the limit is {_MAX_MEMBERS:,}")
                 members = archive.zip.infolist() if archive.zip is not None else []
-                _check_size(path, "arrays", sum([each.file_size for each in members]), limit)
-                return dict(archive)
-    except DataError:
+                sizes = [each.file_size for each in members if each.filename.removesuffix(".npy") in wanted]
+                _check_size(path, "arrays", sum(sizes), limit)
+                return {name: archive[name] for name in wanted}
+        except UcnError:
+            raise
+        except Exception as error:  # zipfile, zlib and numpy raise about fifteen kinds on damaged files
+            raise DataError(f"cannot read {path} as .npz: {shorten(error)}; write it again") from error
+
+
+@contextmanager
+def open_h5(path: Path, what: str, remedy: str, limit: int | None = None) -> Iterator[Any]:
+    """Opens an HDF5 file that a stranger may have made, as an `h5py.File` for reading.
+
+    What is done with it belongs into `checked_h5`.
+
+    Args:
+        path: the file.
+        what: it should hold, for errors.
+        remedy: what to do about a damaged file, for errors.
+        limit: the largest size in bytes; None for any.
+
+    Raises:
+        DataError: it is missing, no regular file, too large or damaged.
+    """
+    import h5py
+
+    with open_data(path, ".h5", limit):
+        pass  # the library opens it by name
+    with checked_h5(path, what, remedy):
+        file = h5py.File(path, "r")
+    with file:
+        yield file
+
+
+@contextmanager
+def checked_h5(path: Path, what: str, remedy: str) -> Iterator[None]:
+    """Turns whatever h5py raises on a damaged file into `DataError`; arguments as in `open_h5`."""
+    try:
+        yield
+    except UcnError:
         raise
-    except _DAMAGE as error:
-        raise DataError(f"cannot read {path} as .npz: {error}; write it again") from error
+    except Exception as error:  # OSError, RuntimeError, KeyError, AttributeError and others
+        raise DataError(
+            f"cannot read {path}: damaged or no .h5 file of {what} ({shorten(error)}); {remedy}", path=path
+        ) from error
+
+
+def list_h5_groups(file: Any, is_leaf: Callable[[Any], bool] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yields the groups of an `h5py.File` with their paths, each once, parents first; follows no links.
+
+    Args:
+        file: the file.
+        is_leaf: whether the groups in a group are left out.
+
+    Raises:
+        ValueError: they are nested too deeply.
+    """
+    import h5py
+
+    seen, waiting = {h5py.h5o.get_info(file.id).addr}, deque([("", file)])
+    while waiting:
+        prefix, group = waiting.popleft()
+        yield prefix, group
+        if is_leaf is not None and is_leaf(group):
+            continue
+        for key in group:
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                continue
+            if group.get(key, getclass=True) is not h5py.Group:
+                continue
+            child = group[key]
+            address = h5py.h5o.get_info(child.id).addr
+            if address in seen:
+                continue
+            seen.add(address)
+            name = f"{prefix}/{key}" if prefix else key
+            if name.count("/") >= _MAX_H5_DEPTH:
+                raise ValueError(f"its groups are nested more than {_MAX_H5_DEPTH} deep")
+            waiting.append((name, child))
+
+
+def find_h5_array(group: Any, name: str, limit: int = MAX_BINARY_BYTES) -> Any:
+    """A data set of an `h5py.Group` that may be read: its type and its declared size are sound.
+
+    Raises:
+        ValueError: it is no data set, lies in another file, has no numbers, or declares over `limit` bytes
+            or far more than the file holds.
+        KeyError: it is missing.
+    """
+    import h5py
+
+    link, item = group.get(name, getlink=True), None
+    if isinstance(link, h5py.HardLink):
+        item = group[name]
+    elif link is None:
+        raise KeyError(f"there is no {name}")
+    if not isinstance(item, h5py.Dataset):
+        raise ValueError(f"{name} is a group or a link, not a data set")
+    if item.external or item.is_virtual:
+        raise ValueError(f"{name} lies in another file")
+    is_text = h5py.check_string_dtype(item.dtype) is not None and item.shape == ()
+    if item.dtype.kind not in "biuf" and not is_text:
+        raise ValueError(f"{name} has values of type {shorten(item.dtype, QUOTED)}, expected numbers")
+    size, stored = (item.size or 0) * item.dtype.itemsize, item.id.get_storage_size()
+    if size > limit:
+        raise ValueError(f"{name} has {size:,} bytes, the limit for arrays is {limit:,}")
+    if size > _MAX_H5_RATIO * stored + _MAX_H5_SLACK:
+        raise ValueError(f"{name} declares {size:,} bytes, but the file holds {stored:,} of them")
+    return item
 
 
 def read_h5(
@@ -297,33 +487,17 @@ def read_h5(
     Raises:
         DataError: the file is damaged or too large, or no group has the first array.
     """
-    import h5py
-
-    found: list[dict[str, Any]] = []
-
-    def visit(_: str, item: Any) -> bool | None:
-        if isinstance(item, h5py.Group) and array_names[0] in item:
-            for name in array_names:
-                if name in item and not isinstance(item[name], h5py.Dataset):
-                    raise DataError(f"{path} does not hold {content}: {name} is a group, not a data set")
-            held = [item[name] for name in array_names if name in item]
-            _check_size(path, "arrays", sum(each.size * each.dtype.itemsize for each in held), limit)
-            arrays = {name: item[name][()] for name in array_names if name in item}
-            found.append({**dict(item.attrs), **arrays})
-            return True
-        return None
-
-    try:
-        check_readable(path, ".h5", limit)
-        with h5py.File(path, "r") as file:
-            file.visititems(visit)
-    except DataError:
-        raise
-    except _DAMAGE as error:
-        raise DataError(f"cannot read {path} as .h5: {error}; write it again") from error
-    if not found:
-        raise DataError(f"{path} does not hold {content}: no group with {array_names[0]}")
-    return found[0]
+    remedy = "write it again"
+    with open_h5(path, content, remedy, limit) as file, checked_h5(path, content, remedy):
+        for _, group in list_h5_groups(file):
+            if array_names[0] not in group:
+                continue
+            held = {name: find_h5_array(group, name, limit) for name in array_names if name in group}
+            _check_size(path, "arrays", sum(each.size * each.dtype.itemsize for each in held.values()), limit)
+            if len(group.attrs) > _MAX_ATTRIBUTES:
+                raise ValueError(f"it has {len(group.attrs):,} attributes")
+            return {**dict(group.attrs), **{name: each[()] for name, each in held.items()}}
+    raise DataError(f"{path} does not hold {content}: no group with {array_names[0]}")
 
 
 def suggest(name: str, legal: Iterable[str]) -> str:

@@ -49,9 +49,9 @@ def check_files(outputs: Iterable[Output], inputs: Iterable[Path | None], overwr
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path | None], overwrite: bool) -> None:
     """Checks that outputs can be written, differ from each other, and are no input; raises `OutputError`."""
     from ucn.errors import OutputError
-    from ucn.files import check_output
+    from ucn.files import check_output, find_real_path
 
-    resolved = [path.resolve() for path in outputs]
+    resolved = [find_real_path(path) for path in outputs]
     for path, place in zip(outputs, resolved, strict=True):
         if resolved.count(place) > 1:
             raise OutputError(f"two outputs have the same name, {path}; give each its own")
@@ -148,8 +148,9 @@ def _move_all(places: Sequence[Path], outputs: Sequence[Path], overwrite: bool) 
 
 def _check_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     from ucn.errors import OutputError
+    from ucn.files import find_real_path
 
-    taken = {path.resolve() for path in inputs if path is not None}
+    taken = {find_real_path(path) for path in inputs if path is not None}
     for path in outputs:
-        if path.resolve() in taken:
+        if find_real_path(path) in taken:
             raise OutputError(f"cannot write {path}: it is an input; give another name")

@@ -124,14 +124,15 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
     """The result to update; None where the file does not exist yet."""
     from ucn.bench.run import read_parts
     from ucn.errors import DataError
+    from ucn.files import read_text
 
     if output is None:
         raise typer.BadParameter("--update needs -o FILE")
     if not output.exists():
         return None
     try:
-        before = json_module.loads(output.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        before = json_module.loads(read_text(output, "result"))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"cannot read {output} for --update: {error}") from error
     read_parts(before, str(output))
     return before  # type: ignore[no-any-return]

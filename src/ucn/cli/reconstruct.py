@@ -144,9 +144,9 @@ def run(
 def _open_output(output: Path, images: Path, overwrite: bool) -> None:
     """Creates the folder; refuses one that holds a finished model or lies among the images."""
     from ucn.errors import OutputError
-    from ucn.files import check_output
+    from ucn.files import check_output, find_real_path
 
-    if output.resolve().is_relative_to(images.resolve()):
+    if find_real_path(output).is_relative_to(find_real_path(images)):
         raise OutputError(
             f"cannot write a model to {output}: it lies in the folder of images {images}, and above.png "
             "would become one of them; give a folder elsewhere with -o"

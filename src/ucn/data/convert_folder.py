@@ -21,7 +21,7 @@ import ucn
 from ucn.data.catalogue import list_data
 from ucn.data.io import read_image, to_pixels, write_image
 from ucn.errors import ImageReadError, OutputError
-from ucn.files import exists_error, explain_failure, write_bytes_atomically
+from ucn.files import exists_error, explain_failure, find_real_path, write_bytes_atomically
 
 FORMAT = "ucn own data 1"
 """The value of ``format`` in ``source.json``; only folders with it are ever replaced."""
@@ -202,7 +202,7 @@ def write_text(path: Path, text: str) -> None:
 def _check_folder(output: Path, root: Path, overwrite: bool) -> Path:
     """The resolved path of the folder to write, checked before the work."""
     try:
-        place = output.resolve()
+        place = find_real_path(output)
         if not place.parent.is_dir() or not place.name:
             raise OutputError(f"cannot write {output}: {place.parent} is not a folder; create it first")
         if place.exists() or place.is_symlink():
@@ -215,7 +215,7 @@ def _check_folder(output: Path, root: Path, overwrite: bool) -> Path:
                     f"{output} was kept: it is not empty, and no source.json shows that a conversion wrote "
                     "it; use a new name"
                 )
-            if root.resolve().is_relative_to(place):
+            if find_real_path(root).is_relative_to(place):
                 raise OutputError(f"{output} was kept: the data set to convert lies in it; use a new name")
     except OutputError:
         raise

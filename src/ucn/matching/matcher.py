@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ucn.config import MatchConfig
 from ucn.config.matching import change_config
-from ucn.data.io import MaskLike, to_mask, to_tensor
+from ucn.data.io import MaskLike, read_reduced_image, to_mask, to_tensor
 from ucn.data.points import check_points
 from ucn.errors import ImageReadError
 from ucn.geometry.coords import cell_centres, cells_to_pixels, resize_points, resize_scale
@@ -413,8 +413,13 @@ class Matcher:
 
         `name` is what errors and progress call the image.
         """
-        pixels = to_tensor(image)
-        image_hw = (pixels.shape[-2], pixels.shape[-1])
+        side = self._max_side if self.config.max_side == "auto" else self.config.max_side
+        if isinstance(image, (str, Path)):
+            found = read_reduced_image(image, side)
+            pixels, image_hw = found.pixels, found.image_hw
+        else:
+            pixels = to_tensor(image)
+            image_hw = (pixels.shape[-2], pixels.shape[-1])
         if min(image_hw) < MIN_SIDE:
             where = f"{name} ({image})" if isinstance(image, (str, Path)) else name
             raise ImageReadError(
@@ -423,8 +428,7 @@ class Matcher:
             )
         if progress is not None:
             progress(f"encoding {name}")
-        side = self.config.max_side
-        pixels = reduce_image(pixels.to(self.device), self._max_side if side == "auto" else side)
+        pixels = reduce_image(pixels.to(self.device), side)
         # Copied to the CPU before the network is launched: later the copy would wait for the network.
         needs_corners = has_keypoints and self.config.keypoints == "corners"
         corner_grey = average_channels(pixels) if needs_corners else None
