@@ -40,7 +40,8 @@ class Calibration(Config):
     pair_support: float = 90.0
     """Weight of the mean over all queries of score times agreement with the matches around it; queries
     without a mutual match count as 0."""
-
+    pair_similarity: float = 0.0
+    """Weight of the mean cosine similarity of these matches, weighted by score times agreement."""
     pair_uniformity: float = 0.0
     """Weight of how alike all descriptors of the emptier image are: there is little to see in noise and on
     blank surfaces."""

@@ -614,8 +614,15 @@ class Matcher:
         scores = self._score_visible(views, encoded0, found)
         is_mutual = found.round_trip_errors <= self.config.mutual_tolerance
         if pair_score is None:
-            uniformity = measure_uniformity(found)
-            pair_score = score_pair(scores, is_mutual, encoded0, found.points1, uniformity, self._calibration)
+            pair_score = score_pair(
+                scores,
+                is_mutual,
+                encoded0,
+                found.points1,
+                found.similarities,
+                measure_uniformity(found),
+                self._calibration,
+            )
         return Matches(
             points0=_to_numpy(points0),
             points1=_to_numpy(to_caller(found.points1, views.features1)),
