@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 WORKERS ?= $(shell nproc 2> /dev/null || echo 2)
 PARALLEL := -n $(WORKERS) --dist worksteal
 
-.PHONY: demo check test test-gpu lint browser docs clean
+.PHONY: demo check test fuzz test-gpu lint browser docs clean
 
 # Two cores are what the time limits are written for; torch takes what the machine has.
 demo: $(VENV)/.core
@@ -22,6 +22,12 @@ check: lint
 # Everything, with the 20 slowest tests named.
 test: lint browser
 	$(BIN)/python -m pytest $(PARALLEL) --durations=20
+
+# Thousands of hostile files, within half an hour; FUZZ_SEED takes other ones.
+FUZZ ?= 3000
+FUZZ_SEED ?= 0
+fuzz: $(VENV)/.dev
+	UCN_FUZZ=$(FUZZ) UCN_FUZZ_SEED=$(FUZZ_SEED) timeout 1800 $(BIN)/python -m pytest -q tests/hostile
 
 # Every CUDA case, on a machine with a GPU: tests marked gpu, and the kernels' cases that `make test` interprets.
 # GPU_PYTHON=python3 takes the Python that is there instead of .venv.

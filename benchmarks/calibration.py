@@ -8,7 +8,9 @@ and, for `birds` and `universal`, held-out training images of birds (and faces).
 photographs, noise, blank images and repeated patterns, a bird and a photograph; for weights that know scenes
 alone, also two birds of a species. None is test data. Images are matched as `ucn.Matcher` matches them.
 Prints the fitted values, the expected calibration error of matches, and what pairs of each kind score. Pair
-scores are probabilities where one pair in five matches. Needs neither poselib nor kornia nor faiss.
+scores are probabilities where one pair in five matches, or lower: of the pairs of two photographs, the
+hardest of those that match nothing, 99 % score below 0.2 (not for `birds`). `--keep-matches` fits the curve
+of pairs alone. Needs neither poselib nor kornia nor faiss.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from ucn.matching.matcher import Matcher
 from ucn.matching.scoring import (
     measure_uniformity,
     measure_visibility,
-    pair_support,
+    pair_features,
     score_features,
     score_matches,
 )
@@ -61,6 +63,8 @@ _PHOTOGRAPHS = 106  # the last ones; `geometric` was trained on 25 of them
 _SIDE = 320  # of synthetic views
 _CORNERS = (500, 4096)  # of which pairs are scored: for query points, and in `Matcher.match`
 _ODDS = 0.25  # of pairs that match: in a folder of images, most pairs do not
+_TWO_PHOTOGRAPHS = f"{PHOTOGRAPH} and {PHOTOGRAPH}"
+_REJECTED = (0.99, 0.2)  # the share of pairs of two photographs that score lower
 _KINDS = {
     "geometric": ("photographs", "scenes"),
     "geometric-lite": ("photographs", "scenes"),
@@ -110,8 +114,17 @@ def read_pairs(kind: str, folder: Path, count: int) -> Iterator[PairSample]:
             yield sample.select(torch.randperm(len(sample), generator=generator)[:200])
 
 
-def read_unrelated(kinds: Sequence[str], folder: Path, count: int) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Pairs that do not match: their kind, and both images."""
+def read_unrelated(
+    kinds: Sequence[str], folder: Path, count: int, photographs: int | None = None
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Pairs that do not match: their kind, and both images.
+
+    Args:
+        kinds: of pairs that match.
+        folder: of the data.
+        count: pairs of the larger kinds.
+        photographs: pairs of two photographs, at most 100; `count` where it is None.
+    """
     files = list_images(folder / "photos")[-_PHOTOGRAPHS:]
     birds = list(read_pairs("birds", folder, count))
     for number, bird in enumerate(birds if "birds" in kinds else birds[: count // 2]):
@@ -121,7 +134,7 @@ def read_unrelated(kinds: Sequence[str], folder: Path, count: int) -> Iterator[t
             yield "two birds", bird.image0, bird.image1
     by_kind: dict[str, int] = {}
     for group, images in pair_drawn(files, _SEED):
-        limit = count if group == f"{PHOTOGRAPH} and {PHOTOGRAPH}" else -(-count // 5)
+        limit = (photographs or count) if group == _TWO_PHOTOGRAPHS else -(-count // 5)
         by_kind[group] = by_kind.get(group, 0) + 1
         if by_kind[group] <= limit:
             yield group, images[0].render(), images[1].render()
@@ -144,30 +157,62 @@ def find_corners(matcher: Matcher, views: AlignedViews, number: int) -> Found:
     return find_matches(matcher, views, corners.to(matcher.device))
 
 
-def measure_pair(found: Found, curves: Calibration, tolerance: float) -> tuple[float, float]:
-    """Inputs of the pair score: support, and mean uniformity."""
+def measure_pair(found: Found, curves: Calibration, tolerance: float) -> tuple[float, float, float]:
+    """Inputs of the pair score, in the order of `PAIR_INPUTS`."""
     matches = found.matches
-    scores = score_matches(matches, curves) * found.visibility
-    support = pair_support(scores, matches.round_trip_errors <= tolerance, found.encoded0, matches.points1)
-    return support, float(measure_uniformity(matches).mean())
+    return pair_features(
+        score_matches(matches, curves) * found.visibility,
+        matches.round_trip_errors <= tolerance,
+        found.encoded0,
+        matches.points1,
+        matches.similarities,
+        measure_uniformity(matches),
+    )
 
 
 def fit_pairs(
-    related: Sequence[Found], unrelated: Sequence[tuple[str, Found]], curves: Calibration, tolerance: float
+    related: Sequence[Found],
+    unrelated: Sequence[tuple[str, Found]],
+    curves: Calibration,
+    tolerance: float,
+    rejects_photographs: bool = True,
 ) -> Calibration:
     """Fits the curve of pairs, and prints what pairs of each kind score."""
     inputs = torch.tensor(
         [measure_pair(found, curves, tolerance) for found in (*related, *(found for _, found in unrelated))]
     )
-    is_related = torch.arange(len(inputs)) < len(related)
-    prior = [getattr(curves, field) for field in fitting._PAIR_FIELDS]
-    values = fitting._fit_logistic(inputs, is_related, prior, 0.0, fitting._PAIR_BOUNDS)
-    values[0] = round(values[0] + math.log(_ODDS * len(unrelated) / len(related)), 4)
-    scores = torch.sigmoid(inputs @ torch.tensor(values[1:]) + values[0])
-    print(
-        f"  {len(related)} pairs that match: {(scores[is_related] >= 0.5).float().mean():.1%} at 0.5 and more"
-    )
     kinds = [kind for kind, _ in unrelated]
+    return fit_pair_curve(inputs, len(related), kinds, curves, rejects_photographs)
+
+
+def fit_pair_curve(
+    inputs: Tensor,
+    related: int,
+    kinds: Sequence[str],
+    curves: Calibration,
+    rejects_photographs: bool = True,
+) -> Calibration:
+    """Fits the curve of pairs to their inputs.
+
+    Args:
+        inputs: (N, 3) inputs of the pair score, first those of related pairs.
+        related: number of these.
+        kinds: of the others.
+        curves: the prior, whose curve of matches is kept.
+        rejects_photographs: lower the bias until 99 % of the pairs of two photographs score below 0.2.
+    """
+    is_related = torch.arange(len(inputs)) < related
+    prior = [getattr(curves, field) for field in fitting._PAIR_FIELDS]
+    bias, *weights = fitting._fit_logistic(inputs, is_related, prior, 0.0, fitting._PAIR_BOUNDS)
+    bias += math.log(_ODDS * len(kinds) / related)
+    logits = inputs @ torch.tensor(weights)
+    is_hard = torch.tensor([kind == _TWO_PHOTOGRAPHS for kind in kinds], dtype=torch.bool)
+    if rejects_photographs and is_hard.any():
+        share, score = _REJECTED
+        bias = min(bias, math.log(score / (1 - score)) - float(logits[related:][is_hard].quantile(share)))
+    values = [round(bias, 4), *weights]
+    scores = torch.sigmoid(logits + values[0])
+    print(f"  {related} pairs that match: {(scores[is_related] >= 0.5).float().mean():.1%} at 0.5 and more")
     for kind in dict.fromkeys(kinds):
         own = scores[~is_related][torch.tensor([other == kind for other in kinds])]
         print(f"  {len(own)} {kind}: {(own < 0.2).float().mean():.1%} below 0.2, largest {own.max():.3f}")
@@ -177,8 +222,11 @@ def fit_pairs(
 class Measurement:
     """Matches pairs of one of the lists; copied into other processes, it reads its lists there."""
 
-    def __init__(self, name: str, folder: Path, count: int, device: str) -> None:
+    def __init__(
+        self, name: str, folder: Path, count: int, device: str, photographs: int | None = None
+    ) -> None:
         self.name, self.folder, self.count, self.device = name, folder, count, device
+        self.photographs = photographs
 
     @cached_property
     def matcher(self) -> Matcher:
@@ -194,7 +242,7 @@ class Measurement:
     @cached_property
     def unrelated(self) -> list[tuple[str, Tensor, Tensor]]:
         """Pairs that do not."""
-        return list(read_unrelated(_KINDS[self.name], self.folder, self.count))
+        return list(read_unrelated(_KINDS[self.name], self.folder, self.count, self.photographs))
 
     @torch.no_grad()
     def match_related(self, number: int) -> tuple[Tensor, Tensor, Found]:
@@ -235,18 +283,39 @@ def _share(work: Callable[[int], Result], rows: Sequence[int], jobs: int) -> lis
     return [result for _, result in sorted(share_work(work, rows, jobs), key=lambda item: item[0])]
 
 
-def fit(name: str, folder: Path, count: int, device: str, jobs: int = 1) -> Calibration:
+def fit(
+    name: str,
+    folder: Path,
+    count: int,
+    device: str,
+    jobs: int = 1,
+    photographs: int | None = None,
+    keeps_matches: bool = False,
+) -> Calibration:
     """The calibration of shipped weights; processes share the pairs."""
     start = load_weights(name).calibration
-    measurement = Measurement(name, folder, count, device)
+    measurement = Measurement(name, folder, count, device, photographs)
     rows = range(len(measurement.related)), range(len(measurement.unrelated))
-    apart = Measurement(name, folder, count, device)  # without the lists
+    apart = Measurement(name, folder, count, device, photographs)  # without the lists
     related = _share(apart.match_related, rows[0], jobs)
     found_unrelated = _share(apart.match_unrelated, rows[1], jobs)
     features = [found for found, _, _ in related]
     labels = [is_correct for _, is_correct, _ in related]
     corners = [found for _, _, found in related]
     unrelated = [found for found in found_unrelated if found is not None]
+    curves = start if keeps_matches else _fit_matches(name, features, labels, unrelated, start)
+    return fit_pairs(
+        corners, unrelated, curves, MatchConfig().mutual_tolerance, "photographs" in _KINDS[name]
+    )
+
+
+def _fit_matches(
+    name: str,
+    features: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    unrelated: Sequence[tuple[str, Found]],
+    start: Calibration,
+) -> Calibration:
     negatives = torch.cat([score_features(found.matches) for _, found in unrelated])
     step = max(1, len(negatives) // (sum(map(len, features)) // 3))  # a quarter of all matches
     inputs = torch.cat([*features, negatives[::step]])
@@ -257,8 +326,7 @@ def fit(name: str, folder: Path, count: int, device: str, jobs: int = 1) -> Cali
     error = measure_reliability(scores.cpu().numpy(), is_correct.cpu().numpy()).error
     share = is_correct.float().mean()
     print(f"{name}: {len(inputs):,} matches, {share:.1%} correct, calibration error {error:.1%}")
-    curves = replace(start, **dict(zip(fitting._MATCH_FIELDS, values, strict=True)))
-    return fit_pairs(corners, unrelated, curves, MatchConfig().mutual_tolerance)
+    return replace(start, **dict(zip(fitting._MATCH_FIELDS, values, strict=True)))
 
 
 def write_curves(name: str, curves: Calibration, repository: Path = _REPOSITORY) -> str:
@@ -299,6 +367,8 @@ def main() -> None:
     parser.add_argument("--apply", action="store_true", help="write the values of the file into the weights")
     parser.add_argument("--weights", nargs="+", default=list(_KINDS), choices=list(_KINDS))
     parser.add_argument("--pairs", type=int, default=50, help="of each kind that matches")
+    parser.add_argument("--photographs", type=int, help="pairs of two photographs, at most 100")
+    parser.add_argument("--keep-matches", action="store_true", help="fit the curve of pairs alone")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the pairs")
     chosen = parser.parse_args()
@@ -309,7 +379,15 @@ def main() -> None:
     found = {}
     for name in chosen.weights:
         begin = time.perf_counter()
-        curves = fit(name, Path(os.environ["UCN_DATA"]), chosen.pairs, chosen.device, chosen.jobs)
+        curves = fit(
+            name,
+            Path(os.environ["UCN_DATA"]),
+            chosen.pairs,
+            chosen.device,
+            chosen.jobs,
+            chosen.photographs,
+            chosen.keep_matches,
+        )
         print(f"  {curves}, {time.perf_counter() - begin:.0f} s", flush=True)
         found[name] = curves.to_dict()
         chosen.curves.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

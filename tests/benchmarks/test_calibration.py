@@ -61,12 +61,26 @@ def test_pairs_are_separated(script: ModuleType, capsys: pytest.CaptureFixture[s
     unrelated = [("noise", make_found(script, value)) for value in (0.1, 0.2)]
     unrelated += [("blank", make_found(script, 0.9, visibility=0.0))]
     curves = Calibration()
-    assert script.measure_pair(unrelated[-1][1], curves, 3.0) == (0.0, 0.0)  # there is nothing to see
+    assert script.measure_pair(unrelated[-1][1], curves, 3.0) == (0.0, 0.0, 0.0)  # there is nothing to see
     found = script.fit_pairs(related, unrelated, curves, 3.0)
     assert found.match_bias == curves.match_bias and found.pair_support > 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0].strip() for line in lines] == ["3 pairs that match", "2 noise", "1 blank"]
     assert "100.0% at 0.5" in lines[0] and "100.0% below 0.2" in lines[1]
+
+
+def test_two_photographs_score_low(script: ModuleType) -> None:
+    generator = torch.Generator().manual_seed(0)
+    related = 0.1 + 0.5 * torch.rand(40, generator=generator)
+    unrelated = 0.2 * torch.rand(200, generator=generator)  # overlaps with related pairs
+    inputs = torch.stack([torch.cat([related, unrelated]), *torch.zeros(2, 240)], dim=1)
+    kinds = ["photograph and photograph"] * 100 + ["noise and noise"] * 100
+    low = {}
+    for name, given in (("photographs", kinds), ("others", ["noise and noise"] * 200)):
+        found = script.fit_pair_curve(inputs, 40, given, Calibration())
+        scores = torch.sigmoid(found.pair_bias + found.pair_support * unrelated[:100])
+        low[name] = int((scores < 0.2).sum())
+    assert low["photographs"] == 99 and low["others"] < 95
 
 
 def test_real_data(

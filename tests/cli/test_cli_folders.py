@@ -80,10 +80,15 @@ class TestExtract:
     def test_existing_output(self, images: Path, out: Path) -> None:
         arguments = ("extract", images, "-o", out / "f.h5", "--method", "sift")
         assert run(*arguments).exit_code == 0
-        again = run(*arguments)
-        assert again.exit_code == 1
-        assert "exists already" in again.stderr
-        assert run(*arguments, "--overwrite").exit_code == 0
+        before = (out / "f.h5").stat()
+        again = run(*arguments)  # as after a kill at the very end
+        assert again.exit_code == 0
+        assert "3, 3 of them by an earlier run" in again.stdout
+        assert (out / "f.h5").stat().st_mtime_ns == before.st_mtime_ns
+        other = run(*arguments, "--max-keypoints", 7)
+        assert other.exit_code == 1
+        assert "exists already" in other.stderr
+        assert run(*arguments, "--max-keypoints", 7, "--overwrite").exit_code == 0
 
     @pytest.mark.parametrize(
         ("options", "message"),

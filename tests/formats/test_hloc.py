@@ -205,7 +205,8 @@ class TestDamaged:
         with h5py.File(tmp_path / "f.h5", "a") as file:
             del file["a.jpg/keypoints"]
             file["a.jpg"].create_dataset("keypoints", (10**9, 2), "f4", chunks=(1024, 2))  # takes no room
-        with pytest.raises(DataError, match="limits are"), open_features(tmp_path / "f.h5") as file:
+        message = "keypoints has 8,000,000,000 bytes, the limit"
+        with pytest.raises(DataError, match=message), open_features(tmp_path / "f.h5") as file:
             file.read("a.jpg")
 
     @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ class TestDamaged:
         with h5py.File(tmp_path / "f.h5", "a") as file:
             file["a"].create_dataset("coarse", (8, 10**5, 10**5), "f2", chunks=(8, 64, 64))  # takes no room
         with (
-            pytest.raises(DataError, match="the limit is 268,435,456 values"),
+            pytest.raises(DataError, match="coarse has 160,000,000,000 bytes, the limit"),
             open_features(tmp_path / "f.h5") as file,
         ):
             file.read("a")
@@ -290,7 +291,7 @@ class TestDamaged:
             pass
 
     def test_missing(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="no file of features"), open_features(tmp_path / "f.h5"):
+        with pytest.raises(DataError, match=r"cannot read .*no such file"), open_features(tmp_path / "f.h5"):
             pass
 
     def test_unknown_image(self, tmp_path: Path) -> None:

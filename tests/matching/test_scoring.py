@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ucn.config import Calibration
 from ucn.knn import nearest
@@ -14,7 +15,7 @@ from ucn.matching.scoring import (
     measure_neighbour_consistency,
     measure_uniformity,
     measure_visibility,
-    pair_support,
+    pair_features,
     score_features,
     score_matches,
     score_pair,
@@ -38,6 +39,12 @@ CALIBRATION = Calibration(
 )
 
 
+def pair_support(scores: Tensor, is_mutual: Tensor, points0: Tensor, points1: Tensor) -> float:
+    """The first input of the pair score."""
+    nothing = torch.zeros(len(scores))
+    return pair_features(scores, is_mutual, points0, points1, nothing, nothing)[0]
+
+
 def test_features_by_hand() -> None:
     expected = torch.tensor([[0.9, 0.5, 0.0], [0.5, -0.1, 0.5], [-1.0, 0.0, 1.0]])
     torch.testing.assert_close(score_features(FOUND)[:, :3], expected)
@@ -54,7 +61,24 @@ def test_support_counts_matches_that_are_not_mutual_as_zero() -> None:
     points = torch.tensor([[0.0, 0.0], [NAN, NAN], [9.0, 0.0]])
     assert pair_support(scores, is_mutual, points, points) == pytest.approx(0.4)
     expected = pytest.approx(1 / (1 + math.exp(-1.0)))
-    assert score_pair(scores, is_mutual, points, points, torch.zeros(3), CALIBRATION) == expected
+    assert (
+        score_pair(scores, is_mutual, points, points, torch.ones(3), torch.zeros(3), CALIBRATION) == expected
+    )
+
+
+def test_similarity_of_a_pair_by_hand() -> None:
+    # Weights 0.8, 0.6 and 0: the second is not mutual, and of three in a row no neighbour goes elsewhere.
+    scores, is_mutual = torch.tensor([0.8, 0.9, 0.6]), torch.tensor([True, False, True])
+    points = torch.tensor([[0.0, 0.0], [5.0, 0.0], [9.0, 0.0]])
+    similarities, uniformity = torch.tensor([0.5, 0.9, 0.85]), torch.tensor([0.3, 0.6, 0.0])
+    found = pair_features(scores, is_mutual, points, points, similarities, uniformity)
+    assert found == pytest.approx((1.4 / 3, (0.8 * 0.5 + 0.6 * 0.85) / 1.4, 0.3))
+    curves = replace(CALIBRATION, pair_support=0.0, pair_similarity=8.0)  # -3 + 8 · 0.65 = 2.2
+    score = score_pair(scores, is_mutual, points, points, similarities, uniformity, curves)
+    assert score == pytest.approx(1 / (1 + math.exp(-2.2)))
+    # Where no match counts, there is no similarity either.
+    nothing = pair_features(torch.zeros(3), is_mutual, points, points, similarities, torch.zeros(3))
+    assert nothing == (0.0, 0.0, 0.0)
 
 
 def test_support_counts_matches_whose_neighbours_went_elsewhere_as_nothing() -> None:
@@ -136,14 +160,14 @@ def test_of_very_many_queries_an_even_share_is_used() -> None:
 def test_no_queries() -> None:
     nothing, nowhere = torch.zeros(0), torch.zeros(0, 2)
     assert pair_support(nothing, nothing.bool(), nowhere, nowhere) == 0
-    assert score_pair(nothing, nothing.bool(), nowhere, nowhere, nothing, CALIBRATION) == 0
+    assert score_pair(nothing, nothing.bool(), nowhere, nowhere, nothing, nothing, CALIBRATION) == 0
     assert pair_support(torch.ones(3), torch.zeros(3).bool(), torch.zeros(3, 2), torch.zeros(3, 2)) == 0
 
 
 def test_extreme_curves_stay_probabilities() -> None:
     steep = Calibration(pair_bias=-5000.0)
     one, place = torch.ones(1), torch.ones(1, 2)
-    assert score_pair(one, one.bool(), place, place, torch.zeros(1), steep) == 0.0
+    assert score_pair(one, one.bool(), place, place, one, torch.zeros(1), steep) == 0.0
 
 
 def test_support_and_uniformity_by_hand() -> None:
@@ -163,7 +187,7 @@ def test_support_and_uniformity_by_hand() -> None:
     assert score_features(unknown)[:2, 3:].tolist() == [[pytest.approx(0.9), 0.0]] * 2
     one, place = torch.ones(1), torch.ones(1, 2)
     curves = replace(CALIBRATION, pair_bias=1.0, pair_support=2.0, pair_uniformity=-8.0)
-    pair = score_pair(one, one.bool(), place, place, torch.tensor([0.5]), curves)
+    pair = score_pair(one, one.bool(), place, place, one, torch.tensor([0.5]), curves)
     assert pair == pytest.approx(1 / (1 + math.exp(1.0)))  # 1 + 2 - 4
 
 

@@ -15,7 +15,8 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from support.serve_cases import make_image
 from ucn.config import ModelConfig
-from ucn.data.io import MAX_PIXELS, decode_image
+from ucn.data.image_limits import MAX_PIXELS
+from ucn.data.io import decode_image
 from ucn.errors import PointsError, WeightsError
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model

@@ -215,18 +215,18 @@ def test_sources_that_are_none(write: Write, text: str, message: str) -> None:
             "name: a\nsteps: 1\nhead_learning_rate: .inf\n",
             "head_learning_rate must be a finite number, got inf",
         ),
-        ("name: 2020-99-99\nsteps: 1\n", r"recipe\.yaml is not YAML: month must be"),
+        ("name: !!timestamp 2020-99-99\nsteps: 1\n", r"recipe\.yaml is not YAML: the tag"),
         ("name: [a\n", r"recipe\.yaml is not YAML: "),
         ("name: !!python/object:os.system a\n", r"recipe\.yaml is not YAML: "),
         (
             "name: a\nsteps: 1\nname: b\n",
-            r"recipe\.yaml is not YAML: the key 'name' is repeated; (.|\n)*line 3",
+            r"recipe\.yaml is not YAML: the key 'name' is repeated; keep one \(line 3, column 1\)",
         ),
         ("name: a\nsteps: 1\nloss: {margin: 1, 'margin': 2}\n", "the key 'margin' is repeated"),
         ("name: " + "[" * 100_000, r"recipe\.yaml is not YAML: it is nested too deeply"),
         (
             "name: a\nsteps: 1\nhead_learning_rate: 1" + "0" * 400,
-            "head_learning_rate must be a finite number, got 10+",
+            r"a number has over 64 digits \(line 3, column 21\)",
         ),
         ("- name\n", r"recipe\.yaml must hold keys and values, got list"),
         ("", r"recipe\.yaml must hold keys and values, got NoneType"),
@@ -268,11 +268,11 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
         read_recipe(tmp_path / ("x" * 300))
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(bytes(range(256)))
-    with pytest.raises(ConfigError, match=r"binary\.yaml is not YAML: "):
+    with pytest.raises(ConfigError, match=r"binary\.yaml: it is not UTF-8 text"):
         read_recipe(binary)
     large = tmp_path / "large.yaml"
-    large.write_text("#" * (2**20 + 1))
-    with pytest.raises(ConfigError, match=r"large\.yaml has 1048577 bytes; recipes have at most 1048576"):
+    large.write_text("#" * (2**18 + 1))
+    with pytest.raises(ConfigError, match=r"large\.yaml has 262,145 bytes, the limit for recipe is 262,144"):
         read_recipe(large)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ucn.cli import _checks
 from ucn.cli._options import PairOptions, build_config
-from ucn.cli._outputs import Output, check_files, write_files
+from ucn.cli._outputs import Output, check_files
 from ucn.cli._progress import Stages
 from ucn.cli._report import (
     describe_run,
@@ -18,6 +18,7 @@ from ucn.cli._report import (
     print_json,
     print_lines,
 )
+from ucn.files import write_files
 
 if TYPE_CHECKING:
     from torch import Tensor

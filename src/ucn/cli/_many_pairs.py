@@ -163,6 +163,7 @@ def _check_drawings(drawings: Path | None, source: PairSource) -> None:
     """Refuses a file, and a folder among the images: drawings would be images of the next run."""
     from ucn.data.io import WRITE_FORMATS
     from ucn.errors import OutputError
+    from ucn.files import find_real_path
 
     if drawings is not None and drawings.suffix.lower() in WRITE_FORMATS and not _is_folder(drawings):
         raise typer.BadParameter(
@@ -171,7 +172,7 @@ def _check_drawings(drawings: Path | None, source: PairSource) -> None:
     for folder in (source.first, source.second):
         if drawings is None or folder is None:
             continue
-        if drawings.resolve().is_relative_to(folder.resolve()):
+        if find_real_path(drawings).is_relative_to(find_real_path(folder)):
             raise OutputError(
                 f"cannot draw into {drawings}: it lies in the folder of images {folder}; give another one by "
                 "--draw"

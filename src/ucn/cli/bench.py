@@ -124,14 +124,15 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
     """The result to update; None where the file does not exist yet."""
     from ucn.bench.run import read_parts
     from ucn.errors import DataError
+    from ucn.files import read_text
 
     if output is None:
         raise typer.BadParameter("--update needs -o FILE")
     if not output.exists():
         return None
     try:
-        before = json_module.loads(output.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        before = json_module.loads(read_text(output, "result"))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"cannot read {output} for --update: {error}") from error
     read_parts(before, str(output))
     return before  # type: ignore[no-any-return]
@@ -140,7 +141,7 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
 def _write(
     result: dict[str, Any], found: dict[str, Part], output: Path | None, plots: Path | None, overwrite: bool
 ) -> list[Path]:
-    from ucn.files import write_bytes_atomically
+    from ucn.files import write_bytes_atomically, write_files
 
     contents: dict[Path, bytes] = {}
     if output is not None:
@@ -153,9 +154,8 @@ def _write(
         plot = draw_growth(found["growth"], format_machine(result["machine"]))
         plots.mkdir(parents=True, exist_ok=True)
         contents |= {plots / "growth.png": plot.png, plots / "growth.svg": plot.svg}
-    for path, content in contents.items():
-        write_bytes_atomically(path, content, overwrite)
-    return list(contents)
+    writers = {path: partial(write_bytes_atomically, content=each) for path, each in contents.items()}
+    return write_files(dict(writers), overwrite)
 
 
 def _print(result: dict[str, Any], parts: list[Part], failures: dict[str, str]) -> None:

@@ -18,6 +18,10 @@ from ucn.config.base import (
 from ucn.errors import ConfigError
 from ucn.files import suggest
 
+MIN_VISIBLE_SCORE = 0.4
+"""The score from which a point carried over from labelled images counts as visible; chosen on training images
+(docs/development/experiments.md, "Label transfer")."""
+
 
 @dataclass(frozen=True)
 class Calibration(Config):
@@ -43,7 +47,8 @@ class Calibration(Config):
     pair_support: float = 90.0
     """Weight of the mean over all queries of score times agreement with the matches around it; queries
     without a mutual match count as 0."""
-
+    pair_similarity: float = 0.0
+    """Weight of the mean cosine similarity of these matches, weighted by score times agreement."""
     pair_uniformity: float = 0.0
     """Weight of how alike all descriptors of the emptier image are: there is little to see in noise and on
     blank surfaces."""

@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from ucn.config.strict_yaml import load_yaml
 from ucn.data.io import read_exif, read_header_hw, read_orientation
 from ucn.errors import DataError
 from ucn.files import is_number, parse_numbers, read_text
@@ -112,7 +113,7 @@ def read_exif_camera(image: Path) -> CameraIntrinsics:
     """
     from ucn.geometry.coords import orient_size  # imports torch
 
-    values = read_exif(image).get_ifd(_EXIF_IFD)
+    values = read_exif(image, _EXIF_IFD)
     size_hw = read_header_hw(image)
     if size_hw is None:
         raise DataError(f"cannot read the size of {image}; get the file again")
@@ -226,33 +227,14 @@ def _parse_colmap(lines: list[tuple[int, str]], path: Path) -> dict[str, CameraI
     return cameras
 
 
-class _MatrixLoader(yaml.SafeLoader):
-    """Reads plain values and OpenCV's matrices; refuses aliases, by which a small file grows large."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has aliases, which are not read")
-        return super().compose_node(parent, index)
-
-
-def _construct_matrix(loader: _MatrixLoader, node: yaml.Node) -> Any:
-    if not isinstance(node, yaml.MappingNode):
-        raise yaml.YAMLError("its opencv-matrix is not a mapping")
-    return loader.construct_mapping(node, deep=True)
-
-
-_MatrixLoader.add_constructor("tag:yaml.org,2002:opencv-matrix", _construct_matrix)
-
-
 def _parse_yaml(text: str, path: Path) -> dict[str, CameraIntrinsics]:
     """The cameras of a file of OpenCV's FileStorage, or of ROS's camera_info."""
     try:
         # OpenCV's header, %YAML:1.0, is no YAML.
-        found = yaml.load(re.sub(r"\A%YAML[^\n]*\n", "", text), _MatrixLoader)  # a safe loader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
+        found = load_yaml(re.sub(r"\A%YAML[^\n]*\n", "", text), ("opencv-matrix",))
+    except yaml.YAMLError as error:
         raise DataError(
-            f"cannot read camera matrix {path}: {reason}; write it with cv2.FileStorage"
+            f"cannot read camera matrix {path}: {error}; write it with cv2.FileStorage"
         ) from error
     if not isinstance(found, dict):
         raise DataError(f"{path}: expected names with values, such as camera_matrix; correct it")

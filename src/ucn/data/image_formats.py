@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from pathlib import Path
 from typing import BinaryIO
 
 import PIL.Image
@@ -26,14 +25,13 @@ _HEIC_BRANDS = frozenset(
 _AVIF_BRANDS = frozenset((b"avif", b"avis"))
 
 
-def choose_formats(source: Path | BinaryIO) -> tuple[str, ...]:
+def choose_formats(source: BinaryIO) -> tuple[str, ...]:
     """The formats as one of which an image is opened.
 
     For HEIC this is HEIF, which is first registered with Pillow.
 
     Raises:
         ImageReadError: it is HEIC, and pillow-heif is not installed.
-        OSError: the file cannot be read.
     """
     if not _is_heic(source):
         return READ_FORMATS
@@ -48,13 +46,17 @@ def choose_formats(source: Path | BinaryIO) -> tuple[str, ...]:
     return (_HEIF,)
 
 
-def find_orientation(image: PIL.Image.Image) -> int:
-    """The EXIF orientation of an opened image, 1 to 8; that of HEIC is 1, since its decoder turns it."""
-    found = image.getexif().get(EXIF_ORIENTATION, 1)
+def find_orientation(image: PIL.Image.Image, has_late_tags: bool = True) -> int:
+    """The EXIF orientation of an opened image, 1 to 8; that of HEIC is 1, since its decoder turns it.
+
+    Without `has_late_tags`, no PNG is decoded, as Pillow does to find tags behind its pixels.
+    """
+    exif = image.getexif() if has_late_tags or image.format != "PNG" else PIL.Image.Image.getexif(image)
+    found = exif.get(EXIF_ORIENTATION, 1)
     return int(found) if found in range(1, 9) else 1
 
 
-def is_png_cut(image: PIL.Image.Image, source: Path | BinaryIO) -> bool:
+def is_png_cut(image: PIL.Image.Image, file: BinaryIO) -> bool:
     """Whether the compressed data of a decoded PNG end before its last row: Pillow leaves those rows black.
 
     The data are inflated again, and only where the last row is black or the rows are interlaced.
@@ -64,16 +66,15 @@ def is_png_cut(image: PIL.Image.Image, source: Path | BinaryIO) -> bool:
     last_row = image.crop((0, image.height - 1, image.width, image.height))
     if last_row.getbbox(alpha_only=False) is not None and not image.info.get("interlace"):
         return False
-    if isinstance(source, Path):
-        with source.open("rb") as file:
-            return _is_png_cut(file)
-    source.seek(0)
-    return _is_png_cut(source)
+    file.seek(len(_PNG_START))
+    try:
+        return _is_png_cut(file)
+    finally:
+        file.seek(0)
 
 
 def _is_png_cut(file: BinaryIO) -> bool:
     """Whether the pixels of a PNG, whose chunks are sound, are fewer than its header says."""
-    file.seek(len(_PNG_START))
     inflater, missing = zlib.decompressobj(), 0
     while len(head := file.read(8)) == 8:
         size, kind = int.from_bytes(head[:4], "big"), head[4:]
@@ -101,14 +102,10 @@ def _png_passes(height: int, width: int, is_interlaced: bool) -> list[tuple[int,
     return [(len(range(y, height, dy)), len(range(x, width, dx))) for y, dy, x, dx in passes]
 
 
-def _is_heic(source: Path | BinaryIO) -> bool:
+def _is_heic(source: BinaryIO) -> bool:
     """Whether a file begins, as HEIC does, with a box `ftyp` of such a brand; AVIF is built alike."""
-    if isinstance(source, Path):
-        with source.open("rb") as file:
-            start = file.read(64)
-    else:
-        start = source.read(64)
-        source.seek(0)
+    start = source.read(64)
+    source.seek(0)
     if start[4:8] != b"ftyp":
         return False
     end = min(int.from_bytes(start[:4], "big"), len(start))

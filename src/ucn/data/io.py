@@ -2,30 +2,41 @@
 
 Images leave this module as float32 (3, H, W) RGB in [0, 1]; uint8 (H, W, 3) exists only here and in `viz`.
 Files are read with Pillow: it reports size and mode from the header, so that limits apply before anything is
-decoded, and it supports EXIF, CMYK and 16-bit files. torch is imported where tensors are made: the command
-line checks the headers of its images before that takes its seconds.
+decoded (`ucn.data.image_limits`), and it supports EXIF, CMYK and 16-bit files. Pixels are converted in bands
+of rows: beside the decoded image there is no other copy of its size than the one that is returned. torch is
+imported where tensors are made: the command line checks the headers of its images before that takes its
+seconds.
 """
 
 from __future__ import annotations
 
+import ctypes
 import io
+import logging
 import re
-import stat
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import PIL.Image
-import PIL.ImageOps
 from numpy.typing import NDArray
 
 from ucn.data.image_formats import READ_FORMATS, choose_formats, find_orientation, is_png_cut
+from ucn.data.image_limits import (
+    MAX_FILE_BYTES,
+    MAX_PIXELS,
+    TooManyPixelsError,
+    check_sides,
+    check_structure,
+)
 from ucn.errors import ImageReadError, OutputError
-from ucn.files import explain_failure, write_bytes_atomically
+from ucn.files import NotRegularError, explain_failure, open_regular, write_bytes_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,10 +48,6 @@ if TYPE_CHECKING:
 else:
     MaskLike = Any
 
-MAX_PIXELS = 160_000_000
-"""Larger images are refused by their header; as float32 RGB, this many pixels take 1.9 GB."""
-MAX_FILE_BYTES = 2**30
-"""Larger image files are refused unread."""
 WRITE_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """Suffixes of the image files that can be written, with Pillow's names."""
 IMAGE_SUFFIXES = (
@@ -52,6 +59,9 @@ ROUNDING = 1e-3
 """How far values of a float image may lie outside [0, 1]; they are clamped. More than the rounding of float16
 (5e-4 at 1), and a quarter of a grey level of 8 bits, so that no image of another range passes."""
 
+_BAND_PIXELS = 2**21  # that are converted together
+_WHOLE_PIXELS = 2**22  # images up to this size are reduced at once
+_DRAFT_FACTOR = 2  # a JPEG is decoded at no less than this times the size that it will be reduced to
 _warning_filters = threading.Lock()  # warnings.catch_warnings swaps a list that all threads share
 
 
@@ -82,8 +92,51 @@ def read_oriented_image(path: str | Path) -> tuple[Tensor, int]:
     Raises:
         ImageReadError: as `read_image`.
     """
-    with _open_image(Path(path), f"image {path}") as (image, orientation):
-        return _pixels_to_tensor(_rgb_pixels(image)), orientation
+    found = read_reduced_image(path, None)
+    return found.pixels, found.orientation
+
+
+@dataclass(frozen=True)
+class ReducedImage:
+    """An image file, reduced while it was read.
+
+    Attributes:
+        pixels: (3, h, w) float32 RGB in [0, 1], upright.
+        image_hw: (H, W) of the file, upright.
+        orientation: with which EXIF stores it in the file, 1 to 8.
+    """
+
+    pixels: Tensor
+    image_hw: tuple[int, int]
+    orientation: int
+
+
+def read_reduced_image(path: str | Path, max_side: int | None) -> ReducedImage:
+    """Reads an image file and reduces it to a longest side, without a float copy of its full size.
+
+    Up to rounding, `pixels` is `ucn.nn.tiling.reduce_image` of `read_image`; but a large JPEG whose sides are
+    over four times as long as those that it is reduced to is decoded at a half, a quarter or an eighth of its
+    size.
+
+    Args:
+        path: the file.
+        max_side: the longest side in pixels, where no side gets below `ucn.config.MIN_SIDE`; None keeps it.
+
+    Raises:
+        ImageReadError: as `read_image`.
+    """
+    with _open_image(Path(path), f"image {path}") as opened:
+        return _reduce(opened, max_side)
+
+
+def decode_reduced_image(content: bytes, max_side: int | None, max_pixels: int = MAX_PIXELS) -> ReducedImage:
+    """Decodes the bytes of an image file, as `read_reduced_image` does.
+
+    Raises:
+        ImageReadError: as `read_image`, with `max_pixels` as the limit.
+    """
+    with _open_image(io.BytesIO(content), "the image", max_pixels) as opened:
+        return _reduce(opened, max_side)
 
 
 def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
@@ -92,7 +145,7 @@ def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     Raises:
         ImageReadError: as `read_image`, with `max_pixels` as the limit.
     """
-    return _pixels_to_tensor(decode_pixels(content, max_pixels))
+    return decode_reduced_image(content, None, max_pixels).pixels
 
 
 def decode_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8] | NDArray[np.float32]:
@@ -104,14 +157,18 @@ def decode_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.ui
     Raises:
         ImageReadError: as `decode_image`.
     """
-    with _open_image(io.BytesIO(content), "the image", max_pixels) as (image, _):
-        return _rgb_pixels(image)
+    with _open_image(io.BytesIO(content), "the image", max_pixels) as opened:
+        bands = [band for _, _, band in _iterate_bands(opened.load())]
+        pixels = np.concatenate(bands) if len(bands) > 1 else bands[0]
+        planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        turned = _turn_planes(planes, opened.turn)
+        return np.ascontiguousarray(turned[0] if pixels.ndim == 2 else turned.transpose(1, 2, 0))
 
 
 def count_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> int:
     """Pixels of an image by its header; raises `ImageReadError` as `decode_image`."""
-    with _open_image(io.BytesIO(content), "the image", max_pixels, is_loaded=False) as (image, _):
-        return image.width * image.height
+    with _open_image(io.BytesIO(content), "the image", max_pixels) as opened:
+        return opened.image.width * opened.image.height
 
 
 def to_tensor(image: ImageLike) -> Tensor:
@@ -135,7 +192,7 @@ def to_tensor(image: ImageLike) -> Tensor:
     if isinstance(image, (str, Path)):
         return read_image(image)
     if isinstance(image, PIL.Image.Image):
-        return _pixels_to_tensor(_rgb_pixels(image))
+        return _to_floats(image)
     if isinstance(image, np.ndarray):
         return _pixels_to_tensor(check_pixels(image))
     if isinstance(image, torch.Tensor):
@@ -161,31 +218,34 @@ def image_hw(image: Tensor) -> tuple[int, int]:
 
 def read_header_hw(path: Path) -> tuple[int, int] | None:
     """(H, W) of an image file by its header, with EXIF orientation applied; None where it is unreadable."""
-    from ucn.geometry.coords import is_sideways
+    from ucn.geometry.coords import orient_size
 
     try:
-        with PIL.Image.open(path, formats=choose_formats(path)) as image:
-            # Of a TIFF, Pillow gives the upright size.
-            is_swapped = is_sideways(find_orientation(image)) and image.format != "TIFF"
-            return (image.width, image.height) if is_swapped else (image.height, image.width)
-    except Exception:  # Pillow raises many kinds; reading the image itself reports what is wrong
+        with _open_image(path, f"image {path}") as opened:
+            return orient_size(opened.stored_hw, opened.turn)
+    except ImageReadError:  # reading the image itself reports what is wrong
         return None
 
 
-def read_exif(path: Path) -> PIL.Image.Exif:
-    """The EXIF data of an image file, without its pixels; empty where it has none.
+def read_exif(path: Path, directory: int | None = None) -> dict[int, Any]:
+    """The EXIF data of an image file by tag, without its pixels; empty where it has none.
+
+    Args:
+        path: the file.
+        directory: the tag of one of its further directories; None for the first.
 
     Raises:
         ImageReadError: as `read_image`.
     """
-    with _open_image(path, f"image {path}", is_loaded=False) as (image, _):
-        return image.getexif()
+    with _open_image(path, f"image {path}") as opened, _quietly():
+        exif = opened.image.getexif()
+        return dict(exif if directory is None else exif.get_ifd(directory))
 
 
 def read_orientation(path: Path) -> int:
     """The EXIF orientation of an image file, 1 to 8; raises `ImageReadError`."""
-    with _open_image(path, f"image {path}", is_loaded=False) as (_, orientation):
-        return orientation
+    with _open_image(path, f"image {path}") as opened:
+        return opened.orientation
 
 
 def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -> None:
@@ -199,8 +259,8 @@ def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -
     Raises:
         ImageReadError: as `read_image`, but for damage behind the header; or a side is too short.
     """
-    with _open_image(Path(path), f"{kind} {path}", is_loaded=False) as (image, _):
-        width, height = image.size
+    with _open_image(Path(path), f"{kind} {path}") as opened:
+        height, width = opened.stored_hw
     if min(width, height) < min_side:
         raise ImageReadError(
             f"{kind} {path} must be at least {min_side} px a side, got {width} × {height} (width × height); "
@@ -226,8 +286,8 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     """
     import torch
 
-    with _open_image(Path(path), f"mask {path}") as (image, _):
-        mask = _is_used(image)
+    with _open_image(Path(path), f"mask {path}") as opened:
+        mask = _find_used(opened.load(), opened.turn)
     if mask.shape != tuple(image_hw):
         raise ImageReadError(
             f"mask {path} must be as large as its image, {_size(image_hw)}, got {_size(mask.shape)} "
@@ -255,7 +315,7 @@ def to_mask(mask: MaskLike, image_hw: tuple[int, int]) -> Tensor:
     if isinstance(mask, (str, Path)):
         return read_mask(mask, image_hw)
     if isinstance(mask, PIL.Image.Image):
-        is_used = torch.from_numpy(_is_used(mask))
+        is_used = torch.from_numpy(_find_used(mask))
     elif isinstance(mask, np.ndarray):
         is_used = torch.from_numpy(np.asarray(mask != 0))
     elif isinstance(mask, torch.Tensor):
@@ -294,28 +354,52 @@ def write_image(path: str | Path, pixels: NDArray[np.uint8], overwrite: bool = F
     write_bytes_atomically(path, lambda file: image.save(file, image_format, **settings), overwrite)
 
 
-@contextmanager
-def _open_image(
-    source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS, *, is_loaded: bool = True
-) -> Iterator[tuple[PIL.Image.Image, int]]:
-    """Opens an image within the size limits; every failure is raised as `ImageReadError`.
+@dataclass(frozen=True)
+class _OpenImage:
+    """An image as its file stores it, not decoded yet.
 
-    Yields the image, upright where it is loaded, and the orientation with which it is stored.
+    Attributes:
+        image: the image.
+        orientation: by EXIF, 1 to 8.
+        turn: the orientation by which it must be turned once it is decoded; Pillow turns TIFF itself.
+        file: its content.
     """
+
+    image: PIL.Image.Image
+    orientation: int
+    turn: int
+    file: BinaryIO
+
+    @property
+    def stored_hw(self) -> tuple[int, int]:
+        """(H, W), not turned."""
+        return self.image.height, self.image.width
+
+    def load(self) -> PIL.Image.Image:
+        """Decodes it. Of those about whose size Pillow warns, one is decoded at a time."""
+        pixels = self.image.width * self.image.height
+        is_large = pixels > (PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
+        with _quietly() if is_large else nullcontext():
+            self.image.load()
+        if is_png_cut(self.image, self.file):
+            raise ImageReadError("it is cut: rows are missing; get it again or remove it")
+        return self.image
+
+
+@contextmanager
+def _open_image(source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS) -> Iterator[_OpenImage]:
+    """Opens an image within the limits; any failure, also of what is done with it, is an `ImageReadError`."""
     path = source if isinstance(source, Path) else None
     try:
-        if path is not None:
-            _check_file(path)
-        with _open_quietly(source, max_pixels) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise _TooLargeError(f"{width:,} × {height:,} pixels", max_pixels)
-            orientation = find_orientation(image)
-            if is_loaded:
-                if is_png_cut(image, source):
-                    raise ImageReadError("it is cut: rows are missing; get it again or remove it")
-                PIL.ImageOps.exif_transpose(image, in_place=True)
-            yield image, orientation
+        with _open_file(source) as file:
+            has_late_tags = check_structure(file)
+            _silence_decoders()
+            with _open_quietly(file, max_pixels) as image:
+                check_sides((image.height, image.width), image.format, max_pixels)
+                with _quietly():
+                    orientation = find_orientation(image, has_late_tags)
+                turn = 1 if image.format == "TIFF" else orientation
+                yield _OpenImage(image, orientation, turn, file)
     except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more
         cause = error.__cause__ if isinstance(error, ImageReadError) else error
         raise ImageReadError(f"cannot read {name}: {_explain(error)}", path=path) from cause
@@ -332,73 +416,200 @@ def _explain(error: Exception) -> str:
     return f"{explain_failure(error)}; {remedy}"
 
 
-class _TooLargeError(ImageReadError):
-    def __init__(self, size: str, limit: int) -> None:
-        super().__init__(f"it has {size}, the limit is {limit:,} pixels; reduce the image first")
-
-
-def _check_file(path: Path) -> None:
-    status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        raise ImageReadError("it is a folder; give an image file")
-    if not stat.S_ISREG(status.st_mode):
-        raise ImageReadError("it is not a regular file; give an image file")
-    if status.st_size == 0:
-        raise ImageReadError("the file is empty (0 bytes); get it again or remove it")
-    if status.st_size > MAX_FILE_BYTES:
-        raise ImageReadError(
-            f"it has {status.st_size:,} bytes, the limit is {MAX_FILE_BYTES:,} (MAX_FILE_BYTES); reduce it"
-        )
-
-
-def _open_quietly(source: Path | BinaryIO, max_pixels: int) -> PIL.Image.Image:
-    """Reads the header only. Pillow's own limit may be stricter than ours if the user lowered it."""
-    formats = choose_formats(source)
+@contextmanager
+def _open_file(source: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """The content of an image file, after its kind and size were checked."""
+    if not isinstance(source, Path):
+        yield source
+        return
     try:
-        with _warning_filters, warnings.catch_warnings():
-            warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)
-            return PIL.Image.open(source, formats=formats)
+        file = open_regular(source)
+    except NotRegularError as error:
+        kind = "a folder" if source.is_dir() else "not a regular file"
+        raise ImageReadError(f"it is {kind}; give an image file") from error
+    with file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        if size == 0:
+            raise ImageReadError("the file is empty (0 bytes); get it again or remove it")
+        if size > MAX_FILE_BYTES:
+            raise ImageReadError(
+                f"it has {size:,} bytes, the limit is {MAX_FILE_BYTES:,} (MAX_FILE_BYTES); reduce it"
+            )
+        yield file
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keeps Pillow's warnings about damaged files from the terminal; for short work, since threads wait."""
+    with _warning_filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@cache
+def _silence_decoders() -> None:
+    """Stops Pillow and libtiff from printing their errors, which Pillow raises as well."""
+    import PIL._imaging
+
+    # Python prints the records of a logger without any handler.
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    with suppress(OSError, AttributeError, TypeError):  # where Pillow is linked otherwise, it prints them
+        ctypes.CDLL(PIL._imaging.__file__).TIFFSetErrorHandler(None)
+
+
+def _open_quietly(file: BinaryIO, max_pixels: int) -> PIL.Image.Image:
+    """Reads the header only. Pillow's own limit may be stricter than ours if the user lowered it."""
+    formats = choose_formats(file)
+    try:
+        with _quietly():
+            return PIL.Image.open(file, formats=formats)
     except PIL.Image.DecompressionBombError as error:
         limit = min(max_pixels, 2 * (PIL.Image.MAX_IMAGE_PIXELS or max_pixels))
         count = re.search(r"\d+", str(error))
-        raise _TooLargeError(f"{int(count[0]):,} pixels" if count else "too many pixels", limit) from error
+        size = f"{int(count[0]):,} pixels" if count else "too many pixels"
+        raise TooManyPixelsError(size, limit) from error
     except PIL.UnidentifiedImageError as error:
         known = f"an image of a known format ({', '.join(READ_FORMATS)})"
         raise ImageReadError(f"it is damaged or not {known}; get it again or convert it") from error
 
 
-def _rgb_pixels(image: PIL.Image.Image) -> NDArray[np.uint8] | NDArray[np.float32]:
-    """Pixels (H, W, 3) or, for grey, (H, W): uint8, or float32 in [0, 1] from files with more than 8 bits."""
+def _reduce(opened: _OpenImage, max_side: int | None) -> ReducedImage:
+    """Decodes an image and reduces it; with its longest side within `max_side` it is only decoded."""
+    import torch
+
+    from ucn.geometry.coords import find_reduced_hw, orient_size
+
+    image, turn, stored_hw = opened.image, opened.turn, opened.stored_hw
+    image_hw, reduced_hw = orient_size(stored_hw, turn), find_reduced_hw(stored_hw, max_side)
+    if reduced_hw == stored_hw or image.width * image.height <= _WHOLE_PIXELS:
+        pixels = _to_floats(opened.load(), turn)
+        if reduced_hw != stored_hw:
+            pixels = _resize(pixels, orient_size(reduced_hw, turn), image_hw).clamp(0, 1)
+        return ReducedImage(pixels, image_hw, opened.orientation)
+    exact_hw: tuple[float, float] = stored_hw
+    if image.format in ("JPEG", "MPO"):
+        drafted = image.draft(None, (_DRAFT_FACTOR * reduced_hw[1], _DRAFT_FACTOR * reduced_hw[0]))
+        if drafted is not None:  # a half, a quarter or an eighth, with sides rounded up
+            exact_hw = drafted[1][3], drafted[1][2]
+    opened.load()
+    narrow = torch.empty(3, image.height, reduced_hw[1])
+    for first, last, band in _iterate_bands(image):
+        rows = last - first
+        narrow[:, first:last] = _resize(_pixels_to_tensor(band), (rows, reduced_hw[1]), (rows, exact_hw[1]))
+    pixels = _resize(narrow, reduced_hw, (exact_hw[0], reduced_hw[1])).clamp(0, 1)
+    turned = np.ascontiguousarray(_turn_planes(pixels.numpy(), turn))
+    return ReducedImage(torch.from_numpy(turned), image_hw, opened.orientation)
+
+
+def _resize(pixels: Tensor, size_hw: tuple[int, int], exact_hw: tuple[float, float]) -> Tensor:
+    """Resizes (C, H, W) by antialiased linear interpolation, as `ucn.nn.tiling.reduce_image`.
+
+    `exact_hw` is the size that corresponds to `size_hw`: H and W, or up to a pixel less where the last row or
+    column lies only partly in the image.
+    """
+    import torch.nn.functional as F
+
+    settings: dict[str, Any] = {"mode": "bilinear", "antialias": True, "align_corners": False}
+    if exact_hw == tuple(pixels.shape[-2:]):
+        return F.interpolate(pixels[None], size_hw, **settings)[0]
+    scale = size_hw[0] / exact_hw[0], size_hw[1] / exact_hw[1]
+    resized = F.interpolate(pixels[None], scale_factor=scale, **settings)[0]
+    return resized[:, : size_hw[0], : size_hw[1]]
+
+
+def _iterate_bands(
+    image: PIL.Image.Image,
+) -> Iterator[tuple[int, int, NDArray[np.uint8] | NDArray[np.float32]]]:
+    """Yields bands of rows of a decoded image: first row, row behind the last, and `_rgb_pixels`."""
     if image.width == 0 or image.height == 0:
         raise ValueError(f"image must have pixels, got {image.width} × {image.height}")
+    white = _find_white(image)
+    if white is not None:
+        bounds = [(values.min(), values.max()) for _, _, values in _cut_bands(image, np.asarray)]
+        low, high = min(bound[0] for bound in bounds), max(bound[1] for bound in bounds)
+        if not (low >= 0 and high <= white):
+            raise ImageReadError(
+                f"values of a mode {image.mode} image must be in [0, {white:g}], got {low:g} to {high:g}; "
+                "convert it to 8 or 16 bits"
+            )
+    yield from _cut_bands(image, _rgb_pixels)
+
+
+def _cut_bands(
+    image: PIL.Image.Image, convert: Callable[[PIL.Image.Image], NDArray[Any]]
+) -> Iterator[tuple[int, int, NDArray[Any]]]:
+    """Yields bands of rows of a decoded image, converted to arrays."""
+    rows = max(1, _BAND_PIXELS // image.width)
+    if rows >= image.height:
+        yield 0, image.height, convert(image)
+        return
+    for first in range(0, image.height, rows):
+        last = min(first + rows, image.height)
+        yield first, last, convert(image.crop((0, first, image.width, last)))
+
+
+def _find_white(image: PIL.Image.Image) -> float | None:
+    """The value of white in an image with more than 8 bits; None for the others."""
     if image.mode == "I" or image.mode.startswith("I;16"):
-        return _scale(image, 65535.0)
-    if image.mode == "F":
-        return _scale(image, 1.0)
+        return 65535.0
+    return 1.0 if image.mode == "F" else None
+
+
+def _rgb_pixels(image: PIL.Image.Image) -> NDArray[np.uint8] | NDArray[np.float32]:
+    """Pixels (H, W, 3) or, for grey, (H, W): uint8, or float32 in [0, 1] from files with more than 8 bits."""
+    white = _find_white(image)
+    if white is not None:
+        return np.asarray(image).astype(np.float32) / np.float32(white)
     if image.mode in ("1", "L") and "transparency" not in image.info:
         return np.asarray(image.convert("L"))
     if image.has_transparency_data:
-        white = PIL.Image.new("RGBA", image.size, "white")
-        image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
+        page = PIL.Image.new("RGBA", image.size, "white")
+        image = PIL.Image.alpha_composite(page, image.convert("RGBA"))
     return np.asarray(image.convert("RGB"))
 
 
-def _scale(image: PIL.Image.Image, white: float) -> NDArray[np.float32]:
-    values = np.asarray(image).astype(np.float32)
-    if not (values.min() >= 0 and values.max() <= white):
-        raise ImageReadError(
-            f"values of a mode {image.mode} image must be in [0, {white:g}], got {values.min():g} to "
-            f"{values.max():g}; convert it to 8 or 16 bits"
-        )
-    return values / np.float32(white)
-
-
 def _is_used(image: PIL.Image.Image) -> NDArray[np.bool_]:
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+    if _find_white(image) is not None:
         return np.asarray(image).astype(np.bool_)
     pixels = np.asarray(image.convert("RGBA")).astype(np.bool_)
     is_used: NDArray[np.bool_] = pixels[..., :3].any(axis=-1) & pixels[..., 3]
     return is_used
+
+
+def _find_used(image: PIL.Image.Image, turn: int = 1) -> NDArray[np.bool_]:
+    """(H, W) of a decoded image: where it is neither black nor transparent, turned upright."""
+    is_used = np.empty((1, image.height, image.width), np.bool_)
+    for first, last, band in _cut_bands(image, _is_used):
+        is_used[0, first:last] = band
+    return np.ascontiguousarray(_turn_planes(is_used, turn)[0])
+
+
+def _to_floats(image: PIL.Image.Image, turn: int = 1) -> Tensor:
+    """(3, H, W) float32 of a decoded image, turned upright; beside it, only bands are held."""
+    import torch
+
+    bands = _iterate_bands(image)
+    if turn == 1 and image.width * image.height <= _BAND_PIXELS:
+        return _pixels_to_tensor(next(bands)[2])
+    is_sideways = turn >= 5
+    height, width = (image.width, image.height) if is_sideways else (image.height, image.width)
+    upright = np.empty((3, height, width), np.float32)
+    stored = _turn_planes(upright, {6: 8, 8: 6}.get(turn, turn))  # a view: what is written into it is turned
+    for first, last, band in bands:
+        stored[:, first:last] = _pixels_to_tensor(band).numpy()
+    return torch.from_numpy(upright)
+
+
+def _turn_planes(planes: NDArray[Any], orientation: int) -> NDArray[Any]:
+    """Planes (C, H, W) as stored, turned upright by an EXIF orientation; a view."""
+    if orientation in (5, 6, 7, 8):
+        planes = planes.transpose(0, 2, 1)
+    if orientation in (2, 3, 6, 7):
+        planes = planes[:, :, ::-1]
+    if orientation in (3, 4, 7, 8):
+        planes = planes[:, ::-1]
+    return planes
 
 
 def _pixels_to_tensor(pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:

@@ -20,7 +20,16 @@ from ucn.data.point_files.files import COCO_SUFFIX, is_coco
 from ucn.data.point_files.table import PointTable, rename_columns
 from ucn.data.points import MAX_POINTS_BYTES, check_shape, check_suffix, read_mapping
 from ucn.errors import DataError
-from ucn.files import is_number, pack_h5, pack_npz, read_h5, read_npz, read_text, write_bytes_atomically
+from ucn.files import (
+    is_number,
+    pack_h5,
+    pack_npz,
+    read_h5,
+    read_npz,
+    read_text,
+    shorten,
+    write_bytes_atomically,
+)
 from ucn.types import BoolArray, Matches, ViewChange
 
 MATCH_COLUMNS = ("x0", "y0", "x1", "y1", "score", "is_mutual")
@@ -28,7 +37,11 @@ MATCH_COLUMNS = ("x0", "y0", "x1", "y1", "score", "is_mutual")
 MATCH_SUFFIXES = (".npz", ".csv", ".h5", ".json", COCO_SUFFIX)
 """Formats of `write_matches`."""
 
+MAX_MATCH_BYTES = 256 * 2**20
+"""Files of matches with more, and those whose arrays declare more, are refused."""
+
 _MATCH_ARRAYS = ("points0", "points1", "scores", "is_mutual")
+_MATCH_VALUES = ("pair_score", "image0_hw", "image1_hw", "meta", "view_change")
 _INLIERS = "is_inlier"
 _MAX_COORDINATE = 1e9  # beyond any image, and well within float32
 
@@ -205,7 +218,12 @@ def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
     if path.suffix.lower() == ".csv":
         return _read_match_rows(path)
     names = (*_MATCH_ARRAYS, "columns")
-    values = read_h5(path, names, "matches") if path.suffix.lower() == ".h5" else read_npz(path)
+    is_h5 = path.suffix.lower() == ".h5"
+    values = (
+        read_h5(path, names, "matches", MAX_MATCH_BYTES)
+        if is_h5
+        else read_npz(path, MAX_MATCH_BYTES, (*names, *_MATCH_VALUES))
+    )
     try:
         hw0, hw1 = ((int(hw[0]), int(hw[1])) for hw in (values["image0_hw"], values["image1_hw"]))
         points0, points1, scores = (
@@ -221,7 +239,7 @@ def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
         pair_score, change = float(values["pair_score"]), _read_view_change(values)
         return Matches(points0, points1, scores, is_mutual, pair_score, hw0, hw1, change), meta
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise DataError(f"{path} does not hold matches: {error}") from error
+        raise DataError(f"{path} does not hold matches: {shorten(error)}") from error
 
 
 def _read_view_change(values: Mapping[str, Any]) -> ViewChange | None:
@@ -235,7 +253,16 @@ def _read_view_change(values: Mapping[str, Any]) -> ViewChange | None:
 def _read_match_rows(path: Path) -> tuple[Matches, dict[str, Any]]:
     """Reads the CSV of `format_matches`; the meta holds the columns of the user, if there are any."""
     reader = csv.reader(io.StringIO(read_text(path, "matches", MAX_POINTS_BYTES)))
-    header, width = next(reader, []), len(MATCH_COLUMNS)
+    try:
+        return _parse_match_rows(path, reader)
+    except csv.Error as error:
+        expected = "expected short cells separated by commas"
+        raise DataError(f"{path}:{reader.line_num}: {expected} ({error}); correct it", path=path) from error
+
+
+def _parse_match_rows(path: Path, reader: Any) -> tuple[Matches, dict[str, Any]]:
+    header: list[str] = next(reader, [])
+    width = len(MATCH_COLUMNS)
     if tuple(header[:width]) != MATCH_COLUMNS:
         expected = f"expected the header {','.join(MATCH_COLUMNS)}, got {','.join(header)[:60]!r}"
         raise DataError(f"{path}:1: {expected}; write it again", path=path)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ucn.data.io import to_tensor
 from ucn.errors import ImageReadError, WeightsError
+from ucn.files import open_regular, shorten
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
 from ucn.nn import MIN_SIDE
 from ucn.types import FeatureMap, Features, FloatArray, ImageLike
@@ -122,7 +123,8 @@ def load_tensors(path: Path, name: str, load: Callable[[Any], object]) -> None:
     """
     try:
         # Tensors only, so that the file cannot run code.
-        load(torch.load(path, map_location="cpu", weights_only=True))
+        with open_regular(path) as file:
+            load(torch.load(file, map_location="cpu", weights_only=True))
     except (
         OSError,
         RuntimeError,
@@ -133,5 +135,5 @@ def load_tensors(path: Path, name: str, load: Callable[[Any], object]) -> None:
         EOFError,
         pickle.UnpicklingError,
     ) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = shorten(error) or type(error).__name__
         raise WeightsError(f"{path} does not hold the weights of {name}: {reason}") from error

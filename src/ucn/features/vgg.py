@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ucn.errors import WeightsError
 from ucn.features.extractor import make_features, read_pixels
+from ucn.files import shorten
 from ucn.types import Features, ImageLike
 
 SUFFIXES = (".safetensors", ".pth")
@@ -82,8 +83,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise WeightsError(f"{path} is not a file of weights: {reason[:200]}; download it again") from error
+        raise WeightsError(f"{path} is not a file of weights: {shorten(error)}; download it again") from error
     if not isinstance(found, dict):
         raise WeightsError(f"{path} holds {type(found).__name__}, expected arrays by name; download it again")
     return found

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from ucn.errors import WeightsError
 from ucn.features.extractor import make_features, read_pixels
+from ucn.files import open_regular
 from ucn.types import Features, ImageLike
 
 INPUT_HW = (480, 640)
@@ -53,9 +54,9 @@ class XFeat:
         # Threads that spin while they wait for the next image slow down all other work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
-            self._session = onnxruntime.InferenceSession(
-                path.read_bytes(), options, providers=["CPUExecutionProvider"]
-            )
+            with open_regular(path) as file:
+                content = file.read()
+            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises many classes of its own
             raise WeightsError(f"{path} is not an ONNX network that onnxruntime can run: {error}") from error
         self._input, self._output = _find_tensors(self._session, path)

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from ucn.data.sets.layout import resolve_inside
 from ucn.errors import DataError
+from ucn.files import find_real_path
 from ucn.folders.extraction import list_image_names
 from ucn.folders.pairing import Pair, pair_by_stem, pair_exhaustively
 from ucn.formats.hloc_pairs import read_pair_list
@@ -93,7 +94,7 @@ def pair_folders(folder0: Path, folder1: Path, all_pairs: bool = False) -> Paire
         DataError: a folder is missing or has no image, or no names agree.
     """
     names0, names1 = list_image_names(folder0), list_image_names(folder1)
-    is_same = folder0.resolve() == folder1.resolve()
+    is_same = find_real_path(folder0) == find_real_path(folder1)
     if all_pairs:
         names = pair_exhaustively(names0) if is_same else [(a, b) for a in names0 for b in names1]
     elif is_same:

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.data.io import read_oriented_image
+from ucn.data.io import read_reduced_image
 from ucn.errors import ConfigError, ImageReadError
 from ucn.features.extractor import Extractor, has_own_keypoints
 from ucn.features.lightglue import LearnedKeypoints, SizedKeypoints
@@ -36,8 +36,8 @@ from ucn.folders.detectors import (
     DetectedKeypoints,
     detect_keypoints,
 )
-from ucn.folders.shards import Shard
-from ucn.formats.hloc import CoarseMap, ImageFeatures, PackedFeatures, pack_features, write_features
+from ucn.folders.shards import Shard, write_shard
+from ucn.formats.hloc import CoarseMap, ImageFeatures, PackedFeatures, pack_features
 from ucn.geometry.coords import cells_to_pixels, resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
 from ucn.matching.consensus import CELL_PIXELS, pool_cells
@@ -137,15 +137,15 @@ def read_resized(path: Path, max_side: int | None) -> ResizedImage:
     Raises:
         ImageReadError: it cannot be read, or a side is shorter than 32 px.
     """
-    pixels, orientation = read_oriented_image(path)
-    height, width = pixels.shape[-2:]
+    found = read_reduced_image(path, max_side)
+    height, width = found.image_hw
     if min(height, width) < MIN_SIDE:
         raise ImageReadError(
             f"{path} must be at least {MIN_SIDE} px a side, got {width} × {height} (width × height); "
             "enlarge it first",
             path=path,
         )
-    return ResizedImage(reduce_image(pixels, max_side), (height, width), orientation=orientation)
+    return ResizedImage(found.pixels, found.image_hw, orientation=found.orientation)
 
 
 @dataclass
@@ -260,7 +260,7 @@ def _collect_batch(
 
 def _write(done: _ShardInProgress) -> Shard:
     packed = {name: item.result() for name, item in done.packed.items()}
-    write_features(done.shard.path, packed, {"failures": done.failures}, overwrite=True)
+    write_shard(done.shard.path, packed, done.failures)
     return done.shard
 
 

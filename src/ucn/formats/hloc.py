@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
@@ -37,7 +37,15 @@ from numpy.typing import NDArray
 
 from ucn.data.listing import natural_key
 from ucn.errors import DataError
-from ucn.files import write_bytes_atomically
+from ucn.files import (
+    checked_h5,
+    find_h5_array,
+    list_h5_groups,
+    open_h5,
+    quote,
+    shorten,
+    write_bytes_atomically,
+)
 from ucn.types import FloatArray
 
 MAX_KEYPOINTS = 1_000_000
@@ -51,6 +59,7 @@ MAX_LEVELS = 4
 
 _META = "ucn"
 _REMEDY = "write it again with `ucn extract`"
+_PAIRS_REMEDY = "write it again with `ucn pairs --matches`"
 IntArray = NDArray[np.int64]
 
 
@@ -213,7 +222,8 @@ class FeatureWriter:
     def copy(self, other: FeatureFile) -> None:
         """Copies all images of another file."""
         for name in other.names:
-            other.file.copy(other.file[name], self._file, name)
+            with checked_h5(other.path, f"features of {quote(name)}", _REMEDY):
+                other.file.copy(other.file[name], self._file, name)
 
 
 class FeatureFile:
@@ -221,12 +231,14 @@ class FeatureFile:
 
     def __init__(self, file: h5py.File, path: Path) -> None:
         self.file, self.path = file, path
-        found = file.attrs.get(_META, "{}")
+        with checked_h5(path, "features", _REMEDY):
+            found = file.attrs.get(_META, "{}")
+            names = sorted(_list_groups(file, path), key=natural_key)
         try:
             self.meta: dict[str, Any] = json.loads(found)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise DataError(f"{path}: its attribute '{_META}' is not JSON; {_REMEDY}") from error
-        self.names: tuple[str, ...] = tuple(sorted(_list_groups(file, path), key=natural_key))
+        self.names: tuple[str, ...] = tuple(names)
         self._known = frozenset(self.names)
 
     def __len__(self) -> int:
@@ -234,13 +246,17 @@ class FeatureFile:
 
     def read(self, name: str) -> ImageFeatures:
         """Reads the features of an image; raises `DataError` where they are missing or damaged."""
-        from ucn.geometry.coords import orient_size  # imports torch
-
         if name not in self._known:
             raise DataError(
                 f"{self.path} has no image {name!r:.80} (it has {len(self.names):,}); extract it first"
             )
-        where = f"{self.path}, image {name}"
+        with checked_h5(self.path, f"features of {quote(name)}", _REMEDY):
+            return self._read(name)
+
+    def _read(self, name: str) -> ImageFeatures:
+        from ucn.geometry.coords import orient_size  # imports torch
+
+        where = f"{self.path}, image {shorten(name)}"
         group = self.file[name]
         keypoints = _read_array(group, "keypoints", 2, where)
         descriptors = _read_array(group, "descriptors", 2, where)
@@ -269,10 +285,12 @@ class FeatureFile:
 
     def read_global(self, name: str) -> FloatArray:
         """Reads the global descriptor of an image; raises `DataError` where there is none."""
-        group = self.file[name]
-        if "global_descriptor" not in group:
-            raise DataError(f"{self.path}, image {name}: no global_descriptor; {_REMEDY}")
-        values = _read_array(group, "global_descriptor", 1, f"{self.path}, image {name}")
+        where = f"{self.path}, image {shorten(name)}"
+        with checked_h5(self.path, "features", _REMEDY):
+            group = self.file[name]
+            if "global_descriptor" not in group:
+                raise DataError(f"{where}: no global_descriptor; {_REMEDY}")
+            values = _read_array(group, "global_descriptor", 1, where)
         return values.astype(np.float32)
 
 
@@ -287,14 +305,19 @@ def write_features(
     Raises:
         OutputError: the file cannot be written, or exists already.
     """
+    write_bytes_atomically(path, lambda file: fill_features(file, features, meta), overwrite)
 
-    def fill(target: Any) -> None:
-        with h5py.File(target, "w") as file:
-            writer = FeatureWriter(file, meta)
-            for name, item in features.items():
-                writer.add(name, item)
 
-    write_bytes_atomically(path, fill, overwrite)
+def fill_features(
+    target: BinaryIO,
+    features: Mapping[str, ImageFeatures | PackedFeatures],
+    meta: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes what `write_features` does into an open file."""
+    with h5py.File(target, "w") as file:
+        writer = FeatureWriter(file, meta)
+        for name, item in features.items():
+            writer.add(name, item)
 
 
 def merge_features(
@@ -328,8 +351,10 @@ def open_features(path: Path) -> Iterator[FeatureFile]:
     Raises:
         DataError: it is missing, damaged or something else.
     """
-    with _open(path, "features", _REMEDY) as file:
-        yield FeatureFile(file, path)
+    with open_h5(path, "features", _REMEDY) as file:
+        with checked_h5(path, "features", _REMEDY):
+            features = FeatureFile(file, path)
+        yield features
 
 
 def write_pair_matches(
@@ -375,21 +400,26 @@ def read_pair_matches(path: Path, pairs: Sequence[tuple[str, str]]) -> Iterator[
     Raises:
         DataError: the file is missing, damaged or something else, or lacks a pair.
     """
-    remedy = "write it again with `ucn pairs --matches`"
-    with _open(path, "matches", remedy) as file:
-        for name0, name1 in pairs:
-            is_swapped = pair_group_name(name0, name1) not in file
-            key = pair_group_name(name1, name0) if is_swapped else pair_group_name(name0, name1)
-            if key not in file:
-                raise DataError(f"{path} has no matches of {name0} and {name1}; {remedy}")
-            where = f"{path}, pair {key}"
-            matches0 = _read_array(file[key], "matches0", 1, where).astype(np.int64)
-            scores0 = _read_array(file[key], "matching_scores0", 1, where).astype(np.float32)
-            if matches0.shape != scores0.shape:
-                raise DataError(f"{where}: {len(matches0)} matches have {len(scores0)} scores; {remedy}")
-            kept = np.flatnonzero(matches0 >= 0)
-            rows = np.stack([kept, matches0[kept]], axis=1)
-            yield PairMatches(rows[:, ::-1].copy() if is_swapped else rows, scores0[kept])
+    with open_h5(path, "matches", _PAIRS_REMEDY) as file:
+        for names in pairs:
+            with checked_h5(path, "matches", _PAIRS_REMEDY):
+                found = _read_pair(file, path, *names)
+            yield found
+
+
+def _read_pair(file: h5py.File, path: Path, name0: str, name1: str) -> PairMatches:
+    is_swapped = pair_group_name(name0, name1) not in file
+    key = pair_group_name(name1, name0) if is_swapped else pair_group_name(name0, name1)
+    if key not in file:
+        raise DataError(f"{path} has no matches of {name0} and {name1}; {_PAIRS_REMEDY}")
+    where = f"{path}, pair {shorten(key)}"
+    matches0 = _read_array(file[key], "matches0", 1, where).astype(np.int64)
+    scores0 = _read_array(file[key], "matching_scores0", 1, where).astype(np.float32)
+    if matches0.shape != scores0.shape:
+        raise DataError(f"{where}: {len(matches0)} matches have {len(scores0)} scores; {_PAIRS_REMEDY}")
+    kept = np.flatnonzero(matches0 >= 0)
+    rows = np.stack([kept, matches0[kept]], axis=1)
+    return PairMatches(rows[:, ::-1].copy() if is_swapped else rows, scores0[kept])
 
 
 def read_pair_matches_meta(path: Path) -> dict[str, Any]:
@@ -398,44 +428,30 @@ def read_pair_matches_meta(path: Path) -> dict[str, Any]:
     Raises:
         DataError: the file is missing, damaged or something else.
     """
-    with _open(path, "matches", "write it again with `ucn pairs --matches`") as file:
+    with open_h5(path, "matches", _PAIRS_REMEDY) as file, checked_h5(path, "matches", _PAIRS_REMEDY):
         try:
-            meta: dict[str, Any] = json.loads(file.attrs.get(_META, "{}"))
-        except (TypeError, ValueError):
+            meta = json.loads(file.attrs.get(_META, "{}"))
+        except (TypeError, ValueError, RecursionError):
             return {}
-        return meta
-
-
-@contextmanager
-def _open(path: Path, what: str, remedy: str) -> Iterator[h5py.File]:
-    if not path.is_file():
-        raise DataError(f"no file of {what} {path}; {remedy}")
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise DataError(f"{path} is damaged or no .h5 file of {what} ({error}); {remedy}") from error
-    with file:
-        yield file
+        return meta if isinstance(meta, dict) else {}
 
 
 def _list_groups(file: h5py.File, path: Path) -> Iterator[str]:
     """Yields the names of groups that hold keypoints; links are refused."""
-    waiting: list[str] = [""]
-    while waiting:
-        prefix = waiting.pop()
-        group = file[prefix] if prefix else file
-        for key in group:
-            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-                raise DataError(f"{path}: {prefix}/{key} is a link; {_REMEDY}")
-            if not isinstance(group[key], h5py.Group):
-                continue
-            name = f"{prefix}/{key}" if prefix else key
+    for name, group in list_h5_groups(file, _is_image):
+        if _is_image(group):
             if len(name) > 4096:
                 raise DataError(f"{path}: the name of an image has over 4096 characters; {_REMEDY}")
-            if "keypoints" in group[key]:
+            if name:
                 yield name
-            else:
-                waiting.append(name)
+            continue
+        for key in group:
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                raise DataError(f"{path}: {shorten(f'{name}/{key}')} is a link; {_REMEDY}")
+
+
+def _is_image(group: h5py.Group) -> bool:
+    return "keypoints" in group
 
 
 def _read_levels(
@@ -482,12 +498,13 @@ def _read_coarse(group: h5py.Group, key: str, dimensions: int, where: str) -> Co
 
 def _read_array(group: h5py.Group, key: str, axes: int, where: str) -> NDArray[Any]:
     """Reads an array of finite numbers, after its size was checked."""
-    is_array = key in group and isinstance(group.get(key, getlink=True), h5py.HardLink)
-    data = group[key] if is_array else None
-    if not isinstance(data, h5py.Dataset) or data.ndim != axes or data.dtype.kind not in "fiu":
+    try:
+        data = find_h5_array(group, key)
+    except (KeyError, ValueError) as error:
+        reason = error.args[0] if error.args else error
+        raise DataError(f"{where}: expected an array '{key}': {reason}; {_REMEDY}") from error
+    if data.ndim != axes or data.dtype.kind not in "fiu":
         raise DataError(f"{where}: expected an array '{key}' of numbers with {axes} dimensions; {_REMEDY}")
-    if data.external or data.is_virtual:
-        raise DataError(f"{where}: '{key}' lies in another file; {_REMEDY}")
     limits = sorted(data.shape, reverse=True)
     if axes == 3 and data.size > MAX_COARSE_VALUES:
         raise DataError(
@@ -501,8 +518,8 @@ def _read_array(group: h5py.Group, key: str, axes: int, where: str) -> NDArray[A
         )
     try:
         values = np.asarray(data)
-    except OSError as error:
-        raise DataError(f"{where}: '{key}' is damaged ({error}); {_REMEDY}") from error
+    except Exception as error:  # h5py raises OSError, RuntimeError, MemoryError and more on damaged data
+        raise DataError(f"{where}: '{key}' is damaged ({shorten(error)}); {_REMEDY}") from error
     if not np.isfinite(values).all():
         raise DataError(f"{where}: '{key}' has values that are not finite; {_REMEDY}")
     return values

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ucn.config import MIN_SIDE
 from ucn.types import FeatureMap
 
 
@@ -122,3 +123,12 @@ def invert_orientation(orientation: int) -> int:
 def orient_size(size_hw: tuple[int, int], orientation: int) -> tuple[int, int]:
     """(H, W) of the upright image by that of the stored one, or the other way around."""
     return (size_hw[1], size_hw[0]) if is_sideways(orientation) else size_hw
+
+
+def find_reduced_hw(image_hw: tuple[int, int], max_side: int | None) -> tuple[int, int]:
+    """(H, W) of an image after its longest side is reduced; no side gets below `MIN_SIDE`. None keeps it."""
+    longest, shortest = max(image_hw), min(image_hw)
+    if max_side is None or longest <= max_side:
+        return image_hw
+    scale = max(max_side / longest, MIN_SIDE / shortest)
+    return image_hw if scale >= 1 else (round(image_hw[0] * scale), round(image_hw[1] * scale))

@@ -12,7 +12,7 @@ computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs the netwo
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -22,9 +22,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ucn.config import MatchConfig
+from ucn.config import MIN_VISIBLE_SCORE, MatchConfig
 from ucn.config.matching import change_config
-from ucn.data.io import MaskLike, to_mask, to_tensor
+from ucn.data.io import MaskLike, read_reduced_image, to_mask, to_tensor
 from ucn.data.points import check_points
 from ucn.errors import ImageReadError
 from ucn.geometry.coords import cell_centres, cells_to_pixels, resize_points, resize_scale
@@ -43,6 +43,7 @@ from ucn.matching.levels import find_parts_scale, shows_parts, without_semantic
 from ucn.matching.many import CACHE_BYTES, CountReport, SharedFeatures, count_items, split_pair
 from ucn.matching.scoring import measure_uniformity, measure_visibility, score_matches, score_pair
 from ucn.matching.stored import describe_points, receive, receive_pair
+from ucn.matching.transfer import TransferredPoints, check_labelled, collect_votes, decide
 from ucn.matching.views import (
     AlignedViews,
     Box,
@@ -242,6 +243,34 @@ class Matcher:
                 progress(number, count_items(pairs, number))
             yield replace(matches, sources=(refer_to_image(image0), refer_to_image(image1)))
 
+    def transfer(
+        self,
+        references: Sequence[tuple[ImageLike | Features, ArrayLike]],
+        image: ImageLike | Features,
+        *,
+        min_score: float = MIN_VISIBLE_SCORE,
+    ) -> TransferredPoints:
+        """Finds the points of one or several labelled images on another image.
+
+        Each labelled image votes by its matches, and agreement decides (`ucn.matching.transfer`). For many
+        images, extract the references once and give their features.
+
+        Args:
+            references: labelled images, as `match` takes them, each with the same points (N, 2) in one order,
+                NaN where a point is not labelled on it.
+            image: the image that the points are searched in.
+            min_score: the score from which a point counts as visible.
+
+        Raises:
+            ImageReadError: an image cannot be read or is too small.
+            PointsError: there is no reference, they differ in their number of points, or a point is outside.
+        """
+        labelled = check_labelled(references)
+        target = self._encode_dense(image, "image", None)
+        features = [each if isinstance(each, Features) else self.extract(each) for each, _ in references]
+        votes = collect_votes(self.match_features, list(zip(features, labelled, strict=True)), target)
+        return decide(*votes, target.image_hw, min_score)
+
     def extract_many(
         self,
         images: Iterable[ImageLike],
@@ -413,8 +442,13 @@ class Matcher:
 
         `name` is what errors and progress call the image.
         """
-        pixels = to_tensor(image)
-        image_hw = (pixels.shape[-2], pixels.shape[-1])
+        side = self._max_side if self.config.max_side == "auto" else self.config.max_side
+        if isinstance(image, (str, Path)):
+            found = read_reduced_image(image, side)
+            pixels, image_hw = found.pixels, found.image_hw
+        else:
+            pixels = to_tensor(image)
+            image_hw = (pixels.shape[-2], pixels.shape[-1])
         if min(image_hw) < MIN_SIDE:
             where = f"{name} ({image})" if isinstance(image, (str, Path)) else name
             raise ImageReadError(
@@ -423,8 +457,7 @@ class Matcher:
             )
         if progress is not None:
             progress(f"encoding {name}")
-        side = self.config.max_side
-        pixels = reduce_image(pixels.to(self.device), self._max_side if side == "auto" else side)
+        pixels = reduce_image(pixels.to(self.device), side)
         # Copied to the CPU before the network is launched: later the copy would wait for the network.
         needs_corners = has_keypoints and self.config.keypoints == "corners"
         corner_grey = average_channels(pixels) if needs_corners else None
@@ -581,8 +614,15 @@ class Matcher:
         scores = self._score_visible(views, encoded0, found)
         is_mutual = found.round_trip_errors <= self.config.mutual_tolerance
         if pair_score is None:
-            uniformity = measure_uniformity(found)
-            pair_score = score_pair(scores, is_mutual, encoded0, found.points1, uniformity, self._calibration)
+            pair_score = score_pair(
+                scores,
+                is_mutual,
+                encoded0,
+                found.points1,
+                found.similarities,
+                measure_uniformity(found),
+                self._calibration,
+            )
         return Matches(
             points0=_to_numpy(points0),
             points1=_to_numpy(to_caller(found.points1, views.features1)),

@@ -132,18 +132,47 @@ def _find_nearest(points: Tensor, count: int) -> Tensor:
     return found
 
 
-def pair_support(scores: Tensor, is_mutual: Tensor, points0: Tensor, points1: Tensor) -> float:
-    """Input of the pair score: the mean over queries of score times neighbourhood consistency.
+PAIR_INPUTS = ("support", "similarity", "uniformity")
+"""Inputs of the pair score, in the order of `pair_features`; `Calibration` weighs each by ``pair_…``."""
 
-    Queries without a mutual match count 0. Points are (N, 2) in pixels of the encoded images. Of more than
-    4,096 queries every second, third and so on is used.
+
+def pair_features(
+    scores: Tensor,
+    is_mutual: Tensor,
+    points0: Tensor,
+    points1: Tensor,
+    similarities: Tensor,
+    uniformity: Tensor,
+) -> tuple[float, float, float]:
+    """Inputs of the pair score, in the order of `PAIR_INPUTS`; all 0 without queries.
+
+    A match counts by its score times its neighbourhood consistency, and 0 unless it is mutual. Support is the
+    mean of that over queries, similarity the mean over matches weighted by it, uniformity the mean over
+    queries. Few points of another object agree, but those that do are as similar as those of one scene; of
+    unrelated photographs as many may agree by chance.
+
+    Args:
+        scores: (N,) of the matches.
+        is_mutual: (N,) bool, which of them count.
+        points0: (N, 2) in pixels of the encoded image 0; of more than 4,096 every second, third and so on
+            is used.
+        points1: (N, 2) their matches, in pixels of the encoded image 1.
+        similarities: (N,) cosines.
+        uniformity: (N,) as `measure_uniformity`.
     """
     if len(scores) == 0:
-        return 0.0
+        return 0.0, 0.0, 0.0
+    chance = uniformity.mean().item()
     step = -(-len(scores) // _MAX_QUERIES)
-    scores, is_mutual, points0, points1 = (each[::step] for each in (scores, is_mutual, points0, points1))
-    consistency = measure_neighbour_consistency(points0[is_mutual], points1[is_mutual])
-    return (scores[is_mutual] * consistency).sum().item() / len(scores)
+    count = len(scores[::step])
+    is_kept = is_mutual[::step]
+    scores, points0, points1, similarities = (
+        each[::step][is_kept] for each in (scores, points0, points1, similarities)
+    )
+    weights = scores * measure_neighbour_consistency(points0, points1)
+    total = weights.sum().item()
+    similarity = (weights * similarities).sum().item() / total if total > 0 else 0.0
+    return total / count, similarity, chance
 
 
 def score_pair(
@@ -151,22 +180,17 @@ def score_pair(
     is_mutual: Tensor,
     points0: Tensor,
     points1: Tensor,
+    similarities: Tensor,
     uniformity: Tensor,
     calibration: Calibration,
 ) -> float:
     """Estimated probability that two images show the same thing; 0 without queries.
 
-    Args:
-        scores: (N,) of the matches.
-        is_mutual: (N,) bool, which of them count.
-        points0: (N, 2) in pixels of the encoded image 0.
-        points1: (N, 2) their matches.
-        uniformity: (N,) as `measure_uniformity`.
-        calibration: of the network.
+    Arguments are those of `pair_features`, and the calibration of the network.
     """
     if len(scores) == 0:
         return 0.0
-    support = pair_support(scores, is_mutual, points0, points1)
-    chance = uniformity.mean().item()
-    logit = calibration.pair_bias + calibration.pair_support * support + calibration.pair_uniformity * chance
+    inputs = pair_features(scores, is_mutual, points0, points1, similarities, uniformity)
+    weights = [getattr(calibration, f"pair_{name}") for name in PAIR_INPUTS]
+    logit = calibration.pair_bias + sum(weight * value for weight, value in zip(weights, inputs, strict=True))
     return torch.tensor(logit, dtype=torch.float64).sigmoid().item()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.config import MIN_SIDE
+from ucn.geometry.coords import find_reduced_hw
 from ucn.nn.model import Encoder
 from ucn.types import FeatureMap
 
@@ -28,13 +28,10 @@ class _Span:
 
 def reduce_image(pixels: Tensor, max_side: int | None) -> Tensor:
     """Resizes an image (3, H, W) to a longest side; no side gets below `MIN_SIDE`. None keeps the size."""
-    height, width = pixels.shape[-2:]
-    if max_side is None or max(height, width) <= max_side:
+    image_hw = pixels.shape[-2], pixels.shape[-1]
+    size = find_reduced_hw(image_hw, max_side)
+    if size == image_hw:
         return pixels
-    scale = max(max_side / max(height, width), MIN_SIDE / min(height, width))
-    if scale >= 1:
-        return pixels
-    size = (round(height * scale), round(width * scale))
     reduced = F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)
     return reduced[0].clamp(0, 1)
 

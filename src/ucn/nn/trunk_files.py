@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.errors import WeightsError
+from ucn.files import open_regular
 from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.lite import LiteTrunk
 
@@ -141,9 +142,9 @@ _DAMAGE = (
 
 def _read_npz(path: Path, shapes: _Shapes) -> _Layers:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             _check_bytes(sum(member.file_size for member in archive.infolist()), path)
-        with np.load(path, allow_pickle=False) as arrays:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
             return {
                 name: (
                     _check_array(arrays[f"{name}_w"], f"{name}_w", shape, path),
@@ -185,7 +186,8 @@ def _parse_onnx(path: Path) -> GraphProto:
             "the weights to .npz"
         ) from error
     try:
-        model: ModelProto = ModelProto.FromString(path.read_bytes())
+        with open_regular(path) as file:
+            model: ModelProto = ModelProto.FromString(file.read())
         return model.graph
     except DecodeError as error:
         raise WeightsError(f"{path} is not a whole .onnx file: {error}") from error

@@ -12,7 +12,8 @@ import torch
 
 from ucn.data.bundled import MINI_IMAGES
 from ucn.data.example import example_pair
-from ucn.data.io import MAX_PIXELS, read_image, to_pixels
+from ucn.data.image_limits import MAX_PIXELS
+from ucn.data.io import read_image, to_pixels
 from ucn.data.transforms import rotate_view
 from ucn.serve.images import StoredImage, decode_upload
 from ucn.types import PairSample

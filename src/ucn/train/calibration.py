@@ -30,7 +30,14 @@ from ucn.geometry.coords import is_inside
 from ucn.geometry.warp import homography_from_points, warp_points
 from ucn.matching.cells import PointMatches, match_points, measure_guidance
 from ucn.matching.keypoints import detect_corners
-from ucn.matching.scoring import MATCH_INPUTS, measure_uniformity, pair_support, score_features, score_matches
+from ucn.matching.scoring import (
+    MATCH_INPUTS,
+    PAIR_INPUTS,
+    measure_uniformity,
+    pair_features,
+    score_features,
+    score_matches,
+)
 from ucn.nn import CorrespondenceNetwork
 from ucn.types import FeatureMap, PairBatch
 
@@ -52,8 +59,8 @@ _HOMOGRAPHY_POINTS = 4
 _UP, _DOWN = (0.0, math.inf), (-math.inf, 0.0)
 _MATCH_BOUNDS = ((-math.inf, math.inf), _UP, _UP, _DOWN, _UP, _DOWN)
 _MATCH_FIELDS = ("match_bias", *(f"match_{name}" for name in MATCH_INPUTS))
-_PAIR_BOUNDS = ((-math.inf, math.inf), (1.0, math.inf), _DOWN)
-_PAIR_FIELDS = ("pair_bias", "pair_support", "pair_uniformity")
+_PAIR_BOUNDS = ((-math.inf, math.inf), (1.0, math.inf), _UP, _DOWN)
+_PAIR_FIELDS = ("pair_bias", *(f"pair_{name}" for name in PAIR_INPUTS))
 _EMPTY_SHARE = 0.5  # pairs with an image with nothing to see, per pair of one photograph
 _RIDGE = 1e-3  # keeps weights of inputs that are 0 in all data
 
@@ -191,11 +198,18 @@ def _match_empty(
     return [entry for entry in found if len(entry[0])]
 
 
-def _pair_features(corners: Tensor, found: PointMatches, calibration: Calibration) -> tuple[float, float]:
-    """Inputs of the pair score: support, and mean uniformity."""
-    is_mutual = found.round_trip_errors <= MatchConfig().mutual_tolerance
-    support = pair_support(score_matches(found, calibration), is_mutual, corners, found.points1)
-    return support, float(measure_uniformity(found).mean()) if len(corners) else 0.0
+def _pair_features(
+    corners: Tensor, found: PointMatches, calibration: Calibration
+) -> tuple[float, float, float]:
+    """Inputs of the pair score, in the order of `PAIR_INPUTS`."""
+    return pair_features(
+        score_matches(found, calibration),
+        found.round_trip_errors <= MatchConfig().mutual_tolerance,
+        corners,
+        found.points1,
+        found.similarities,
+        measure_uniformity(found),
+    )
 
 
 def _fit_logistic(

@@ -25,7 +25,7 @@ from torch.optim import SGD, Optimizer
 import ucn
 from ucn.config import Calibration, TrainConfig
 from ucn.errors import ConfigError, UcnError, WeightsError
-from ucn.files import write_bytes_atomically
+from ucn.files import open_regular, write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork
 from ucn.train.validation import Validation
 
@@ -152,6 +152,17 @@ def save_run(folder: Path, state: TrainingState, config: TrainConfig, sources: S
         write_bytes_atomically(folder / name, lambda file: _write_through(file, content), overwrite=True)
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file is a checkpoint of ucn, by its header; a link is not."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("format") == FORMAT
+    except (OSError, safetensors.SafetensorError, ValueError):
+        return False
+
+
 def _write_through(file: BinaryIO, content: bytes) -> None:
     """Writes to disk with fsync, so that a machine that crashes does not leave an empty file."""
     file.write(content)
@@ -207,12 +218,13 @@ def load_run(folder: Path, config: TrainConfig, sources: Sequence[str]) -> Check
 
 def _read(path: Path) -> Checkpoint:
     try:
-        size = path.stat().st_size
+        with open_regular(path) as file:  # the library opens it by name
+            size = file.seek(0, os.SEEK_END)
         if size > _MAX_FILE_BYTES:
             raise WeightsError(f"{path} has {size} bytes; checkpoints have at most {_MAX_FILE_BYTES}")
-        with safetensors.safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with safetensors.safe_open(path, framework="pt") as content:
+            header = content.metadata() or {}
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
     except OSError as error:
         raise WeightsError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:

@@ -14,10 +14,11 @@ from typing import Any
 import yaml
 
 from ucn.config import TrainConfig
-from ucn.errors import ConfigError
-from ucn.files import suggest
+from ucn.config.strict_yaml import load_yaml
+from ucn.errors import ConfigError, DataError
+from ucn.files import read_text, suggest
 
-_MAX_BYTES = 2**20
+_MAX_BYTES = 2**18
 _SHIPPED = Path(__file__).parents[1] / "recipes"
 
 
@@ -70,15 +71,11 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = (), data: Sequenc
 
     path = find_recipe(recipe)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ConfigError(f"{path} has {path.stat().st_size} bytes; recipes have at most {_MAX_BYTES}")
-        values = _parse(path.read_text(encoding="utf-8"))
-    except ConfigError:
-        raise
-    except OSError as error:
-        raise ConfigError(f"cannot read recipe {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, ValueError) as error:  # PyYAML raises a ValueError for an invalid date
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        values = load_yaml(read_text(path, "recipe", _MAX_BYTES))
+    except DataError as error:
+        raise ConfigError(str(error), path=path) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}", path=path) from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold keys and values, got {type(values).__name__}")
     given = _set_folders(values, data)
@@ -93,33 +90,6 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = (), data: Sequenc
         where = f"{path} with {', '.join(changes)}" if changes else path
         raise ConfigError(f"{where}: {error}") from None
     return record_teacher_hash(config)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but 1e-3 is a number, as in YAML 1.2, and repeated keys are errors."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuses repeated keys, of which PyYAML would keep the last."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    problem = f"the key '{key.value[:80]}' is repeated; keep one"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def _parse(text: str) -> Any:
-    try:
-        return yaml.load(text, _Loader)
-    except RecursionError:
-        raise yaml.YAMLError("it is nested too deeply") from None
 
 
 def _set_folders(values: dict[str, Any], data: Sequence[str]) -> list[int]:
@@ -201,6 +171,6 @@ def _apply(values: dict[str, Any], override: str) -> None:
     if not isinstance(values, dict):
         raise ConfigError(f"'{key}' is an entry of a list: set its keys, as in '{key}.weight'")
     try:
-        values[last] = _parse(text)
-    except (yaml.YAMLError, ValueError) as error:
+        values[last] = load_yaml(text)
+    except yaml.YAMLError as error:
         raise ConfigError(f"the value of '{override}' is not YAML: {error}") from error

@@ -45,7 +45,7 @@ def start_model(config: TrainConfig) -> CorrespondenceNetwork:
     if not is_whole:
         raise ConfigError(
             f"init_part {config.init_part} needs shipped weights or a {_WEIGHTS_SUFFIX} file as init, "
-            f"got '{config.init[:200]}'; leave init_part out"
+            f"got '{config.init[:80]}'; leave init_part out"
         )
     if config.init == RANDOM:
         return model
@@ -55,7 +55,7 @@ def start_model(config: TrainConfig) -> CorrespondenceNetwork:
         suffixes = ", ".join((*TRUNK_SUFFIXES, _WEIGHTS_SUFFIX))
         raise ConfigError(
             f"init must be {RANDOM}, the name of shipped weights ({names}) or a file ({suffixes}), "
-            f"got '{config.init[:200]}'"
+            f"got '{config.init[:80]}'"
         )
     load_imagenet_trunk(model.trunk, config.init)
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ucn.errors import WeightsError
-from ucn.files import suggest
+from ucn.files import open_regular, suggest
 from ucn.weights.table import SHIPPED, shipped_path
 
 _MAX_FILE_BYTES = 512 * 2**20
@@ -34,7 +34,7 @@ def check_weights_file(path: Path, given: str) -> None:
         size = path.stat().st_size
         if size > _MAX_FILE_BYTES:
             raise WeightsError(f"{path} has {size} bytes; weights have at most {_MAX_FILE_BYTES}")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEAD_BYTES)
     except OSError as error:  # `is_file` raises it for a name that is too long
         raise WeightsError(f"cannot read weights {path}: {error.strerror or error}") from error

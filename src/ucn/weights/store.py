@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ucn.config import Calibration, ModelConfig
 from ucn.errors import UcnError, WeightsError
-from ucn.files import write_bytes_atomically
+from ucn.files import hash_file, open_regular, write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.weights.checking import check_weights_file
 from ucn.weights.table import SHIPPED, WeightsInfo, shipped_path
@@ -157,8 +157,7 @@ def read_weights_header(name_or_path: str | Path) -> WeightsHeader:
     check_weights_file(path, str(name_or_path))
     header = read_safetensors_header(path, FORMAT, _FOREIGN)
     if info is None:
-        with path.open("rb") as file:
-            info = WeightsInfo.of_file(path, hashlib.file_digest(file, "sha256").hexdigest(), 0)
+        info = WeightsInfo.of_file(path, hash_file(path), 0)
     info = replace(info, file_bytes=path.stat().st_size)
     model = _read_header(header, "model", ModelConfig.from_dict, path)
     calibration = _read_header(header, "calibration", Calibration.from_dict, path)
@@ -173,7 +172,8 @@ def _read_max_side(header: dict[str, str], path: Path) -> int:
 def _read_checked(path: Path, given: str, info: WeightsInfo | None) -> bytes:
     check_weights_file(path, given)
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read()
     except OSError as error:
         raise WeightsError(f"cannot read weights {path}: {error.strerror or error}") from error
     if info is not None:

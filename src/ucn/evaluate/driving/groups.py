@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from ucn.evaluate.core.benchmark_pairs import ALL, BenchmarkPair, digest_pairs
 from ucn.evaluate.core.cache import PredictionCache, Record
 from ucn.evaluate.core.predictions import Task, predict_missing
 from ucn.evaluate.points.predictions import PairPrediction, Predictions
+from ucn.files import read_text
 
 VERSION = 1
 """Part of every key: raise it where code changes what is kept."""
@@ -125,11 +127,11 @@ def _read_names(path: Path) -> dict[int, str]:
         return {}
     names: dict[int, str] = {}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with io.StringIO(read_text(path, "list")) as file:
             for line, row in enumerate(csv.reader(file), start=1):
                 if len(row) != 2 or not row[0].strip().isdecimal() or row[1].strip() in ("", ALL):
                     raise DataError(f"{path}:{line}: expected NUMBER,NAME, got {','.join(row)[:80]!r}")
                 names[int(row[0])] = row[1].strip()[:40]
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise DataError(f"{path} must be a list of NUMBER,NAME: {error}") from error
     return names

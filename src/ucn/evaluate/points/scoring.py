@@ -170,7 +170,7 @@ def _find_scale(benchmark: Benchmark, pair: PairPrediction) -> float:
         return 1.0
     if math.isnan(pair.length):
         raise DataError(
-            f"pair {pair.pair.name[:200]} has no length for PCK@α; give one to all pairs or to none"
+            f"pair {pair.pair.name[:80]} has no length for PCK@α; give one to all pairs or to none"
         )
     return pair.length
 

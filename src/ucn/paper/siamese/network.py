@@ -8,6 +8,7 @@ and of the whole network where descriptors are not cached.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from ucn.config import Config
 from ucn.config.base import require, require_at_most
 from ucn.errors import UcnError, WeightsError
+from ucn.files import open_regular
 from ucn.geometry.sampling import sample_image
 from ucn.nn import GoogLeNetTrunk
 from ucn.weights.store import (
@@ -191,7 +193,8 @@ def load_siamese(path: Path) -> SiameseNetwork:
     """
     _check_file(path)
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read()
     except OSError as error:
         raise WeightsError(f"cannot read a Siamese network from {path}: {error.strerror or error}") from error
     header, tensors = parse_safetensors(content, path, FORMAT, _FOREIGN)
@@ -212,7 +215,8 @@ def read_siamese_config(path: Path) -> SiameseConfig:
 
 def _check_file(path: Path) -> None:
     try:
-        size = path.stat().st_size
+        with open_regular(path) as file:
+            size = file.seek(0, os.SEEK_END)
     except OSError as error:
         raise WeightsError(f"cannot read a Siamese network from {path}: {error.strerror or error}") from error
     if size > _MAX_FILE_BYTES:

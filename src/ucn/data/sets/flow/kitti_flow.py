@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.io import MAX_PIXELS, read_header_hw
+from ucn.data.image_limits import MAX_PIXELS
+from ucn.data.io import read_header_hw
 from ucn.data.pairs import check_choice
 from ucn.data.sets.flow.dense_pairs import DensePair, FilePairs, GroundTruthFile, SizeHW, check_size
 from ucn.data.sets.layout import find_root, list_numbered

@@ -26,14 +26,14 @@ class FileFinder:
                 return path
             if path.is_symlink() and not path.exists():
                 reason = "is a link to a missing file; copy it, or correct the link"
-                raise DataError(f"{what}: {name[:200]!r} {reason}")
+                raise DataError(f"{what}: {name[:80]!r} {reason}")
         except OSError as error:
             reason = f"{explain_failure(error)}; check the name"
-            raise DataError(f"{what}: cannot read {name[:200]!r}: {reason}") from error
+            raise DataError(f"{what}: cannot read {name[:80]!r}: {reason}") from error
         hint = suggest(path.name, names) if self._hints_left > 0 else ""
         self._hints_left -= 1
         hint = hint or "; check name and folder"
-        raise DataError(f"{what}: no file {name[:200]!r} in {self._root}{hint}")
+        raise DataError(f"{what}: no file {name[:80]!r} in {self._root}{hint}")
 
     def _list(self, folder: Path) -> set[str]:
         if folder not in self._listings:

@@ -188,7 +188,7 @@ class ColmapData(PairData):
         try:
             path = resolve_inside(image_folder, image.name)
             if not path.is_file():
-                raise DataError(f"no image {image.name[:200]!r} in {image_folder}; copy it there")
+                raise DataError(f"no image {image.name[:80]!r} in {image_folder}; copy it there")
             return path
         except (DataError, OSError) as error:  # OSError: a name that is too long
             problems.add(self._model.list_path, str(error), image.line)

@@ -7,6 +7,7 @@ allocated.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from array import array
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from ucn.data.pairs import Problem, ProblemList
 from ucn.errors import DataError
-from ucn.files import explain_failure
+from ucn.files import open_data
 
 MAX_MODEL_BYTES = 16 * 2**30
 """Larger files are refused; 40,000 images with 10,000 keypoints each fit. Files are not held in memory."""
@@ -234,16 +235,13 @@ class _Cursor:
 
 @contextmanager
 def _open_binary(path: Path) -> Iterator[_Cursor]:
-    try:
-        with path.open("rb") as file:
-            if path.stat().st_size < 8:
-                raise DataError(f"{path} ends too early: expected a count of 8 bytes; {_REMEDY}")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                cursor = _Cursor(path, content)
-                yield cursor
-                cursor.finish()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {explain_failure(error)}") from error
+    with open_data(path, "model", None) as file:
+        if file.seek(0, os.SEEK_END) < 8:
+            raise DataError(f"{path} ends too early: expected a count of 8 bytes; {_REMEDY}")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            cursor = _Cursor(path, content)
+            yield cursor
+            cursor.finish()
 
 
 def _read_cameras_bin(path: Path) -> dict[int, tuple[int, int]]:
@@ -306,8 +304,8 @@ def _read_points_bin(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]
 def _read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields all lines with their numbers, also blank ones, without holding the file in memory."""
     try:
-        with path.open("rb") as file:
-            number = 0
+        number = 0
+        with open_data(path, "model", None) as file:
             while line := file.readline(_MAX_LINE + 1):
                 number += 1
                 if len(line) > _MAX_LINE:
@@ -317,8 +315,6 @@ def _read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(
             f"{path}:{number}: it is not UTF-8 text; expected COLMAP's text format; {_REMEDY}"
         ) from error
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {explain_failure(error)}") from error
 
 
 def _is_content(line: str) -> bool:

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from ucn.data.catalogue import DataInfo
-from ucn.data.io import MAX_FILE_BYTES, MAX_PIXELS, image_hw, read_header_hw, read_image
+from ucn.data.image_limits import MAX_FILE_BYTES, MAX_PIXELS, check_structure
+from ucn.data.io import image_hw, read_header_hw, read_image
 from ucn.data.pairs import DataFile, Problem
 from ucn.data.sets.flow.dense_pairs import check_size
 from ucn.data.sets.layout import find_root
@@ -285,6 +286,7 @@ def read_depth(path: Path, image: Path, size_hw: tuple[int, int] | None) -> Arra
     """
     content = read_binary(path, "depth", MAX_FILE_BYTES)
     try:
+        check_structure(io.BytesIO(content))
         with PIL.Image.open(io.BytesIO(content), formats=("PNG",)) as image_file:
             mode, width, height = image_file.mode, *image_file.size
             is_readable = mode.startswith("I") and width * height <= MAX_PIXELS

@@ -22,6 +22,8 @@ MAX_MAT_BYTES = 64 * 2**20
 """Larger .mat files are refused."""
 MAX_UNPACKED_BYTES = 256 * 2**20
 """Compressed files that unpack to more are refused."""
+MAX_NUMBERS = 2**22
+"""Variables with more numbers are refused."""
 REMEDY = "get the file again, or remove it"
 """What to do about a faulty file."""
 
@@ -33,7 +35,9 @@ _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f
 _CLASSES = {1: "cells", 2: "a structure", 3: "an object", 4: "text", 5: "a sparse array"}
 _LAST_CLASS = 15
 _COMPLEX = 0x0800
-_MOST_AXES = 32  # as many as every version of numpy can hold
+_MAX_AXES = 32
+_HEAD_BYTES = 4096  # of an array, which hold flags, shape and name
+_BLOCK = 2**20
 
 
 def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
@@ -53,10 +57,10 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]
     content = read_binary(path, "MATLAB file", MAX_MAT_BYTES)
     order = _check_header(content, path)
     found: dict[str, NDArray[np.float64]] = {}
-    for element in _unpack(content, order, path):
+    for element in _unpack(content, order, path, names):
         name, value = _parse_array(element, order, path)
         if name in names and isinstance(value, str):
-            raise DataError(f"{path}: expected numbers in '{name}', got {value}; {REMEDY}")
+            raise DataError(f"{path}: expected numbers in '{name}', got {value}; {REMEDY}", path=path)
         if name in names and not isinstance(value, str):
             found[name] = value
     for name in names:
@@ -110,32 +114,61 @@ class _Elements:
         return kind, data
 
 
-def _unpack(content: bytes, order: str, path: Path) -> Iterator[bytes]:
-    """Yields the data of the arrays of a file, decompressed within the limit."""
+def _unpack(content: bytes, order: str, path: Path, names: Sequence[str]) -> Iterator[bytes]:
+    """Yields the data of the arrays of these names, decompressed within the limit."""
     elements, left = _Elements(content[_HEADER_BYTES:], order, path), MAX_UNPACKED_BYTES
     while not elements.is_at_end():
         kind, data = elements.read(is_padded=False)
         if kind == _COMPRESSED:
-            unpacked = _inflate(data, left, path)
-            left -= len(unpacked)
+            head = _inflate_head(data, path)
+            is_wanted = _is_wanted(head[8:], order, names)
+            unpacked, size = _inflate(data, left, path, is_kept=is_wanted)
+            left -= size
+            if not is_wanted:
+                continue
             kind, data = _Elements(unpacked, order, path).read(is_padded=False)
         if kind != _MATRIX:
             raise _damaged(path, f"expected an array, got element type {kind}")
-        if data:
+        if data and _is_wanted(data[:_HEAD_BYTES], order, names):
             yield data
 
 
-def _inflate(packed: bytes, limit: int, path: Path) -> bytes:
-    reader = zlib.decompressobj()
+def _is_wanted(head: bytes, order: str, names: Sequence[str]) -> bool:
+    """Whether an array that begins so may have one of the names; what is odd is left to the parser."""
+    elements = _Elements(head, order, Path())
     try:
-        unpacked = reader.decompress(packed, max(1, limit))  # 0 would mean no limit
+        elements.read()
+        elements.read()
+        name = elements.read()[1]
+    except DataError:
+        return True
+    return name.decode("utf-8", errors="replace") in names
+
+
+def _inflate_head(packed: bytes, path: Path) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(packed, _HEAD_BYTES)
     except zlib.error as error:
         raise _damaged(path, str(error)) from error
-    if reader.unconsumed_tail:
-        raise DataError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes; {REMEDY}")
-    if not reader.eof:
-        raise _damaged(path, "compressed data end too soon")
-    return unpacked
+
+
+def _inflate(packed: bytes, limit: int, path: Path, is_kept: bool) -> tuple[bytes, int]:
+    """Decompressed data, empty where they are not kept, and their size."""
+    reader, pieces, size = zlib.decompressobj(), [], 0
+    try:
+        while not reader.eof:
+            piece = reader.decompress(packed, _BLOCK)
+            packed, size = reader.unconsumed_tail, size + len(piece)
+            if size > limit or (is_kept and size > 8 * MAX_NUMBERS + _HEAD_BYTES):
+                most = min(MAX_UNPACKED_BYTES, 8 * MAX_NUMBERS) if is_kept else MAX_UNPACKED_BYTES
+                raise DataError(f"{path} unpacks to more than {most:,} bytes; {REMEDY}", path=path)
+            if not piece and not packed and not reader.eof:
+                raise _damaged(path, "compressed data end too soon")
+            if is_kept:
+                pieces.append(piece)
+    except zlib.error as error:
+        raise _damaged(path, str(error)) from error
+    return b"".join(pieces), size
 
 
 def _parse_array(data: bytes, order: str, path: Path) -> tuple[str, NDArray[np.float64] | str]:
@@ -157,12 +190,14 @@ def _parse_array(data: bytes, order: str, path: Path) -> tuple[str, NDArray[np.f
     if number_kind not in _NUMBERS:
         raise _damaged(path, f"'{name[:40]}' has numbers of type {number_kind}")
     dtype = np.dtype(f"{order}{_NUMBERS[number_kind]}")
-    if len(shape) > _MOST_AXES:
+    if len(shape) > _MAX_AXES:
         raise _damaged(path, f"'{name[:40]}' has {len(shape)} axes")
+    if math.prod(max(1, abs(side)) for side in shape) > MAX_NUMBERS:
+        raise _damaged(path, f"'{name[:40]}' of size {shape[:4]} is too large")
     if len(shape) < 2 or min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(numbers):
         raise _damaged(path, f"'{name[:40]}' of size {shape[:4]} has {len(numbers)} bytes of numbers")
     return name, np.frombuffer(numbers, dtype).reshape(shape, order="F").astype(np.float64)
 
 
 def _damaged(path: Path, reason: str) -> DataError:
-    return DataError(f"cannot read {path}: damaged MATLAB file ({reason}); {REMEDY}")
+    return DataError(f"cannot read {path}: damaged MATLAB file ({reason}); {REMEDY}", path=path)

@@ -129,7 +129,7 @@ class SpairData(PairData):
             if self._json_path(text).name not in present:
                 missing.append(f"PairAnnotation/{self._folder.name}/{text}.json")
             if missing:
-                problems.append(Problem(path, f"there is no {missing[0][:120]}; {_REMEDY}", line))
+                problems.append(Problem(path, f"there is no {missing[0][:80]}; {_REMEDY}", line))
             elif text in names:
                 problems.append(
                     Problem(path, f"repeats the pair of line {names[text]}; remove one of the two", line)

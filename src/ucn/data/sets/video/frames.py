@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.data.io import MAX_PIXELS, read_image, to_pixels, to_tensor
+from ucn.data.image_limits import MAX_PIXELS
+from ucn.data.io import read_image, to_pixels, to_tensor
 from ucn.data.listing import natural_key
 from ucn.errors import DataError
-from ucn.files import RecentItems, explain_failure
+from ucn.files import RecentItems, open_data
 
 VIDEO_SUFFIXES = (
     *(".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg"),
@@ -249,11 +250,8 @@ class _Decoder:
 
 def _check_not_text(path: Path) -> None:
     """Refuses text: a playlist named .mp4 would make the decoder open other files."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(4096)
-    except OSError as error:
-        raise DataError(f"cannot read video {path}: {explain_failure(error)}") from error
+    with open_data(path, "video", None) as file:
+        start = file.read(4096)
     if b"\0" not in start:
         raise DataError(
             f"{path} is not a video: it is empty or text; give a video file, or a folder of frames"
