@@ -235,7 +235,7 @@ def test_exclusion_in_a_feature_map(tuning: Tuning) -> None:
     check(database[some], database, 2, ExclusionRadius(centres[some], positions, 8.0), tunings=[tuning])
 
 
-@pytest.mark.parametrize("N", [600] if DEVICE == "cpu" else [600, 9000])
+@pytest.mark.parametrize("N", [514] if DEVICE == "cpu" else [600, 9000])
 def test_exclusion_with_many_queries_of_equal_height(N: int) -> None:
     """More than are compared at a time, and on a device more than are sorted together."""
     M = 40 if DEVICE == "cuda" else 20
