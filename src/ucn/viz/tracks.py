@@ -110,15 +110,15 @@ def _fit_frame(
 class VideoFile:
     """An .mp4 that is written frame by frame to a temporary file and moved into place when complete."""
 
-    def __init__(self, path: Path, frames_per_second: float, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, frames_per_second: float) -> None:
         """Prepares the file; the first frame opens it and sets its size.
 
         Raises:
-            OutputError: the file cannot be written.
+            OutputError: the file exists, or cannot be written.
         """
         clean_up(path)
-        check_output(path, overwrite)
-        self._path, self._speed, self._overwrite = path, frames_per_second, overwrite
+        check_output(path, overwrite=False)
+        self._path, self._speed = path, frames_per_second
         self._work = ExitStack()
         self._part = path
         self._writer: cv2.VideoWriter | None = None
@@ -150,7 +150,7 @@ class VideoFile:
                     raise OutputError(
                         f"cannot write {self._path}: the encoder wrote nothing; is the disk full?"
                     )
-                check_output(self._path, self._overwrite)
+                check_output(self._path, overwrite=False)
                 self._part.replace(self._path)
         finally:
             self._work.close()
