@@ -20,7 +20,7 @@ from ucn.errors import DataError, OutputError
 from ucn.geometry.fundamental import estimate_fundamental
 from ucn.geometry.homography import estimate_homography
 from ucn.geometry.pose import estimate_pose
-from ucn.types import FeatureMap, Features, LazyNames, Matches, PairBatch, ViewChange, refer_to_image
+from ucn.types import FeatureMap, Features, Flow, LazyNames, Matches, PairBatch, ViewChange, refer_to_image
 
 
 def make_batch(B: int, N: int = 4) -> PairBatch:
@@ -122,6 +122,14 @@ class TestMatches:
         text = repr(make_matches())
         assert text == "Matches(3 matches, pair score 0.75, images 30 × 20 and 50 × 40)"
         assert repr(make_matches().select(np.array([0]))).startswith("Matches(1 match, ")
+
+    def test_values_of_many_numbers_print_none_of_them(self) -> None:
+        found = FeatureMap(torch.zeros(1, 8, 5, 6), 4, 2.0, (20, 24))
+        assert repr(found) == "FeatureMap((1, 8, 5, 6), stride 4, cpu, image 24 × 20)"
+        features = Features(found, (40, 48), torch.zeros(9, 2))
+        assert repr(features) == f"Features(9 keypoints, image 48 × 40, {found})"
+        flow = Flow(np.zeros((4, 5, 2), np.float32), np.full((4, 5), 0.25, np.float32))
+        assert repr(flow) == "Flow(5 × 4, mean confidence 0.25)"
 
     def test_fundamental_and_pose_tell_inliers(self) -> None:
         matches = make_scene_matches()

@@ -40,7 +40,7 @@ _NAMES = {
     _EVALUATION: "methods weights_files trunk xfeat siamese vgg seeds refinement jobs update cache",
     _SERVER: "host port allow_host max_upload max_megapixels max_sessions memory idle",
     _OUTPUT: "output draw overlay blink matrix matches plots sheet count width max_points fps use_video pair "
-    "file_format lines use_gains layout colmap "
+    "file_format max_lines use_gains layout colmap "
     "k use_board overwrite json verbose",
     _GENERAL: "device debug version help",
 }

@@ -28,6 +28,7 @@ MATCH_COLUMNS = ("x0", "y0", "x1", "y1", "score", "is_mutual")
 MATCH_SUFFIXES = (".npz", ".csv", ".h5", ".json", COCO_SUFFIX)
 """Formats of `write_matches`."""
 
+_READ_SUFFIXES = (".npz", ".csv", ".h5")
 _MATCH_ARRAYS = ("points0", "points1", "scores", "is_mutual")
 _INLIERS = "is_inlier"
 _MAX_COORDINATE = 1e9  # beyond any image, and well within float32
@@ -202,6 +203,10 @@ def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
         DataError: the file is missing, damaged, or has another layout.
     """
     path = Path(path)
+    if path.suffix.lower() not in _READ_SUFFIXES:
+        raise DataError(
+            f"cannot read matches from {path}: its name must end in {', '.join(_READ_SUFFIXES)}", path=path
+        )
     if path.suffix.lower() == ".csv":
         return _read_match_rows(path)
     names = (*_MATCH_ARRAYS, "columns")

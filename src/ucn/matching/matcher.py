@@ -176,6 +176,9 @@ class Matcher:
         other.config = self._resolve(change_config(config or self.config, settings))
         return other
 
+    def __repr__(self) -> str:
+        return f"Matcher({self.weights.name}, {self.device}, max_side={self.config.max_side})"
+
     def match(
         self,
         image0: ImageLike | Features,
