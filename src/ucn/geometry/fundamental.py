@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
+from ucn.geometry.matched_points import check_matches
+
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
@@ -75,11 +77,7 @@ def estimate_fundamental(
         ValueError: a shape, the threshold, `min_inliers`, `max_iterations` or the seed is wrong.
         ImportError: poselib is not installed.
     """
-    pixels0, pixels1 = (np.asarray(points, np.float64) for points in (points0, points1))
-    if pixels0.ndim != 2 or pixels0.shape[1] != 2 or pixels0.shape != pixels1.shape:
-        raise ValueError(f"points0, points1 must both be (N, 2), got {pixels0.shape} and {pixels1.shape}")
-    if not threshold > 0 or not np.isfinite(threshold):
-        raise ValueError(f"threshold must be above 0 pixels, got {threshold}")
+    pixels0, pixels1, rows = check_matches(points0, points1, threshold)
     limits = (
         ("min_inliers", min_inliers, _SAMPLE + 1),
         ("max_iterations", max_iterations, 1),
@@ -88,7 +86,6 @@ def estimate_fundamental(
     for name, value, lowest in limits:
         if value < lowest:
             raise ValueError(f"{name} must be at least {lowest}, got {value}")
-    rows = np.flatnonzero(np.isfinite(pixels0).all(axis=1) & np.isfinite(pixels1).all(axis=1))
     if len(rows) < min_inliers:
         return _fail(len(pixels0), f"{len(rows)} matches; at least {min_inliers} are needed")
     F = _find_by_poselib(pixels0[rows], pixels1[rows], threshold, max_iterations, seed)

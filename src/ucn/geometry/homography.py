@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
+from ucn.geometry.matched_points import check_matches
+
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
@@ -81,16 +83,11 @@ def estimate_homography(
         ValueError: a shape, the threshold, `min_inliers` or the seed is wrong.
         ImportError: poselib is not installed.
     """
-    pixels0, pixels1 = (np.asarray(points, np.float64) for points in (points0, points1))
-    if pixels0.ndim != 2 or pixels0.shape[1] != 2 or pixels0.shape != pixels1.shape:
-        raise ValueError(f"points0, points1 must both be (N, 2), got {pixels0.shape} and {pixels1.shape}")
-    if not threshold > 0 or not np.isfinite(threshold):
-        raise ValueError(f"threshold must be above 0 pixels, got {threshold}")
+    pixels0, pixels1, rows = check_matches(points0, points1, threshold)
     if min_inliers < 4:
         raise ValueError(f"min_inliers must be at least 4, got {min_inliers}")
     if seed < 0:
         raise ValueError(f"seed must be at least 0, got {seed}")
-    rows = np.flatnonzero(np.isfinite(pixels0).all(axis=1) & np.isfinite(pixels1).all(axis=1))
     if len(rows) < min_inliers:
         return _fail(len(pixels0), f"{len(rows)} matches; at least {min_inliers} are needed")
     H = _find_by_poselib(pixels0[rows], pixels1[rows], threshold, seed)

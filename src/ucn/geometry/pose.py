@@ -15,6 +15,8 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ucn.geometry.matched_points import check_matches
+
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
@@ -86,16 +88,11 @@ def estimate_pose(
         ValueError: a shape, a matrix, the threshold or the estimator is wrong.
         ImportError: the estimator is poselib, which is not installed.
     """
-    pixels0, pixels1 = (np.asarray(points, np.float64) for points in (points0, points1))
-    if pixels0.ndim != 2 or pixels0.shape[1] != 2 or pixels0.shape != pixels1.shape:
-        raise ValueError(f"points0, points1 must both be (N, 2), got {pixels0.shape} and {pixels1.shape}")
-    if not threshold > 0 or not np.isfinite(threshold):
-        raise ValueError(f"threshold must be above 0 pixels, got {threshold}")
+    pixels0, pixels1, rows = check_matches(points0, points1, threshold)
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator must be {' or '.join(ESTIMATORS)}, got '{estimator}'")
     matrix0 = check_intrinsics(K0, "K0")
     matrix1 = matrix0 if K1 is None else check_intrinsics(K1, "K1")
-    rows = np.flatnonzero(np.isfinite(pixels0).all(axis=1) & np.isfinite(pixels1).all(axis=1))
     if len(rows) < MIN_MATCHES:
         return _fail(len(pixels0), f"{len(rows)} matches; at least {MIN_MATCHES} are needed")
     focal = float(np.mean([matrix0[0, 0], matrix0[1, 1], matrix1[0, 0], matrix1[1, 1]]))
