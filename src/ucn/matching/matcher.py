@@ -498,7 +498,8 @@ class Matcher:
                 progress("encoding views")
             return self._encode_view(self._encoder, features, scale, degrees, box)
 
-        if self.config.use_views:
+        is_empty = any(use is not None and not use.any() for use in (use0, use1))
+        if self.config.use_views and not is_empty:
             views = align_views(features0, features1, encode, measure)
         else:
             views = AlignedViews(features0, features1, measure(features0, features1), None)
