@@ -123,11 +123,7 @@ class TestMatches:
         assert text == "Matches(3 matches, pair score 0.75, images 30 × 20 and 50 × 40)"
         assert repr(make_matches().select(np.array([0]))).startswith("Matches(1 match, ")
 
-    def test_values_of_many_numbers_print_none_of_them(self) -> None:
-        found = FeatureMap(torch.zeros(1, 8, 5, 6), 4, 2.0, (20, 24))
-        assert repr(found) == "FeatureMap((1, 8, 5, 6), stride 4, cpu, image 24 × 20)"
-        features = Features(found, (40, 48), torch.zeros(9, 2))
-        assert repr(features) == f"Features(9 keypoints, image 48 × 40, {found})"
+    def test_flow_prints_no_values(self) -> None:
         flow = Flow(np.zeros((4, 5, 2), np.float32), np.full((4, 5), 0.25, np.float32))
         assert repr(flow) == "Flow(5 × 4, mean confidence 0.25)"
 
@@ -270,6 +266,12 @@ def test_features_move_as_a_whole() -> None:
     here = replace(features, grey=None, image=None).to("cpu")
     assert here.map.features.dtype == torch.float32  # half types are slow on a CPU
     assert (here.grey, here.image, here.map.stride) == (None, None, 4)
+
+
+def test_features_print_on_one_line() -> None:
+    features = Features(FeatureMap(torch.ones(1, 8, 5, 10), 4, 2.0, (20, 40)), (40, 80), torch.zeros(1200, 2))
+    shown = "Features(image 80 × 40, 1,200 keypoints, map=FeatureMap(1 × 8 × 5 × 10, images 40 × 20))"
+    assert repr(features) == shown
 
 
 def test_one_image_of_a_feature_map() -> None:

@@ -65,9 +65,9 @@ class FeatureMap:
     semantic_dim: int = 0
 
     def __repr__(self) -> str:
+        batch, dim, h, w = self.features.shape
         height, width = self.image_hw
-        where = f"stride {self.stride}, {self.features.device}"
-        return f"FeatureMap({tuple(self.features.shape)}, {where}, image {width} × {height})"
+        return f"FeatureMap({batch} × {dim} × {h} × {w}, images {width} × {height})"
 
     @property
     def grid_hw(self) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class Features:
 
     def __repr__(self) -> str:
         height, width = self.image_hw
-        return f"Features({len(self.keypoints):,} keypoints, image {width} × {height}, {self.map!r})"
+        return f"Features(image {width} × {height}, {len(self.keypoints):,} keypoints, map={self.map})"
 
     @property
     def resized_hw(self) -> tuple[int, int]:

@@ -276,7 +276,7 @@ def wait_for_checkpoint(process: subprocess.Popen[str], output: Path) -> None:
 
 def without_speed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     progress = [line for line in lines if line["event"] == "progress"]
-    return [{key: value for key, value in line.items() if "per_second" not in key} for line in progress]
+    return [{key: value for key, value in line.items() if "per_s" not in key} for line in progress]
 
 
 # Rates that do not depend on the number of steps: the run is endless, until a test knows how far it came.

@@ -1,7 +1,9 @@
-"""HEIC, with pillow-heif and without it, and AVIF."""
+"""HEIC, with pillow-heif and without it, AVIF, and PNG files that are cut."""
 
 import io
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +148,55 @@ def test_what_a_file_is(start: bytes, is_heic: bool) -> None:
     file = io.BytesIO(start)
     assert image_formats._is_heic(file) is is_heic
     assert file.tell() == 0
+
+
+def _write_png(
+    path: Path, size: int, colours: int, depth: int, *, is_interlaced: bool, cut_bytes: int
+) -> Path:
+    """A white PNG without compression filters whose pixels end early."""
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colours]
+    passes = [
+        (0, 8, 0, 8),
+        (0, 8, 4, 8),
+        (4, 8, 0, 4),
+        (0, 4, 2, 4),
+        (2, 4, 0, 2),
+        (0, 2, 1, 2),
+        (1, 2, 0, 1),
+    ]
+    pixels = b""
+    for y, dy, x, dx in passes if is_interlaced else [(0, 1, 0, 1)]:
+        columns = len(range(x, size, dx))
+        pixels += (b"\0" + b"\xff" * ((columns * channels * depth + 7) // 8)) * len(range(y, size, dy))
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    packed = zlib.compress(pixels[: len(pixels) - cut_bytes])
+    content = chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, depth, colours, 0, 0, is_interlaced))
+    content += chunk(b"PLTE", b"\xff" * 768) if colours == 3 else b""
+    content += chunk(b"IDAT", packed[:7]) + chunk(b"IDAT", packed[7:]) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + content)
+    return path
+
+
+@pytest.mark.parametrize("is_interlaced", [False, True])
+@pytest.mark.parametrize(
+    ("colours", "depth"), [(0, 1), (0, 8), (0, 16), (2, 8), (2, 16), (3, 4), (3, 8), (4, 8), (6, 8)]
+)
+def test_a_png_that_ends_early_is_cut(tmp_path: Path, colours: int, depth: int, is_interlaced: bool) -> None:
+    def write(cut_bytes: int) -> Path:
+        return _write_png(
+            tmp_path / "a.png", 40, colours, depth, is_interlaced=is_interlaced, cut_bytes=cut_bytes
+        )
+
+    assert read_image(write(0)).shape == (3, 40, 40)
+    for cut_bytes in (45, 100):
+        with pytest.raises(ImageReadError, match=r"(cut: rows are missing|is truncated).*; get it again"):
+            read_image(write(cut_bytes))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "RGB", "RGBA", "P", "I;16"])
+def test_a_black_png_is_whole(tmp_path: Path, mode: str) -> None:
+    PIL.Image.new(mode, (33, 20)).save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png").shape == (3, 20, 33)

@@ -39,8 +39,10 @@ def _find_command(where: str, words: list[str]) -> tuple[Any, list[str]]:
 
 
 @pytest.fixture
-def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_images(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matchers reduce images to 320 px unless told otherwise, so that pages run in seconds."""
+    if page.name == "web.md":  # quick, and tells the size of a map
+        return
 
     def load(name: str | Path) -> LoadedWeights:
         loaded = load_weights(name)

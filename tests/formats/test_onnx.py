@@ -34,8 +34,9 @@ from ucn.formats.onnx_parity import (
     list_sizes,
     open_session,
 )
-from ucn.matching.cells import match_points, refine_sub_cell
+from ucn.matching.cells import match_points
 from ucn.matching.keypoints import strongest_corners
+from ucn.matching.sub_cell import refine_sub_cell
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.types import FeatureMap
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
@@ -408,8 +409,9 @@ class TestCommand:
     @pytest.mark.slow
     def test_json(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.weights.load_weights", lambda _: random_weights(ModelConfig(dim=8)))
-        path = tmp_path / "ucn.onnx"
-        arguments = ["export", "mine.safetensors", "-o", str(path), "--pair", "-k", "64", "--json"]
+        path, weights = tmp_path / "ucn.onnx", tmp_path / "mine.safetensors"
+        weights.touch()
+        arguments = ["export", str(weights), "-o", str(path), "--pair", "-k", "64", "--json"]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
         report = json.loads(result.stdout)
@@ -423,8 +425,9 @@ class TestCommand:
     @pytest.mark.slow
     def test_lines_and_refusals(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.weights.load_weights", lambda _: random_weights(ModelConfig(dim=8)))
-        path = tmp_path / "ucn.onnx"
-        arguments = ["export", "mine.safetensors", "-o", str(path)]
+        path, weights = tmp_path / "ucn.onnx", tmp_path / "mine.safetensors"
+        weights.touch()
+        arguments = ["export", str(weights), "-o", str(path)]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
         assert "% of the matches of torch" in result.stdout
@@ -439,8 +442,9 @@ class TestCommand:
     @pytest.mark.slow
     def test_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.weights.load_weights", lambda _: random_weights(ModelConfig(dim=8)))
-        path = tmp_path / "ucn.onnx"
-        arguments = ["export", "mine.safetensors", "-o", str(path), "--size", "64x96"]
+        path, weights = tmp_path / "ucn.onnx", tmp_path / "mine.safetensors"
+        weights.touch()
+        arguments = ["export", str(weights), "-o", str(path), "--size", "64x96"]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
         assert "96 × 64" in result.stdout

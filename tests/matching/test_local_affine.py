@@ -11,16 +11,14 @@ from torch import Tensor
 from ucn.geometry.sampling import sample_descriptors
 from ucn.matching import local_affine as module
 from ucn.matching.cells import (
-    _Prior,
-    _refine,
-    _refine_reference,
     add_prior,
     match_forward,
     match_points,
     measure_guidance,
 )
 from ucn.matching.consensus import measure_consensus
-from ucn.matching.local_affine import Lattice, LocalAffine, fit_local_affine, lay_lattice
+from ucn.matching.local_affine import Lattice, LocalAffine, Prior, fit_local_affine, lay_lattice
+from ucn.matching.sub_cell import refine, refine_reference
 from ucn.types import FeatureMap
 
 LATTICE = Lattice((20.0, 20.0), 40.0, (3, 4))
@@ -158,9 +156,7 @@ def test_lattice_covers_the_image_and_finds_its_nearest_point() -> None:
 
 def test_gaussian_is_added_at_all_cells() -> None:
     target = make_smooth_map(0, 4, 6)
-    prior = _Prior(
-        torch.tensor([[6.0, 10.0], [2.0, 2.0]]), torch.tensor([4.0, 8.0]), torch.tensor([0.5, 1.0])
-    )
+    prior = Prior(torch.tensor([[6.0, 10.0], [2.0, 2.0]]), torch.tensor([4.0, 8.0]), torch.tensor([0.5, 1.0]))
     bonus = torch.ones(1, 24)
     prior.add(bonus, torch.tensor([0]), target)
     # Cell (row 2, column 1) is centred on the place; its right neighbour is 4 px = one deviation away.
@@ -249,8 +245,8 @@ def test_refinement_moves_to_the_prior_where_descriptors_do_not_decide() -> None
     flat = make_map(torch.ones(8, 5, 6))
     queries, cell = flat.features[0, :, 0, 0][None].expand(2, -1), torch.tensor([2 * 6 + 3, 1 * 6 + 1])
     places = torch.tensor([[15.3, 8.9], [4.6, 6.2]])  # within a cell of (14, 10) and (6, 6)
-    prior = _Prior(places, torch.tensor([5.0, 5.0]), torch.tensor([0.5, 0.2]))
-    points, similarities = _refine_reference(queries, flat, cell, None, prior)
+    prior = Prior(places, torch.tensor([5.0, 5.0]), torch.tensor([0.5, 0.2]))
+    points, similarities = refine_reference(queries, flat, cell, None, prior)
     assert torch.allclose(points, places, atol=0.05)
     assert torch.allclose(similarities, torch.ones(2), atol=1e-5)  # cosines, without the prior
 
@@ -262,8 +258,8 @@ def test_refinement_by_a_prior_is_the_peak_of_the_sum() -> None:
     generator = torch.Generator().manual_seed(0)
     centres = torch.stack([4 * (cells % 32) + 2.0, 4 * (cells // 32) + 2.0], dim=1)
     places = centres + 4 * torch.rand(5, 2, generator=generator) - 2
-    prior = _Prior(places, torch.full((5,), 3.0), torch.full((5,), 0.7))
-    points, _ = _refine_reference(queries, other, cells, None, prior)
+    prior = Prior(places, torch.full((5,), 3.0), torch.full((5,), 0.7))
+    points, _ = refine_reference(queries, other, cells, None, prior)
     for row in range(5):
         best, found = -math.inf, centres[row]
         for step_y in range(-16, 17):
@@ -279,9 +275,9 @@ def test_refinement_by_a_prior_is_the_peak_of_the_sum() -> None:
 def test_weightless_prior_changes_no_refinement_and_chunks_agree() -> None:
     other, queries = make_smooth_map(5), make_smooth_map(6).features[0].flatten(1).t()[:40]
     cells = torch.arange(40) * 17
-    prior = _Prior(torch.full((40, 2), 9.0), torch.ones(40), torch.zeros(40))
-    plain, guided = (_refine(queries, other, cells, None, 2**28, which) for which in (None, prior))
+    prior = Prior(torch.full((40, 2), 9.0), torch.ones(40), torch.zeros(40))
+    plain, guided = (refine(queries, other, cells, None, 2**28, which) for which in (None, prior))
     assert torch.equal(plain.points, guided.points)
     heavy = replace(prior, weights=torch.ones(40))
-    whole, parts = (_refine(queries, other, cells, None, size, heavy) for size in (2**28, 20_000))
+    whole, parts = (refine(queries, other, cells, None, size, heavy) for size in (2**28, 20_000))
     assert torch.allclose(whole.points, parts.points, atol=1e-5)

@@ -8,7 +8,8 @@ from support.photo_cases import make_photo
 from ucn.features.hog import DenseHog
 from ucn.features.pair_matcher import NearestNeighbours
 from ucn.geometry.sampling import sample_descriptors
-from ucn.matching.cells import match_forward, refine_sub_cell
+from ucn.matching.cells import match_forward
+from ucn.matching.sub_cell import refine_sub_cell
 from ucn.paper.cell_flow import CellFlow, pool_map, pool_mask, refine_points, round_to_grid
 from ucn.types import FeatureMap
 

@@ -47,12 +47,11 @@ def client(app: FastAPI) -> TestClient:
 @pytest.fixture(scope="session")
 def url(service: MatchService) -> Iterator[str]:
     """A server in a thread of this process."""
-    import uvicorn
-
     from ucn.serve.app import create_app
+    from ucn.serve.connection import make_server
 
-    config = uvicorn.Config(create_app(service), log_level="warning", ws="none")
-    server = uvicorn.Server(config)
+    server = make_server(create_app(service))
+    server._drain = lambda: None  # other tests go on with the service
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

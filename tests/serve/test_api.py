@@ -1,5 +1,6 @@
 """The REST interface: what is answered, what is refused and with which words."""
 
+import asyncio
 import base64
 import time
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from starlette.testclient import TestClient
+from starlette.types import Message
 
-from support.serve_cases import MOTORCYCLE, make_image
+from support.serve_cases import MOTORCYCLE, make_image, make_scope, run_async
 from ucn.data.example import disparity_errors, example_pair
 from ucn.serve.app import create_app
 from ucn.serve.limits import Limits
+from ucn.serve.samples import Samples
 from ucn.serve.service import MatchService
 from ucn.weights import list_weights
 
@@ -87,6 +90,17 @@ def test_motorcycle_points_are_found_with_similarities(client: TestClient) -> No
     assert packed["first_x"] + packed["step_x"] * column == pytest.approx(found[1, 0], abs=6)
     assert packed["first_y"] + packed["step_y"] * row == pytest.approx(found[1, 1], abs=6)
     assert -1 <= packed["low"] < packed["high"] <= 1
+
+
+def test_equal_points_get_equal_answers(service: MatchService) -> None:
+    """Sizes at which the position in a batch changes the last digits of a match."""
+    first, second = (Samples().find(MOTORCYCLE[name]) for name in ("image0", "image1"))
+    assert first is not None and second is not None
+    points = np.random.default_rng(0).uniform([0, 0], [740, 499], (251, 2)).astype(np.float32)
+    found = service.match_points(first, second, "geometric", np.concatenate([points, points]).tolist())
+    np.testing.assert_array_equal(found.points0, np.concatenate([points, points]))
+    for answers in (found.points1, found.scores, found.is_mutual):
+        np.testing.assert_array_equal(answers[:251], answers[251:])
 
 
 def test_a_click_is_answered_quickly(client: TestClient) -> None:
@@ -199,28 +213,76 @@ def test_upload_without_a_session(client: TestClient) -> None:
     assert "open a new one" in answer.json()["detail"]
 
 
-def test_concurrent_uploads_are_few(service: MatchService) -> None:
-    app = create_app(service, Limits(max_receiving=1))
-    client = TestClient(app, base_url="http://localhost")
-    path = f"/api/sessions/{_open(client)}/images"
-    with app.state.server.receive():
-        answer = client.post(path, content=make_image(), headers=JPEG)
-        assert answer.status_code == 429
-        assert "1 uploads are in progress" in answer.json()["detail"]
-    assert client.post(path, content=make_image(), headers=JPEG).status_code == 201
-    assert (
-        client.post(path, content=b"no image", headers=JPEG).status_code == 422
-    )  # which gives its place back
-    assert client.post(path, content=make_image(), headers=JPEG).status_code == 201
-
-
 def test_too_many_sessions_get_retry_after(service: MatchService) -> None:
     client = TestClient(create_app(service, Limits(max_sessions=1)), base_url="http://localhost")
-    _open(client)
+    session = _open(client)
+    _send(client, session, make_image())
     answer = client.post("/api/sessions")
     assert answer.status_code == 429
     assert answer.headers["retry-after"] == "10"
     assert "try again later" in answer.json()["detail"]
+    client.delete(f"/api/sessions/{session}")
+
+
+def test_aborted_uploads_leave_no_trace(service: MatchService, caplog: pytest.LogCaptureFixture) -> None:
+    app = create_app(service)
+    session = _open(TestClient(app, base_url="http://localhost"))
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    run_async(lambda: app(make_scope(f"/api/sessions/{session}/images"), receive, send))
+    assert app.state.server.intake.held_bytes == 0
+    assert not caplog.records
+
+
+def test_a_fault_carries_all_headers(service: MatchService, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(service)
+    client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+    monkeypatch.setattr(app.state.server.uploads, "open_session", lambda client: 1 / 0)
+    answer = client.post("/api/sessions")
+    assert answer.status_code == 500
+    assert answer.json()["detail"].startswith("a fault of ucn")
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_a_stopping_server_refuses_in_words(service: MatchService) -> None:
+    app = create_app(service)
+    client = TestClient(app, base_url="http://localhost")
+    app.state.server.intake.drain()
+    answer = client.get("/")
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+    assert answer.json()["detail"] == "the server is stopping; try again in a few seconds"
+    assert answer.headers["x-frame-options"] == "DENY"
+
+
+def test_a_cancelled_request_is_answered(service: MatchService) -> None:
+    """As at the end of the time that uvicorn grants when it stops."""
+    app = create_app(service)
+    session = _open(TestClient(app, base_url="http://localhost"))
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        await asyncio.sleep(60)
+        raise AssertionError("it was not cancelled")
+
+    async def stop() -> None:
+        task = asyncio.create_task(app(make_scope(f"/api/sessions/{session}/images"), receive, send))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await task
+
+    run_async(stop)
+    assert sent[0]["status"] == 503
+    assert (b"retry-after", b"5") in sent[0]["headers"]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +324,7 @@ def test_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
 
 def test_idle_sessions_expire_without_a_request() -> None:
     service = MatchService(Limits())
-    app = create_app(service, Limits(idle_seconds=0.2))
+    app = create_app(service, Limits(idle_seconds=1.0))
     with TestClient(app, base_url="http://localhost") as client:
         session = _open_quickly(client)
         client.post(f"/api/sessions/{session}/images", content=make_image(), headers=JPEG)
@@ -271,6 +333,7 @@ def test_idle_sessions_expire_without_a_request() -> None:
         while app.state.server.uploads.memory_bytes and time.monotonic() < deadline:
             time.sleep(0.05)
         assert app.state.server.uploads.memory_bytes == 0
+    service.close()
 
 
 def _open_quickly(client: TestClient) -> str:

@@ -31,6 +31,42 @@ def test_other_names_are_refused(client: TestClient, host: str, path: str) -> No
     assert "<" not in answer.text
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "user@localhost",
+            "localhost:port",
+            "localhost:-1",
+            "localhost:99999",
+            "localhost/path",
+            "localhost?x",
+        ),
+        *(
+            "localhost#x",
+            "[::1]x",
+            "[::1]:80:80",
+            "[127.0.0.1%2f]",
+            "localhost:",
+            "localhost:١",
+            "127.0.0.1\\x",
+        ),
+    ],
+)
+def test_odd_hosts_are_refused(client: TestClient, host: str) -> None:
+    assert client.get("/", headers={b"Host": host.encode()}).status_code == 421
+
+
+@pytest.mark.parametrize("site", ["Cross-Site", "CROSS-SITE", "same-site", "Same-Site", "other", ""])
+def test_any_other_fetch_site_is_refused(client: TestClient, site: str) -> None:
+    assert client.get("/api/status", headers={"Sec-Fetch-Site": site}).status_code == 403
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin", "Same-Origin"])
+def test_own_fetch_site_is_answered(client: TestClient, site: str) -> None:
+    assert client.get("/api/images/sample-coffee", headers={"Sec-Fetch-Site": site}).status_code == 200
+
+
 def test_allowed_names(service: MatchService) -> None:
     client = TestClient(create_app(service, allowed_hosts=["Match.example"]))
     assert client.get("/", headers={"Host": "match.example:80"}).status_code == 200

@@ -1,5 +1,6 @@
 """`ucn serve` as users start it: it says where it listens, answers there, and stops at Ctrl-C."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,14 @@ from typer.testing import CliRunner
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
+from support.serve_cases import (
+    MOTORCYCLE,
+    ask,
+    assert_refused,
+    format_request,
+    make_image,
+    read_answer,
+)
 from ucn.cli import serve
 from ucn.cli.app import app
 
@@ -68,6 +78,36 @@ def test_starts_answers_and_stops() -> None:
         process.wait()
 
 
+@pytest.mark.slow
+def test_sigterm_ends_with_answers() -> None:
+    """Uploads and questions in progress are answered, and the process ends as at Ctrl-C."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "ucn", "serve", "--port", "0", "--json", "--device", "cpu"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        host, port = str(_read_json(process)["url"]).removeprefix("http://").split(":")
+        address = (host, int(port))
+        session = ask(address, format_request("/api/sessions")).body.decode().split('"')[3]
+        upload = format_request(f"/api/sessions/{session}/images", make_image())
+        question = json.dumps({**MOTORCYCLE, "points": [[9, 9]]}).encode()
+        match = format_request("/api/match", question, kind="application/json")
+        with contextlib.ExitStack() as held:
+            connections = []
+            for content in (upload[:-9], match, match, upload[:-9], match):
+                connections.append(held.enter_context(socket.create_connection(address, 60)))
+                connections[-1].sendall(content)
+            time.sleep(1)
+            process.send_signal(signal.SIGTERM)
+            for connection in connections:
+                answer = read_answer(connection)
+                if answer.status != 200:
+                    assert_refused(answer, 503)
+        _, errors = process.communicate(timeout=60)
+        assert errors == "stopped\n"
+        assert process.returncode == 0
+
+
 def test_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -111,6 +151,14 @@ def test_limits_are_finite(option: str, value: str) -> None:
     assert f"{option} must be a finite number, got {value}" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--max-upload", "--max-megapixels", "--memory"])
+@pytest.mark.parametrize("value", ["1e308", "1e15"])
+def test_absurd_limits_are_refused_in_words(option: str, value: str) -> None:
+    result = runner.invoke(app, ["serve", "--port", "0", option, value])
+    assert result.exit_code == 2
+    assert f"{option} must be at most 1,0" in result.stderr
+
+
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = runner.invoke(app, ["serve"])
@@ -127,6 +175,13 @@ def test_other_addresses_come_with_a_warning(monkeypatch: pytest.MonkeyPatch) ->
     assert result.stderr == ""
     assert "http://127.0.0.1:" in result.stdout
     assert "/docs" in result.stdout
+
+
+def test_what_the_system_cannot_limit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_serve", lambda app, listener: None)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    result = runner.invoke(app, ["serve", "--port", "0"])
+    assert result.stderr == "this system does not limit memory of decoding images\n"
 
 
 def test_own_weights_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
 """Images are encoded once, results equal those of `Matcher`, and memory and waiting are bounded."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from support.serve_cases import make_image
 from ucn.config import ModelConfig
-from ucn.data.io import MAX_PIXELS
+from ucn.data.io import MAX_PIXELS, decode_image
 from ucn.errors import PointsError, WeightsError
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
@@ -24,7 +23,7 @@ from ucn.serve.images import StoredImage, decode_upload
 from ucn.serve.limits import Limits
 from ucn.serve.samples import PAIRS, Samples
 from ucn.serve.service import MatchService
-from ucn.serve.uploads import CapacityError, NotFoundError
+from ucn.serve.uploads import NotFoundError
 from ucn.types import FeatureMap, Features
 from ucn.weights import list_weights, save_weights
 
@@ -53,14 +52,14 @@ def _hold(seed: int, width: int = 64, height: int = 48) -> StoredImage:
 def test_answers_are_those_of_the_matcher(own: MatchService, own_weights: Path) -> None:
     first, second, points = _hold(0), _hold(1), [(10.0, 12.5), (40.25, 30.0)]
     matcher = Matcher.from_pretrained(own_weights, device="cpu")
-    expected = matcher.match(first.read(), second.read(), points=points)
+    expected = matcher.match(decode_image(first.content), decode_image(second.content), points=points)
     for _ in range(2):  # made, then remembered
         found = own.match_points(first, second, "mine", points)
         np.testing.assert_allclose(found.points1, expected.points1, atol=1e-4)
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
         assert found.pair_score == pytest.approx(expected.pair_score)
     mutual = own.match(first, second, "mine")
-    expected = matcher.match(first.read(), second.read())
+    expected = matcher.match(decode_image(first.content), decode_image(second.content))
     np.testing.assert_allclose(mutual.points1, expected.points1, atol=1e-4)
     assert own.match(first, second, "mine") is mutual
 
@@ -114,28 +113,6 @@ def test_features_beyond_the_budget_are_evicted(own: MatchService) -> None:
     for image in images:
         own.forget(image.name)
     assert own.memory_bytes == 0
-
-
-def test_too_many_requests(own: MatchService) -> None:
-    is_free, started = Event(), Event()
-
-    def occupy() -> None:
-        started.set()
-        is_free.wait(60)
-
-    threads = [Thread(target=own._run, args=(own._encoding, occupy)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    assert started.wait(60)
-    deadline = time.monotonic() + 60
-    while own._waiting._value and time.monotonic() < deadline:
-        time.sleep(0.01)
-    with pytest.raises(CapacityError, match="2 requests wait already"):
-        own.match(_hold(0), _hold(1), "mine")
-    is_free.set()
-    for thread in threads:
-        thread.join()
-    own.match(_hold(0), _hold(1), "mine")
 
 
 def test_weights_of_the_user_are_offered_beside_the_shipped_ones(own: MatchService) -> None:

@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from ucn.serve.images import StoredImage
+from ucn.serve.lanes import CapacityError
 from ucn.serve.limits import Limits
-from ucn.serve.uploads import CapacityError, NotFoundError, Uploads
+from ucn.serve.uploads import NotFoundError, Uploads
 
 
 class Clock:
@@ -19,6 +20,12 @@ class Clock:
 
 def _image(name: str, size: int = 10) -> StoredImage:
     return StoredImage(name, b"x" * size, (32, 32), b"", 10**6)
+
+
+def _touch(uploads: Uploads, session: str) -> None:
+    """Raises where the session has ended."""
+    with uploads.receive(session):
+        pass
 
 
 def test_image_is_found_until_its_session_was_idle_for_too_long() -> None:
@@ -61,13 +68,87 @@ def test_names_of_sessions_are_hard_to_guess() -> None:
 
 
 def test_too_many_sessions() -> None:
-    uploads = Uploads(Limits(max_sessions=2))
-    first = uploads.open_session()
-    uploads.open_session()
+    clock = Clock()
+    uploads = Uploads(Limits(max_sessions=2), clock=clock)
+    names = [uploads.open_session() for _ in range(2)]
+    for name in names:
+        uploads.add(name, _image(name))
     with pytest.raises(CapacityError, match=r"2 sessions .* try again later"):
         uploads.open_session()
-    uploads.close_session(first)
-    uploads.open_session()
+    clock.now = 30.0
+    assert uploads.find(names[0]).name == names[0]
+    clock.now = 60.0
+    uploads.open_session()  # in place of the one that was idle for a minute
+    _touch(uploads, names[0])
+    with pytest.raises(NotFoundError):
+        _touch(uploads, names[1])
+
+
+def test_sessions_that_cost_nothing_end_first() -> None:
+    clock = Clock()
+    uploads = Uploads(Limits(max_sessions=3), clock=clock)
+    used = uploads.open_session("a")
+    uploads.add(used, _image("kept"))
+    names = []
+    for second in range(1, 5):
+        clock.now = float(second)
+        names.append(uploads.open_session("b"))
+    assert uploads.find("kept").name == "kept"
+    for name in names[:2]:
+        with pytest.raises(NotFoundError):
+            _touch(uploads, name)
+    for name in names[2:]:
+        _touch(uploads, name)
+    clock.now = 64.0  # a minute later those without images have expired
+    with pytest.raises(NotFoundError):
+        _touch(uploads, names[3])
+    assert uploads.find("kept").name == "kept"
+
+
+def test_a_session_stays_while_its_first_image_arrives() -> None:
+    clock = Clock()
+    uploads = Uploads(Limits(max_sessions=2), clock=clock)
+    session = uploads.open_session()
+    with uploads.receive(session):
+        clock.now = 100.0
+        for _ in range(5):
+            uploads.open_session()
+        uploads.add(session, _image("a"))
+    assert uploads.find("a").name == "a"
+
+
+def test_an_empty_session_of_another_client_is_not_the_first_to_end() -> None:
+    uploads = Uploads(Limits(max_sessions=4))
+    honest = uploads.open_session("honest")
+    for _ in range(20):
+        uploads.open_session("flood")
+    uploads.add(honest, _image("a"))
+
+
+def test_the_client_with_most_sessions_makes_room() -> None:
+    uploads = Uploads(Limits(max_sessions=4))
+    for number in range(4):
+        uploads.add(uploads.open_session("flood"), _image(str(number)))
+    for name in "ab":
+        uploads.add(uploads.open_session("honest"), _image(name))
+    with pytest.raises(NotFoundError):
+        uploads.find("0")
+    assert uploads.find("3").name == "3"
+    with pytest.raises(CapacityError):
+        uploads.open_session("honest")  # both have the same share now
+
+
+def test_the_client_with_most_memory_makes_room() -> None:
+    uploads = Uploads(Limits(memory_bytes=16 * 2**20))  # half of it for uploads
+    for number in range(2):
+        uploads.add(uploads.open_session("flood"), _image(str(number), 4 * 2**20))
+    session = uploads.open_session("honest")
+    uploads.add(session, _image("mine", 3 * 2**20))
+    with pytest.raises(NotFoundError):
+        uploads.find("0")
+    with pytest.raises(CapacityError, match="7 of 8 MiB already"):
+        uploads.add(session, _image("more", 3 * 2**20))  # it would have more than the other one
+    assert uploads.find("1").name == "1"
 
 
 def test_oldest_image_of_a_session_is_evicted() -> None:

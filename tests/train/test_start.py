@@ -134,7 +134,9 @@ def test_what_init_can_be(init: str) -> None:
 def test_files_that_are_missing(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"no trunk weights at .*none\.onnx: expected a file of BVLC"):
         start_model(make_config(str(tmp_path / "none.onnx")))
-    with pytest.raises(WeightsError, match=r"no weights '.*none\.safetensors': expected one of .*geometric"):
+    with pytest.raises(
+        WeightsError, match=r"no weights file .*none\.safetensors: it is missing; .* geometric"
+    ):
         start_model(make_config(str(tmp_path / "none.safetensors")))
 
 
@@ -167,7 +169,7 @@ def test_keys_that_a_recipe_gives_stay(tmp_path: Path) -> None:
 
 
 def test_recipes_with_weights_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"no weights '.*none\.safetensors'"):
+    with pytest.raises(WeightsError, match=r"no weights file .*none\.safetensors: it is missing"):
         read_recipe(write_recipe(tmp_path, f"init: {tmp_path}/none.safetensors"))
     with pytest.raises(ConfigError, match="init must be str, got 3"):
         read_recipe(write_recipe(tmp_path, "init: 3"))

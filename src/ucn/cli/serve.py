@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ucn.serve.limits import Limits
     from ucn.serve.service import MatchService
 
+_MOST = 2.0**40  # bytes and pixels; above every machine, so that a typing error is said in the option's unit
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -64,6 +66,7 @@ def run(
     )
     service, default_weights = _build_service(limits, weights, opt.build_config(consensus=consensus), device)
     from ucn.serve.app import create_app
+    from ucn.serve.decoder import list_missing_limits
 
     app = create_app(service, limits, default_weights=default_weights, allowed_hosts=allow_host or [])
     with contextlib.closing(service), _listen(host, port) as listener:
@@ -77,12 +80,17 @@ def run(
                 typer.echo(
                     "anyone who can reach this address can use the page: there is no password", err=True
                 )
+            if missing := list_missing_limits():
+                what = " and ".join(missing)
+                typer.echo(f"this system does not limit {what} of decoding images", err=True)
         _serve(app, listener)
 
 
 def _count(option: str, value: float, unit: float) -> int:
     if not math.isfinite(value):
         raise typer.BadParameter(f"{option} must be a finite number, got {value:g}")
+    if value * unit > _MOST:
+        raise typer.BadParameter(f"{option} must be at most {_MOST / unit:,.0f}, got {value:g}")
     return round(value * unit)
 
 
@@ -131,21 +139,15 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _serve(app: FastAPI, listener: socket.socket) -> None:
-    import uvicorn
+    from ucn.serve.connection import make_server
 
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        limit_concurrency=100,
-        timeout_keep_alive=10,
-        timeout_graceful_shutdown=3,
-    )
-    server = uvicorn.Server(config)
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    # uvicorn raises the signal again when the last response is sent: SIGTERM then ends like Ctrl-C.
+    before = signal.signal(signal.SIGTERM, stop)
     # Ctrl-C is the normal way to stop it.
     with contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+        make_server(app).run(sockets=[listener])
+    signal.signal(signal.SIGTERM, before)
     typer.echo("stopped", err=True)

@@ -23,7 +23,7 @@ import PIL.Image
 import PIL.ImageOps
 from numpy.typing import NDArray
 
-from ucn.data.image_formats import READ_FORMATS, choose_formats, find_orientation
+from ucn.data.image_formats import READ_FORMATS, choose_formats, find_orientation, is_png_cut
 from ucn.errors import ImageReadError, OutputError
 from ucn.files import explain_failure, write_bytes_atomically
 
@@ -92,8 +92,26 @@ def decode_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     Raises:
         ImageReadError: as `read_image`, with `max_pixels` as the limit.
     """
+    return _pixels_to_tensor(decode_pixels(content, max_pixels))
+
+
+def decode_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8] | NDArray[np.float32]:
+    """Decodes the bytes of an image file as `decode_image`, without torch.
+
+    Returns:
+        (H, W, 3) RGB or (H, W) grey: uint8, or float32 in [0, 1] from files with more than 8 bits.
+
+    Raises:
+        ImageReadError: as `decode_image`.
+    """
     with _open_image(io.BytesIO(content), "the image", max_pixels) as (image, _):
-        return _pixels_to_tensor(_rgb_pixels(image))
+        return _rgb_pixels(image)
+
+
+def count_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> int:
+    """Pixels of an image by its header; raises `ImageReadError` as `decode_image`."""
+    with _open_image(io.BytesIO(content), "the image", max_pixels, is_loaded=False) as (image, _):
+        return image.width * image.height
 
 
 def to_tensor(image: ImageLike) -> Tensor:
@@ -294,6 +312,8 @@ def _open_image(
                 raise _TooLargeError(f"{width:,} × {height:,} pixels", max_pixels)
             orientation = find_orientation(image)
             if is_loaded:
+                if is_png_cut(image, source):
+                    raise ImageReadError("it is cut: rows are missing; get it again or remove it")
                 PIL.ImageOps.exif_transpose(image, in_place=True)
             yield image, orientation
     except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more

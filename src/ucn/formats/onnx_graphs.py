@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from ucn.config import Calibration, MatchConfig
 from ucn.geometry.coords import cell_centres
 from ucn.geometry.sampling import sample_descriptors
-from ucn.matching.cells import PointMatches, refine_sub_cell
+from ucn.matching.cells import PointMatches
 from ucn.matching.consensus import measure_cosines
 from ucn.matching.keypoints import strongest_corners
 from ucn.matching.scoring import score_matches
+from ucn.matching.sub_cell import refine_sub_cell
 from ucn.nn import CorrespondenceNetwork
 from ucn.types import FeatureMap
 

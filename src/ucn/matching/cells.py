@@ -7,8 +7,7 @@ For each query point of image 0 `match_points`
    radius around it; where both are about equally similar, neighbourhood consensus (`ucn.matching.consensus`)
    and the local affine prior (`ucn.matching.local_affine`) decide between all cells (`_find_guided`);
 3. moves the match from that cell's centre to the sub-cell position whose interpolated descriptor is most
-   similar (`_refine_reference`, in plain torch; `_refine` takes its fused CUDA twin where that applies);
-   where the local affine prior decides between cells, it counts here, too;
+   similar (`ucn.matching.sub_cell`); where the local affine prior decides between cells, it counts here, too;
 4. measures the second-best similarity, outside the exclusion radius around the match;
 5. matches back to image 0, and measures the round-trip error: pixels between that match and the query.
 
@@ -36,19 +35,14 @@ from ucn.matching.local_affine import (
     MIN_SPREAD,
     MIN_WEIGHT,
     MUTUAL_ERROR,
-    PRIOR_GAP,
-    PRIOR_WEIGHT,
     ROUND_TRIP,
+    Prior,
     fit_local_affine,
     lay_lattice,
 )
-from ucn.runtime.kernels import use_fused
+from ucn.matching.sub_cell import NearestPoints, read_descriptors, refine
 from ucn.runtime.threads import share
 from ucn.types import FeatureMap
-
-_FINE_STEPS = 8
-"""Positions per cell and axis that sub-cell refinement compares before it fits a parabola."""
-
 
 _GUIDED_CHUNK = 64  # queries of a thread, whose similarities to all cells stay in a core's cache
 _GUIDED_THREADS = 8
@@ -60,19 +54,6 @@ CONSENSUS_GAP = 0.08
 """Lead of the best candidate over the second best at which that weight has fallen by a factor of e."""
 CONSENSUS_RADIUS = 16.0
 """Pixels around the best candidate within which no other is the second best, for that lead."""
-
-
-@dataclass(frozen=True)
-class NearestPoints:
-    """For each query the most similar position in the searched image.
-
-    Attributes:
-        points: (N, 2) pixels of the searched image; NaN where no cell was allowed.
-        similarities: (N,) cosine similarity there, in [-1, 1]; -1 where no cell was allowed.
-    """
-
-    points: Tensor
-    similarities: Tensor
 
 
 @dataclass(frozen=True)
@@ -168,32 +149,6 @@ def match_forward(
     return _find_nearest(queries, _select_cells(map1, is_allowed1), use_refinement)
 
 
-def refine_sub_cell(
-    map0: FeatureMap,
-    map1: FeatureMap,
-    points0: Tensor,
-    cells1: Tensor,
-    *,
-    is_allowed1: Tensor | None = None,
-) -> NearestPoints:
-    """Refines matches whose cells are known to sub-cell positions.
-
-    Args:
-        map0: descriptors of image 0 (batch of 1).
-        map1: descriptors of image 1 (batch of 1).
-        points0: (N, 2) pixels of image 0.
-        cells1: (N,) int64, the cell ``row * w + column`` of image 1 that each point was matched to; a match
-            moves by at most one cell along each axis.
-        is_allowed1: (h * w,) bool, the cells of image 1 that may take part; None allows all.
-    """
-    return _refine(_read_descriptors(map0, points0), map1, cells1, is_allowed1)
-
-
-def _read_descriptors(feature_map: FeatureMap, points: Tensor) -> Tensor:
-    """Descriptors (N, D) at pixels (N, 2), contiguous, which makes searches faster."""
-    return sample_descriptors(feature_map, points[None])[0].contiguous()
-
-
 @dataclass(frozen=True)
 class _Cells:
     """The cells of an image that may match.
@@ -234,7 +189,7 @@ class _Queries:
 
     @classmethod
     def read(cls, feature_map: FeatureMap, points: Tensor, consensus: Consensus | None) -> _Queries:
-        return cls(points, _read_descriptors(feature_map, points), consensus)
+        return cls(points, read_descriptors(feature_map, points), consensus)
 
 
 @dataclass(frozen=True)
@@ -252,7 +207,7 @@ class _BestCells:
     index: Tensor
     similarities: Tensor
     second_best: Tensor | None = None
-    prior: _Prior | None = None
+    prior: Prior | None = None
 
 
 def _find_nearest(
@@ -295,11 +250,11 @@ def _place(
     if target.is_allowed is not None:
         index = target.is_allowed.nonzero().flatten()[index]
     if best.prior is None:
-        return _refine(descriptors, target.map, index, target.is_allowed, memory_bytes)
+        return refine(descriptors, target.map, index, target.is_allowed, memory_bytes)
     points, similarities = descriptors.new_empty(len(index), 2), descriptors.new_empty(len(index))
     has_prior = best.prior.weights > MIN_WEIGHT
     for rows, prior in ((~has_prior, None), (has_prior, best.prior.select(has_prior))):
-        found = _refine(descriptors[rows], target.map, index[rows], target.is_allowed, memory_bytes, prior)
+        found = refine(descriptors[rows], target.map, index[rows], target.is_allowed, memory_bytes, prior)
         points[rows], similarities[rows] = found.points, found.similarities
     return NearestPoints(points, similarities)
 
@@ -316,7 +271,7 @@ def _find_guided(
     second_best = _find_second_best(queries, target, centres[best.index], radius, memory_bytes)
     lead = best.similarities - second_best
     weights = CONSENSUS_WEIGHT * torch.exp(-lead / CONSENSUS_GAP)
-    prior = _Prior.read(consensus, queries.points, lead)
+    prior = Prior.read(None if consensus.priors is None else consensus.priors[0], queries.points, lead)
     missing = prior.weights - prior.rate(slice(None), centres[best.index])
     support = consensus.read_pairs(queries.points, centres[best.index])
     is_open = (lead < weights * (1 - support) + missing) | (missing > MIN_MISSING)
@@ -352,57 +307,6 @@ def _find_guided(
         moved = _Queries(queries.points[rows], queries.descriptors[rows], None)
         second_best[rows] = _find_second_best(moved, target, centres[index[rows]], radius, memory_bytes)
     return _BestCells(index, similarities, second_best, prior)
-
-
-@dataclass(frozen=True)
-class _Prior:
-    """What the local affine prior adds to the similarity of N queries: a Gaussian around a place.
-
-    Attributes:
-        places: (N, 2) pixels of the searched image.
-        spread: (N,) standard deviation, in pixels.
-        weights: (N,) at the place itself.
-    """
-
-    places: Tensor
-    spread: Tensor
-    weights: Tensor
-
-    @classmethod
-    def read(cls, consensus: Consensus, points: Tensor, lead: Tensor) -> _Prior:
-        if consensus.priors is None:
-            return cls(points, torch.ones_like(lead), torch.zeros_like(lead))
-        places, spread, trust = consensus.priors[0].predict(points)
-        return cls(places, spread, PRIOR_WEIGHT * trust * torch.exp(-lead / PRIOR_GAP))
-
-    def select(self, rows: Tensor | slice) -> _Prior:
-        """That of some of the queries."""
-        return _Prior(self.places[rows], self.spread[rows], self.weights[rows])
-
-    def rate(self, rows: Tensor | slice, points: Tensor) -> Tensor:
-        """What it adds (n,) to queries `rows` at points (n, 2), one of each."""
-        errors = (points - self.places[rows]).square().sum(dim=1)
-        return self.weights[rows] * torch.exp(-errors / (2 * self.spread[rows].square()))
-
-    def rate_grid(self, centres: Tensor, offsets: Tensor) -> Tensor:
-        """What it adds (N, Q * Q), row by row, on grids with offsets (Q,) in pixels around centres (N, 2)."""
-        errors = centres[:, :, None] + offsets - self.places[:, :, None]  # (N, 2, Q)
-        along_x, along_y = torch.exp(-0.5 * (errors / self.spread[:, None, None]).square()).unbind(1)
-        return (self.weights[:, None, None] * along_y[:, :, None] * along_x[:, None, :]).flatten(1)
-
-    def add(self, bonus: Tensor, rows: Tensor, target: FeatureMap) -> None:
-        """Adds to `bonus` (n, h * w) what queries `rows` get at all cells; in place."""
-        h, w = target.grid_hw
-        scale = -0.5 / self.spread[rows, None].square()
-        along_x, along_y = (
-            (scale * (self._centres(count, target) - self.places[rows, axis, None]).square()).exp_()
-            for axis, count in ((0, w), (1, h))
-        )
-        along_y *= self.weights[rows, None]
-        bonus.view(-1, h, w).addcmul_(along_y[:, :, None], along_x[:, None, :])
-
-    def _centres(self, count: int, target: FeatureMap) -> Tensor:
-        return torch.arange(count, device=self.places.device) * target.stride + target.offset
 
 
 @torch.no_grad()
@@ -470,127 +374,6 @@ def measure_guidance(
 def to_cosine(distances: Tensor) -> Tensor:
     """Cosine similarity of unit vectors at a Euclidean distance; -1 at an infinite one."""
     return (1 - distances.square() / 2).clamp_min(-1)
-
-
-def _refine(
-    descriptors0: Tensor,
-    map1: FeatureMap,
-    index: Tensor,
-    is_allowed1: Tensor | None,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
-    prior: _Prior | None = None,
-) -> NearestPoints:
-    """Sub-cell refinement by the fused CUDA kernel where it applies, else by the reference in chunks.
-
-    With a prior, which the kernel does not know, by the reference.
-    """
-    if prior is None and use_fused(descriptors0, map1.features, index) and len(index):
-        from ucn.matching.triton.refinement import can_refine, refine_sub_cell_fused  # needs Triton
-
-        if can_refine(descriptors0, map1.features):
-            found = refine_sub_cell_fused(
-                descriptors0,
-                map1.features[0],
-                index,
-                is_allowed1,
-                stride=map1.stride,
-                offset=map1.offset,
-                fine_steps=_FINE_STEPS,
-            )
-            return NearestPoints(*found)
-    bytes_per_match = 12 * (descriptors0.shape[-1] + (2 * _FINE_STEPS + 1) ** 2) * 4
-    chunk = max(1, memory_bytes // bytes_per_match)
-    chunks = [slice(start, start + chunk) for start in range(0, len(index), chunk)]
-    parts = [
-        _refine_reference(
-            descriptors0[rows], map1, index[rows], is_allowed1, None if prior is None else prior.select(rows)
-        )
-        for rows in chunks
-    ]
-    if not parts:
-        return NearestPoints(descriptors0.new_zeros(0, 2), descriptors0.new_zeros(0))
-    return NearestPoints(torch.cat([p for p, _ in parts]), torch.cat([s for _, s in parts]))
-
-
-def _refine_reference(
-    descriptors0: Tensor,
-    map1: FeatureMap,
-    index: Tensor,
-    is_allowed1: Tensor | None,
-    prior: _Prior | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Moves matches from cell centres to where the interpolated descriptor is most similar.
-
-    The descriptor between cells is, as everywhere in this package, the normalised bilinear interpolation of
-    the cells around it. With weights w over the 3 × 3 cells f around the best one, its similarity to a query
-    q is w·(f q) / √(wᵀ (f fᵀ) w), so two small products give it at all positions of a fine grid. A parabola
-    through the best position and its neighbours then gives the peak.
-
-    Args:
-        descriptors0: (N, D) queries.
-        map1: the other image.
-        index: (N,) the best cell of each query.
-        is_allowed1: (h * w,) bool, the cells that may take part; None allows all.
-        prior: of the queries, whose Gaussian is added to the similarity; None adds nothing.
-
-    Returns:
-        (N, 2) pixels and (N,) similarities.
-    """
-    h, w = map1.grid_hw
-    rows, columns = index // w, index % w
-    steps = torch.arange(-1, 2, device=index.device)
-    near_rows = (rows[:, None, None] + steps[:, None]).expand(-1, 3, 3).flatten(1)  # (N, 9)
-    near_columns = (columns[:, None, None] + steps).expand(-1, 3, 3).flatten(1)
-    is_usable = (near_rows >= 0) & (near_rows < h) & (near_columns >= 0) & (near_columns < w)
-    neighbours = near_rows.clamp(0, h - 1) * w + near_columns.clamp(0, w - 1)
-    if is_allowed1 is not None:
-        is_usable &= is_allowed1[neighbours]
-    cells = map1.features[0].flatten(1).t()[neighbours].to(descriptors0.dtype)  # (N, 9, D)
-    offsets, weights = _fine_grid(descriptors0)  # (Q,), (Q * Q, 9)
-
-    # Rows times matrices: many times as fast on a CPU as matrices times columns.
-    inner = (descriptors0[:, None] @ cells.transpose(1, 2))[:, 0] @ weights.t()  # (N, Q * Q)
-    gram = (cells @ cells.transpose(1, 2)).flatten(1)  # (N, 81)
-    pair_weights = (weights[:, :, None] * weights[:, None, :]).flatten(1)  # (Q * Q, 81)
-    lengths = (gram @ pair_weights.t()).clamp_min(1e-12).sqrt()
-    uses_forbidden = (~is_usable).to(weights.dtype) @ (weights > 0).to(weights.dtype).t() > 0
-    surface = (inner / lengths).masked_fill(uses_forbidden, -2.0)  # (N, Q * Q)
-
-    size = len(offsets)
-    similarity = surface
-    if prior is not None:
-        surface = surface + prior.rate_grid(cell_centres(map1)[index], map1.stride * offsets)
-    best = surface.argmax(dim=1)
-    shift = torch.stack(
-        [
-            offsets[best % size] + _fit_peak(surface, best, best % size, 1, size),
-            offsets[best // size] + _fit_peak(surface, best, best // size, size, size),
-        ],
-        dim=-1,
-    )
-    similarities = similarity.gather(1, best[:, None])[:, 0].clamp(-1, 1)
-    return cell_centres(map1)[index] + map1.stride * shift, similarities
-
-
-def _fine_grid(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Offsets (Q,) in cells along one axis, and bilinear weights (Q * Q, 9) of each position, row by row."""
-    offsets = torch.arange(-_FINE_STEPS, _FINE_STEPS + 1, device=like.device, dtype=like.dtype) / _FINE_STEPS
-    cells = torch.arange(-1, 2, device=like.device, dtype=like.dtype)
-    along = (1 - (offsets[:, None] - cells).abs()).clamp_min(0)  # (Q, 3)
-    weights = along[:, None, :, None] * along[None, :, None, :]  # (Qy, Qx, 3, 3)
-    return offsets, weights.reshape(-1, 9)
-
-
-def _fit_peak(surface: Tensor, best: Tensor, position: Tensor, stride: int, size: int) -> Tensor:
-    """Offset, in cells, of the peak of a parabola through the best position and its neighbours on an axis."""
-    has_both = (position > 0) & (position < size - 1)
-    low = surface.gather(1, (best - stride).clamp_min(0)[:, None])[:, 0]
-    high = surface.gather(1, (best + stride).clamp_max(surface.shape[1] - 1)[:, None])[:, 0]
-    middle = surface.gather(1, best[:, None])[:, 0]
-    curvature = low - 2 * middle + high
-    is_peak = has_both & (curvature < -1e-9) & (low > -1.5) & (high > -1.5)
-    peak = 0.5 * (low - high) / torch.where(is_peak, curvature, -1.0)
-    return torch.where(is_peak, peak, 0.0).clamp(-0.5, 0.5) / _FINE_STEPS
 
 
 def similarity_map(map0: FeatureMap, map1: FeatureMap, point0: Tensor) -> Tensor:

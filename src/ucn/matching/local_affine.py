@@ -6,8 +6,8 @@ their confidence, by a Gaussian of their distance from the region, and by how we
 It goes from the whole image to the region; each stage is drawn towards the linear part of the one before.
 
 A map comes with the spread of its residuals and with a trust in [0, 1], which vanishes where the anchors do
-not agree. `ucn.matching.cells` adds a Gaussian around the predicted place to the similarity of descriptors
-where these alone do not decide.
+not agree. `Prior` is a Gaussian around the predicted place, added to the similarity of descriptors where
+these alone do not decide.
 """
 
 from __future__ import annotations
@@ -125,6 +125,58 @@ class LocalAffine:
         steps = points - self.lattice.list_points(points.device)[rows]
         places = self.places[rows] + (self.linear[rows] @ steps[:, :, None])[:, :, 0]
         return places, self.spread[rows], self.trust[rows]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What the local affine prior adds to the similarity of N queries: a Gaussian around a place.
+
+    Attributes:
+        places: (N, 2) pixels of the searched image.
+        spread: (N,) standard deviation, in pixels.
+        weights: (N,) at the place itself.
+    """
+
+    places: Tensor
+    spread: Tensor
+    weights: Tensor
+
+    @classmethod
+    def read(cls, maps: LocalAffine | None, points: Tensor, lead: Tensor) -> Prior:
+        """That of points (N, 2) whose best cell leads by `lead` (N,); without maps, nothing is added."""
+        if maps is None:
+            return cls(points, torch.ones_like(lead), torch.zeros_like(lead))
+        places, spread, trust = maps.predict(points)
+        return cls(places, spread, PRIOR_WEIGHT * trust * torch.exp(-lead / PRIOR_GAP))
+
+    def select(self, rows: Tensor | slice) -> Prior:
+        """That of some of the queries."""
+        return Prior(self.places[rows], self.spread[rows], self.weights[rows])
+
+    def rate(self, rows: Tensor | slice, points: Tensor) -> Tensor:
+        """What it adds (n,) to queries `rows` at points (n, 2), one of each."""
+        errors = (points - self.places[rows]).square().sum(dim=1)
+        return self.weights[rows] * torch.exp(-errors / (2 * self.spread[rows].square()))
+
+    def rate_grid(self, centres: Tensor, offsets: Tensor) -> Tensor:
+        """What it adds (N, Q * Q), row by row, on grids with offsets (Q,) in pixels around centres (N, 2)."""
+        errors = centres[:, :, None] + offsets - self.places[:, :, None]  # (N, 2, Q)
+        along_x, along_y = torch.exp(-0.5 * (errors / self.spread[:, None, None]).square()).unbind(1)
+        return (self.weights[:, None, None] * along_y[:, :, None] * along_x[:, None, :]).flatten(1)
+
+    def add(self, bonus: Tensor, rows: Tensor, target: FeatureMap) -> None:
+        """Adds to `bonus` (n, h * w) what queries `rows` get at all cells; in place."""
+        h, w = target.grid_hw
+        scale = -0.5 / self.spread[rows, None].square()
+        along_x, along_y = (
+            (scale * (self._centres(count, target) - self.places[rows, axis, None]).square()).exp_()
+            for axis, count in ((0, w), (1, h))
+        )
+        along_y *= self.weights[rows, None]
+        bonus.view(-1, h, w).addcmul_(along_y[:, :, None], along_x[:, None, :])
+
+    def _centres(self, count: int, target: FeatureMap) -> Tensor:
+        return torch.arange(count, device=self.places.device) * target.stride + target.offset
 
 
 def fit_local_affine(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ucn.geometry.coords import pixels_to_cells
-from ucn.matching.cells import refine_sub_cell
+from ucn.matching.sub_cell import refine_sub_cell
 from ucn.types import FeatureMap
 
 

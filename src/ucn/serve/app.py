@@ -6,21 +6,23 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection
 from importlib import resources
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware import Middleware
-from fastapi.responses import JSONResponse, Response
-from starlette.concurrency import run_in_threadpool
+from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
 
 import ucn
 from ucn.data.match_files import format_matches
 from ucn.errors import ImageReadError, PointsError, UcnError
-from ucn.serve.guard import Guard
+from ucn.serve.guard import HEADERS, Guard, explain
 from ucn.serve.images import StoredImage
+from ucn.serve.intake import Intake
+from ucn.serve.lanes import CLIENT, CapacityError, UnavailableError
 from ucn.serve.limits import MAX_POINTS, Limits
 from ucn.serve.samples import PAIRS, Samples
 from ucn.serve.schemas import (
@@ -34,7 +36,7 @@ from ucn.serve.schemas import (
     WeightsChoice,
 )
 from ucn.serve.service import MatchService
-from ucn.serve.uploads import CapacityError, NotFoundError, Uploads
+from ucn.serve.uploads import NotFoundError, Uploads
 from ucn.types import Matches, SimilarityMap
 
 _MEDIA_TYPES = {
@@ -48,19 +50,21 @@ _STATUSES: dict[type[UcnError], int] = {
     PointsError: 422,
     NotFoundError: 404,
     CapacityError: 429,
+    UnavailableError: 503,
 }
-_UPLOAD_SECONDS = 120
+_DECODE_SECONDS = 60.0  # with the wait for the client's turn
 _SWEEP_SECONDS = 30.0
 _ERRORS = {
     400: "The request is malformed.",
     403: "The request comes from another web site.",
     404: "The session, image or weights do not exist.",
-    408: "The upload took too long.",
+    408: "The upload is too slow.",
     413: "The body is too long.",
     415: "The body is not an image.",
     421: "The server does not accept this host name.",
     422: "A value, a point or an image is invalid.",
-    429: "The server is full or busy.",
+    429: "This client has reached a limit.",
+    503: "The server is busy, or stops.",
 }
 
 Name = Annotated[str, Path(min_length=1, max_length=64)]
@@ -81,7 +85,7 @@ def _describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
             "description": _ERRORS[status],
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status in sorted((*statuses, 403, 413, 421))
+        for status in sorted((*statuses, 403, 413, 421, 503))
     }
 
 
@@ -92,18 +96,12 @@ class ServerState:
         self.service, self.limits, self.default_weights = service, limits, default_weights
         self.uploads = Uploads(limits, service.forget)
         self.samples = Samples()
-        self._receiving = 0  # only changed in the event loop
+        self.intake = Intake(limits.max_receiving * limits.max_upload_bytes, limits.receive_seconds)
 
-    @contextlib.contextmanager
-    def receive(self) -> Iterator[None]:
-        """Counts an upload in progress; raises `CapacityError` where there are too many."""
-        if self._receiving >= self.limits.max_receiving:
-            raise CapacityError(f"{self._receiving} uploads are in progress; try again in a few seconds")
-        self._receiving += 1
-        try:
-            yield
-        finally:
-            self._receiving -= 1
+    def drain(self) -> None:
+        """Refuses all requests that have not begun: the server stops."""
+        self.intake.drain()
+        self.service.drain()
 
     def find(self, name: str) -> StoredImage:
         """The sample or upload of this name; raises `NotFoundError`."""
@@ -166,7 +164,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lambda _: _live(server),
-        middleware=[Middleware(Guard, allowed_hosts=allowed_hosts, max_upload_bytes=limits.max_upload_bytes)],
+        middleware=[Middleware(Guard, allowed_hosts=allowed_hosts, limits=limits, intake=server.intake)],
     )
     app.state.server = server
     _explain_errors(app)
@@ -196,19 +194,28 @@ async def _live(server: ServerState) -> AsyncIterator[None]:
 def _explain_errors(app: FastAPI) -> None:
     """Makes every error one sentence in `detail`."""
 
-    async def explain(_: Request, error: Exception) -> JSONResponse:
+    async def explain_error(_: Request, error: Exception) -> Response:
         status = next(code for kind, code in _STATUSES.items() if isinstance(error, kind))
-        headers = {"Retry-After": "10"} if status == 429 else None
-        return JSONResponse({"detail": str(error)}, status, headers)
+        return explain(status, str(error))
 
-    async def explain_validation(_: Request, error: Exception) -> JSONResponse:
+    async def explain_fault(_: Request, error: Exception) -> Response:
+        response = explain(500, "a fault of ucn; please report it with what the server has logged")
+        response.headers.update(HEADERS)  # these responses do not pass the guard
+        return response
+
+    async def leave(_: Request, error: Exception) -> Response:
+        return Response(status_code=408)  # nobody reads it: the client has gone
+
+    async def explain_validation(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])[:100]
-        return JSONResponse({"detail": f"{place}: {first['msg']}; see /docs"}, 422)
+        return explain(422, f"{place}: {first['msg']}; see /docs")
 
     for kind in _STATUSES:
-        app.add_exception_handler(kind, explain)
+        app.add_exception_handler(kind, explain_error)
+    app.add_exception_handler(ClientDisconnect, leave)
+    app.add_exception_handler(Exception, explain_fault)
     app.add_exception_handler(RequestValidationError, explain_validation)
 
 
@@ -255,7 +262,8 @@ def _add_sessions(app: FastAPI, server: ServerState) -> None:
     @app.post("/api/sessions", status_code=201, responses=_describe_errors(429), tags=["images"])
     def open_session() -> Session:
         """Open a session, which holds images until it expires."""
-        return Session(session=server.uploads.open_session(), idle_seconds=server.limits.idle_seconds)
+        session = server.uploads.open_session(CLIENT.get())
+        return Session(session=session, idle_seconds=server.limits.idle_seconds)
 
     @app.delete(
         "/api/sessions/{session}", status_code=204, responses=_describe_errors(404, 422), tags=["images"]
@@ -275,11 +283,15 @@ def _add_images(app: FastAPI, server: ServerState) -> None:
     )
     async def send_image(session: Name, request: Request) -> Image:
         """Upload an image: the body is the image file."""
-        server.uploads.check_session(session)
-        with server.receive():
+        with server.uploads.receive(session):
             content = await _read_body(request)
-            image = await run_in_threadpool(server.service.decode, secrets.token_urlsafe(18), content)
-        server.uploads.add(session, image)
+            decoding = server.service.decode(secrets.token_urlsafe(18), content)
+            try:
+                async with asyncio.timeout(_DECODE_SECONDS):
+                    image = await asyncio.wrap_future(decoding)
+            except TimeoutError:
+                raise UnavailableError("many images are being decoded; try again in a few seconds") from None
+            server.uploads.add(session, image)
         return _describe_image(image)
 
     @app.get(
@@ -331,11 +343,7 @@ async def _read_body(request: Request) -> bytes:
         raise HTTPException(
             415, "the body must be an image file: send it as image/… or application/octet-stream"
         )
-    try:
-        async with asyncio.timeout(_UPLOAD_SECONDS):
-            return await request.body()
-    except TimeoutError:
-        raise HTTPException(408, f"the upload took over {_UPLOAD_SECONDS} s; send a smaller file") from None
+    return await request.body()
 
 
 def _describe(server: ServerState) -> Status:

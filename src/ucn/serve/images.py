@@ -1,17 +1,18 @@
-"""Images as the server stores them: the file, its size, and a JPEG for the browser."""
+"""Images as the server stores them: the file, its size, and a JPEG for the browser. It imports no torch."""
 
 from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import PIL.Image
-import torch.nn.functional as F
-from torch import Tensor
+from numpy.typing import NDArray
 
-from ucn.data.io import decode_image, to_pixels
+from ucn.config import MIN_SIDE
+from ucn.data.io import decode_pixels
 from ucn.errors import ImageReadError
-from ucn.nn import MIN_SIDE
 
 _SHOWN_SIDE = 1600  # pixels; larger than a panel of the page
 
@@ -39,19 +40,17 @@ class StoredImage:
         """Memory of the file and the JPEG."""
         return len(self.content) + len(self.shown)
 
-    def read(self) -> Tensor:
-        """The image as (3, H, W) in [0, 1]."""
-        return decode_image(self.content, self.max_pixels)
-
 
 def decode_upload(name: str, content: bytes, max_pixels: int) -> StoredImage:
     """Decodes an image file and encodes the JPEG for the browser.
 
+    The server does this in a child process, see `ucn.serve.decoder`; only for its own samples it does not.
+
     Raises:
         ImageReadError: the content is not a readable image, or too large or too small.
     """
-    pixels = decode_image(content, max_pixels)
-    height, width = pixels.shape[-2:]
+    pixels = decode_pixels(content, max_pixels)
+    height, width = pixels.shape[:2]
     if min(height, width) < MIN_SIDE:
         raise ImageReadError(
             f"the image must have at least {MIN_SIDE} pixels a side, got {width} × {height}; enlarge it first"
@@ -59,13 +58,11 @@ def decode_upload(name: str, content: bytes, max_pixels: int) -> StoredImage:
     return StoredImage(name, content, (height, width), _encode_jpeg(pixels), max_pixels)
 
 
-def _encode_jpeg(pixels: Tensor) -> bytes:
-    height, width = pixels.shape[-2:]
-    scale = _SHOWN_SIDE / max(height, width)
-    if scale < 1:
-        size = (max(1, round(height * scale)), max(1, round(width * scale)))
-        reduced = F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)
-        pixels = reduced[0].clamp(0, 1)
+def _encode_jpeg(pixels: NDArray[Any]) -> bytes:
+    if pixels.dtype != np.uint8:
+        pixels = (255 * pixels).round().astype(np.uint8)
+    image = PIL.Image.fromarray(pixels)
+    image.thumbnail((_SHOWN_SIDE, _SHOWN_SIDE), PIL.Image.Resampling.BILINEAR)
     file = io.BytesIO()
-    PIL.Image.fromarray(to_pixels(pixels)).save(file, "JPEG", quality=92, subsampling=0)
+    image.convert("RGB").save(file, "JPEG", quality=92, subsampling=0)
     return file.getvalue()

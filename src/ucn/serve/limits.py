@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ucn.config.base import Config, require
 
 MEBIBYTE = 2**20
+RETRY_SECONDS = {429: 10, 503: 5}
+"""When a client may try again, by the status of a refusal."""
 MAX_POINTS = 500
 """Largest number of points in one request."""
 
@@ -27,10 +29,12 @@ class Limits(Config):
     """Memory, half of it for uploads and half for features; at least 16 MiB."""
     idle_seconds: float = 1800.0
     """Lifetime of an idle session and its images; above 0."""
-    max_receiving: int = 4
-    """Uploads in progress at a time; at least 1."""
+    max_receiving: int = 16
+    """Uploads of full size that may be in memory before they are decoded; at least 2."""
+    receive_seconds: float = 120.0
+    """Longest time for one body; above 0."""
     max_waiting: int = 16
-    """Requests that may wait at a time; at least 1."""
+    """Requests that may wait for encoding, and as many for single points; at least 1."""
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -42,5 +46,6 @@ class Limits(Config):
         require(self.max_images >= 2, "max_images must be at least 2", self.max_images)
         require(self.memory_bytes >= 16 * MEBIBYTE, "memory_bytes must be at least 16 MiB", self.memory_bytes)
         require(self.idle_seconds > 0, "idle_seconds must be above 0", self.idle_seconds)
-        require(self.max_receiving >= 1, "max_receiving must be at least 1", self.max_receiving)
+        require(self.max_receiving >= 2, "max_receiving must be at least 2", self.max_receiving)
+        require(self.receive_seconds > 0, "receive_seconds must be above 0", self.receive_seconds)
         require(self.max_waiting >= 1, "max_waiting must be at least 1", self.max_waiting)

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+
+import numpy as np
 
 from ucn.config import MatchConfig
+from ucn.data.points import check_points
 from ucn.files import RecentItems
 from ucn.matching.matcher import Matcher, PairContext
-from ucn.serve.images import StoredImage, decode_upload
+from ucn.serve.decoder import Decoders
+from ucn.serve.images import StoredImage
+from ucn.serve.lanes import Lane
 from ucn.serve.limits import Limits
-from ucn.serve.uploads import CapacityError, NotFoundError
+from ucn.serve.uploads import NotFoundError
 from ucn.types import Features, Matches, SimilarityMap
 from ucn.weights import WeightsInfo, list_weights
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 _PairKey = tuple[str, str, str]
 """Names of image 0, image 1 and weights."""
+_DECODERS = 2
+"""Uploads decoded at a time; a client that occupies one child leaves the other to the others."""
 _MAX_PAIRS = 64  # a list of matches takes about 200 kB; contexts are bounded by their bytes, too
 
 
@@ -30,7 +34,8 @@ class MatchService:
     """One matcher per weights, and caches of features, pair contexts and matches.
 
     Encoding and matching of whole pairs take seconds and run in one thread; queries of single points take
-    milliseconds and run in another, so that they do not wait. All methods are thread-safe.
+    milliseconds and run in another, so that they do not wait; uploads are decoded in child processes. In each
+    lane the clients take turns. All methods are thread-safe.
 
     Attributes:
         default_weights: name of the user's own weights, or else of the first shipped ones.
@@ -68,9 +73,11 @@ class MatchService:
         )
         self._matches: RecentItems[_PairKey, Matches] = RecentItems(_MAX_PAIRS)
         self._lock = threading.RLock()
-        self._waiting = threading.BoundedSemaphore(limits.max_waiting)
-        self._encoding = ThreadPoolExecutor(1, "ucn-encode")
-        self._queries = ThreadPoolExecutor(1, "ucn-query")
+        self._encoding = Lane("ucn-encode", limits.max_waiting)
+        self._queries = Lane("ucn-query", limits.max_waiting)
+        # Uploads wait without a thread of the server's; connections and their bytes are limited.
+        self._decoding = Lane("ucn-decode", 1024, threads=_DECODERS)
+        self._decoders = Decoders(_DECODERS + 1, limits.max_pixels)  # one is for the encoding thread
 
     def list_weights(self) -> list[WeightsInfo]:
         """All weights to choose from."""
@@ -83,22 +90,29 @@ class MatchService:
                 infos.append(shipped[name])
         return infos
 
-    def decode(self, name: str, content: bytes) -> StoredImage:
-        """Decodes an upload as `decode_upload`, one at a time to bound the memory."""
-        return self._run(self._encoding, decode_upload, name, content, self._limits.max_pixels)
+    def decode(self, name: str, content: bytes) -> Future[StoredImage]:
+        """Decodes an upload in a child process when it is the client's turn; see `Decoders.show`.
+
+        Raises:
+            CapacityError: too many uploads of this client wait.
+            UnavailableError: too many uploads wait.
+        """
+        return self._decoding.submit(self._decoders.show, name, content)
 
     def match(self, image0: StoredImage, image1: StoredImage, weights: str) -> Matches:
         """The mutual matches of a pair, best first.
 
         Raises:
             NotFoundError: there are no such weights.
-            CapacityError: too many requests wait.
+            CapacityError: too many requests of this client wait.
+            UnavailableError: too many requests wait, or for too long.
+            ImageReadError: an image cannot be decoded again.
         """
         self._check_weights(weights)
         cached = self._matches.get((image0.name, image1.name, weights))
         if cached is not None:
             return cached
-        return self._run(self._encoding, self._match_all, image0, image1, weights)
+        return self._encoding.run(self._match_all, image0, image1, weights)
 
     def match_points(
         self, image0: StoredImage, image1: StoredImage, weights: str, points: Sequence[tuple[float, float]]
@@ -108,18 +122,22 @@ class MatchService:
         Raises:
             PointsError: a point lies outside image 0.
             NotFoundError: there are no such weights.
-            CapacityError: too many requests wait.
+            CapacityError: too many requests of this client wait.
+            UnavailableError: too many requests wait, or for too long.
+            ImageReadError: an image cannot be decoded again.
         """
         matcher, features0, features1, context = self._prepare(image0, image1, weights)
-        match = functools.partial(matcher.match_features, points=points, context=context)
-        return self._run(self._queries, match, features0, features1)
+        # The last digits of a match depend on its place in the batch: equal points are matched once.
+        distinct, rows = np.unique(check_points(points, image0.image_hw), axis=0, return_inverse=True)
+        match = functools.partial(matcher.match_features, points=distinct, context=context)
+        return self._queries.run(match, features0, features1).select(rows.reshape(-1))
 
     def compute_similarity(
         self, image0: StoredImage, image1: StoredImage, weights: str, point: tuple[float, float]
     ) -> SimilarityMap:
         """Similarity of one point of image 0 to every cell of image 1; raises as `match_points`."""
         matcher, features0, features1, _ = self._prepare(image0, image1, weights)
-        return self._run(self._queries, matcher.similarities, features0, features1, point)
+        return self._queries.run(matcher.similarities, features0, features1, point)
 
     def forget(self, name: str) -> None:
         """Drops everything computed from an image."""
@@ -133,10 +151,16 @@ class MatchService:
         """Memory of the cached features."""
         return self._features.held_bytes
 
+    def drain(self) -> None:
+        """Refuses all requests that have not begun."""
+        for lane in (self._decoding, self._encoding, self._queries):
+            lane.drain()
+
     def close(self) -> None:
-        """Ends the threads."""
-        self._encoding.shutdown(cancel_futures=True)
-        self._queries.shutdown(cancel_futures=True)
+        """Ends the threads and the child processes."""
+        for lane in (self._decoding, self._encoding, self._queries):
+            lane.close()
+        self._decoders.close()
 
     def _prepare(
         self, image0: StoredImage, image1: StoredImage, weights: str
@@ -148,7 +172,7 @@ class MatchService:
             context = self._contexts.get((image0.name, image1.name, weights))
             if features0 is not None and features1 is not None and context is not None:
                 return self._matchers[weights], features0, features1, context
-        return self._run(self._encoding, self._compute, image0, image1, weights)
+        return self._encoding.run(self._compute, image0, image1, weights)
 
     def _compute(
         self, image0: StoredImage, image1: StoredImage, weights: str
@@ -168,7 +192,10 @@ class MatchService:
 
     def _encode(self, matcher: Matcher, image: StoredImage, weights: str) -> Features:
         """Cached features, or new ones; only for the encoding thread."""
-        return self._features.get_or_make((image.name, weights), lambda: matcher.extract(image.read()))
+        return self._features.get_or_make((image.name, weights), lambda: self._extract(matcher, image))
+
+    def _extract(self, matcher: Matcher, image: StoredImage) -> Features:
+        return matcher.extract(self._decoders.read(image))
 
     def load(self, weights: str) -> Matcher:
         """The matcher of weights, loaded at its first use."""
@@ -182,23 +209,6 @@ class MatchService:
     def _check_weights(self, weights: str) -> None:
         if weights not in self._sources:
             raise NotFoundError(f"there are no such weights; there are {', '.join(self._sources)}")
-
-    def _run(
-        self,
-        executor: ThreadPoolExecutor,
-        work: Callable[_Arguments, _Result],
-        *arguments: _Arguments.args,
-        **options: _Arguments.kwargs,
-    ) -> _Result:
-        """Runs work in a thread and waits for it, unless too many requests wait already."""
-        if not self._waiting.acquire(blocking=False):
-            raise CapacityError(
-                f"{self._limits.max_waiting} requests wait already; try again in a few seconds"
-            )
-        try:
-            return executor.submit(work, *arguments, **options).result()
-        finally:
-            self._waiting.release()
 
 
 def _count_context_bytes(context: PairContext) -> int:

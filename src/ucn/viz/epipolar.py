@@ -97,7 +97,7 @@ def find_epipolar_segments(points: FloatArray, F: ArrayLike, image_hw: tuple[int
 
     Args:
         points: (N, 2) pixels of the other image.
-        F: (3, 3) fundamental matrix from the other image to this one; its transpose for the way back.
+        F: (3, 3) fundamental matrix from the other image to this one; its transpose for the other direction.
         image_hw: (H, W) of this image.
 
     Returns:

@@ -84,7 +84,7 @@ def test_folders_without_images(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no folder .*missing: check the path"):
         list_images(tmp_path / "missing")
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(DataError, match=r"holds no images \(looked for \.bmp, \.jpeg, \.jpg, "):
+    with pytest.raises(DataError, match=r"holds no images \(looked for \.avif, \.bmp, .*\.jpeg, \.jpg, "):
         list_images(tmp_path)
     with pytest.raises(DataError, match=r"notes\.txt is a file; expected a folder of images"):
         list_images(tmp_path / "notes.txt")

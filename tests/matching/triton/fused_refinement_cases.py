@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.matching import cells as matching
+from ucn.matching import sub_cell
+from ucn.matching.cells import match_forward
 from ucn.matching.triton.refinement import can_refine, refine_sub_cell_fused
 from ucn.runtime.kernels import without_fused
 from ucn.types import FeatureMap
@@ -47,7 +48,7 @@ def refine(
         given,
         stride=STRIDE,
         offset=OFFSET,
-        fine_steps=matching._FINE_STEPS,
+        fine_steps=sub_cell._FINE_STEPS,
     )
     return [each.cpu().double() for each in found]
 
@@ -56,7 +57,7 @@ def expect(
     descriptors: Tensor, feature_map: FeatureMap, index: Tensor, allowed: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     wide = FeatureMap(feature_map.features.double(), STRIDE, OFFSET, feature_map.image_hw)
-    return matching._refine_reference(descriptors.double(), wide, index, allowed)
+    return sub_cell.refine_reference(descriptors.double(), wide, index, allowed)
 
 
 def compare(
@@ -162,8 +163,8 @@ def test_matches_on_a_gpu_as_without_fused_kernels(count: int) -> None:
     map0, map1 = (draw_map(32, 30, 40) for _ in range(2))
     points = torch.rand(count, 2, generator=torch.Generator().manual_seed(1)) * torch.tensor([159.0, 119.0])
     there0, there1 = (FeatureMap(m.features.to(DEVICE), STRIDE, OFFSET, m.image_hw) for m in (map0, map1))
-    found = matching.match_forward(there0, there1, points.to(DEVICE))
+    found = match_forward(there0, there1, points.to(DEVICE))
     with without_fused():
-        expected = matching.match_forward(there0, there1, points.to(DEVICE))
+        expected = match_forward(there0, there1, points.to(DEVICE))
     torch.testing.assert_close(found.similarities, expected.similarities, rtol=0, atol=1e-5)
     assert ((found.points - expected.points).norm(dim=1) < 0.05).float().mean() >= 0.98 or not count

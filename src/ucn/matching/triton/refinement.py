@@ -1,7 +1,7 @@
 """Sub-cell refinement as one Triton kernel, in place of many kernel launches of torch.
 
 One program instance handles one match: the 3 × 3 cells around its best one, and a fine grid of positions.
-The reference is `_refine_reference` of `ucn.matching.cells`.
+The reference is `refine_reference` of `ucn.matching.sub_cell`.
 """
 
 from __future__ import annotations

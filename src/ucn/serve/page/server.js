@@ -2,7 +2,8 @@
 
 let session = null;
 
-async function request(path, options = {}) {
+// A busy server says when to try again; after three attempts the user is told.
+async function request(path, options = {}, attempt = 0) {
   let response;
   try {
     response = await fetch(path, options);
@@ -10,6 +11,11 @@ async function request(path, options = {}) {
     throw new Error("The server does not respond. Is `ucn serve` still running?");
   }
   if (response.ok) return response;
+  if (response.status === 503 && attempt < 2) {
+    const seconds = Math.min(Number(response.headers.get("Retry-After")) || 5, 10);
+    await new Promise((resume) => { setTimeout(resume, 1000 * seconds); });
+    return request(path, options, attempt + 1);
+  }
   const problem = await response.json().catch(() => ({}));
   const error = new Error(problem.detail || `The server responded with status ${response.status}.`);
   error.status = response.status;

@@ -138,3 +138,13 @@ def test_an_array_that_claims_to_be_larger_than_it_is(tmp_path: Path) -> None:
     path.write_bytes(content.replace(shape, struct.pack("<ii", 2**30, 2**30)))
     with pytest.raises(DataError, match=r"'a' of size \(1073741824, 1073741824\) has 96 bytes of numbers"):
         read_mat(path, ["a"])
+
+
+def test_an_array_of_too_many_axes_names_its_file(tmp_path: Path) -> None:
+    shape = struct.pack("<II", 5, 400) + struct.pack("<100i", *[1] * 100)
+    body = struct.pack("<IIII", 6, 8, 6, 0) + shape + struct.pack("<HH4s", 1, 1, b"a")
+    body += struct.pack("<HH4s", 2, 1, b"\x07")
+    path = tmp_path / "a.mat"
+    path.write_bytes(b"MATLAB".ljust(124) + b"\x00\x01IM" + struct.pack("<II", 14, len(body)) + body)
+    with refused(r"cannot read .*a\.mat: damaged MATLAB file \('a' has 100 axes\)"):
+        read_mat(path, ["a"])

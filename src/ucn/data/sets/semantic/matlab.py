@@ -33,6 +33,7 @@ _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f
 _CLASSES = {1: "cells", 2: "a structure", 3: "an object", 4: "text", 5: "a sparse array"}
 _LAST_CLASS = 15
 _COMPLEX = 0x0800
+_MOST_AXES = 32  # as many as every version of numpy can hold
 
 
 def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
@@ -156,6 +157,8 @@ def _parse_array(data: bytes, order: str, path: Path) -> tuple[str, NDArray[np.f
     if number_kind not in _NUMBERS:
         raise _damaged(path, f"'{name[:40]}' has numbers of type {number_kind}")
     dtype = np.dtype(f"{order}{_NUMBERS[number_kind]}")
+    if len(shape) > _MOST_AXES:
+        raise _damaged(path, f"'{name[:40]}' has {len(shape)} axes")
     if len(shape) < 2 or min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(numbers):
         raise _damaged(path, f"'{name[:40]}' of size {shape[:4]} has {len(numbers)} bytes of numbers")
     return name, np.frombuffer(numbers, dtype).reshape(shape, order="F").astype(np.float64)
