@@ -43,12 +43,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     seconds = min(arguments.seconds, 60.0)
-    names = arguments.only.split(",") if arguments.only else ["uploads", *_ATTACKS, "sigterm"]
+    names = arguments.only.split(",") if arguments.only else ["uploads", *ATTACKS, "sigterm"]
     results: dict[str, Any] = {}
     for name in names:
-        if name in _ATTACKS:
+        if name in ATTACKS:
             for source, where in ((_STRANGER, "stranger"), (_HONEST, "own address")):
-                attack = partial(_attack, attack=_ATTACKS[name], source=source, seconds=seconds)
+                attack = partial(_attack, attack=ATTACKS[name], source=source, seconds=seconds)
                 results[f"{name}, {where}"] = _run_case(arguments.threads, attack)
         else:
             case = _upload_all if name == "uploads" else _stop_under_load
@@ -309,7 +309,7 @@ async def _abort_uploads(address: str, source: str, seconds: float) -> None:
     await _repeat(8, seconds, act)
 
 
-_ATTACKS: dict[str, Attack] = {
+ATTACKS: dict[str, Attack] = {
     "drip": _drip,
     "sessions": _open_empty_sessions,
     "headers": _leave_headers_unfinished,
