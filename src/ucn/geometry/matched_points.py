@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
 
 
-def check_matches(points0: ArrayLike, points1: ArrayLike, threshold: float) -> tuple[Array, Array, Array]:
+def check_matches(points0: ArrayLike, points1: ArrayLike, threshold: float) -> tuple[Array, Array, Rows]:
     """Both points as float64 (N, 2), and the rows (M,) in which all four coordinates are finite.
 
     Raises:
@@ -20,4 +21,4 @@ def check_matches(points0: ArrayLike, points1: ArrayLike, threshold: float) -> t
     if not threshold > 0 or not np.isfinite(threshold):
         raise ValueError(f"threshold must be above 0 pixels, got {threshold}")
     is_finite = np.isfinite(pixels0).all(axis=1) & np.isfinite(pixels1).all(axis=1)
-    return pixels0, pixels1, np.flatnonzero(is_finite)
+    return pixels0, pixels1, np.flatnonzero(is_finite).astype(np.int64)
