@@ -278,7 +278,7 @@ class TestReconstruct:
 
     @pytest.mark.slow
     def test_photographs_that_colmap_does_not_read(self, tmp_path: Path, out: Path) -> None:
-        pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+        pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
         if not PIL.features.check("avif"):
             pytest.skip("this Pillow was built without AVIF")
         scene = make_scene(tmp_path / "images")
@@ -288,7 +288,10 @@ class TestReconstruct:
         options = ("--method", "sift", "--max-keypoints", 400, "--no-adjust")
         result = run("reconstruct", scene.folder, "-o", out / "m", *options)
         assert result.exit_code == 0, result.output
-        assert "COLMAP does not read HEIC and AVIF: points of 5 images have no colour" in result.stderr
+        assert "COLMAP does not read HEIC, AVIF and WebP, of which 5 images are" in result.stderr
+        model = pycolmap.Reconstruction(out / "m" / "sparse" / "0")
+        colours = np.array([point.color for point in model.points3D.values()])
+        assert colours.std(axis=0).min() > 10
 
     def test_missing_package(self, images: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.formats.colmap.find_obstacle", lambda: "it needs pycolmap: pip install it")

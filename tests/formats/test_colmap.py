@@ -23,6 +23,7 @@ from ucn.formats.colmap import (
     verify_matches,
     write_database,
 )
+from ucn.formats.colmap_colours import colour_points
 from ucn.formats.colmap_legacy import write_legacy_database
 from ucn.formats.colmap_scene import to_scene
 from ucn.types import FloatArray
@@ -180,6 +181,10 @@ def test_exact_points_give_exact_cameras(tmp_path: Path, scene: Scene) -> None:
     assert align_centres(found.centres, scene.centres).max() < 1e-3
     turns = [each[3] @ each[0].T for each in (found.rotations, scene.rotations)]
     np.testing.assert_allclose(turns[0], turns[1], atol=1e-4)
+    again.reconstruction.extract_colors_for_all_images(str(scene.folder))
+    colour_points(model.reconstruction, scene.folder)
+    differences = np.abs(to_scene(model).colours.astype(int) - to_scene(again).colours)
+    assert np.median(differences) <= 1
     corners = np.array([[-0.5, -0.5, 1], [239.5, -0.5, 1], [239.5, 179.5, 1], [-0.5, 179.5, 1]])
     np.testing.assert_allclose(found.corners[0], corners @ np.linalg.inv(scene.K).T, atol=1e-9)
 

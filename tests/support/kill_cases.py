@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def _kill_at_merging(_folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    ucn.folders.shards.merge_features = stop
+    vars(ucn.folders.shards)["merge_features"] = stop
 
 
 def _watch(folder: Path, at: int, number: int, count_to: int | None = None) -> None:
@@ -306,10 +307,10 @@ class Cases:
         for k in range(count):
             at = 1 + int((k + rng.random()) * self.changes / count)
             self._reset()
-            self._run(lambda folder, at=at: _watch(folder, at, signal.SIGKILL))
+            self._run(partial(_watch, at=at, number=signal.SIGKILL))
             yield self.check_end(kind="injected", at=f"change {at} of {self.changes}")
 
-    def random(self, count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
+    def timed(self, count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
         """Kills after random times, some of them twice."""
         for _ in range(count):
             self._reset()
@@ -327,7 +328,7 @@ class Cases:
             self._reset()
             at = max(1, round(self.changes * share))
             arguments = self.job.arguments(self.place)
-            child = start(self.place, arguments, lambda folder, at=at: _watch(folder, at, signal.SIGSTOP))
+            child = start(self.place, arguments, partial(_watch, at=at, number=signal.SIGSTOP))
             _, status = os.waitpid(child, os.WUNTRACED)
             fault = "" if os.WIFSTOPPED(status) else "did not stop"
             code = self._run()
@@ -393,7 +394,7 @@ def main() -> None:
         cases = Cases(name, given.folder / name.replace(" ", ""))
         families = [
             cases.injected(_share(given.injected)[name], rng),
-            cases.random(_share(given.random)[name], rng),
+            cases.timed(_share(given.random)[name], rng),
         ]
         if given.twice:
             families.append(cases.twice())

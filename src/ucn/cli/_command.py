@@ -101,6 +101,8 @@ class PairCommand:
         _checks.check_masks(masks)
         _checks.check_file(points, "points")
         check_weights(self._options.weights)
+        import torch  # noqa: F401  (its seconds count as starting, not as reading)
+
         self.stages("reading images")
         self._images = {"image0": str(image0), "image1": str(image1)}
         return read_image(image0), read_image(image1)

@@ -237,11 +237,11 @@ def _print(summary: dict[str, Any], made: ReconstructionResult) -> None:
 
 def _warn_unread(model: SparseModel) -> None:
     """Prints, on stderr, that COLMAP cannot read some images."""
-    from ucn.formats.colmap import UNREAD_SUFFIXES
+    from ucn.formats.colmap_colours import UNREAD_SUFFIXES
 
     count = sum(name.lower().endswith(UNREAD_SUFFIXES) for name in model.registered)
     if count:
         warn(
-            f"warning: COLMAP does not read HEIC and AVIF: points of {count:,} images have no colour, and "
-            "`colmap image_undistorter` needs them as JPEG: convert them and run again for that"
+            f"warning: COLMAP does not read HEIC, AVIF and WebP, of which {count:,} images are: for "
+            "`colmap image_undistorter`, convert them to JPEG and run again"
         )

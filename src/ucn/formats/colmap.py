@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ucn.errors import ConfigError, DataError, OutputError
 from ucn.files import check_output, scratch_folder
+from ucn.formats.colmap_colours import UNREAD_SUFFIXES, colour_points
 from ucn.formats.hloc import turn_keypoints
 from ucn.formats.principal_point import (
     PRINCIPAL_POINT,
@@ -36,8 +37,6 @@ from ucn.types import FloatArray
 if TYPE_CHECKING:
     import pycolmap
 
-UNREAD_SUFFIXES = (".avif", ".heic", ".heif")
-"""Suffixes of images that ucn reads, but not COLMAP."""
 CAMERA_MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV")
 """Camera models to choose from, by increasing number of parameters."""
 
@@ -383,8 +382,14 @@ def map_incrementally(
             found, key=lambda index: (found[index].num_reg_images(), found[index].num_points3D(), -index)
         )
         model, principal_points = _choose_principal_points(colmap, found[best], settings, are_cameras_known)
-        if model is not found[best]:
-            model.write(part / str(best))
+        models = {**found, best: model}
+        for index, each in models.items():
+            names = (each.image(image_id).name for image_id in each.reg_image_ids())
+            has_unread = any(name.lower().endswith(UNREAD_SUFFIXES) for name in names)
+            if has_unread:
+                colour_points(each, folder)
+            if has_unread or each is not found[index]:
+                each.write(part / str(index))
         check_models(output)
         if output.exists():
             output.rename(work / "before")

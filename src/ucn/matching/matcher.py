@@ -177,6 +177,9 @@ class Matcher:
         other.config = self._resolve(change_config(config or self.config, settings))
         return other
 
+    def __repr__(self) -> str:
+        return f"Matcher({self.weights.name}, {self.device}, max_side={self.config.max_side})"
+
     def match(
         self,
         image0: ImageLike | Features,
@@ -528,7 +531,8 @@ class Matcher:
                 progress("encoding views")
             return self._encode_view(self._encoder, features, scale, degrees, box)
 
-        if self.config.use_views:
+        is_empty = any(use is not None and not use.any() for use in (use0, use1))
+        if self.config.use_views and not is_empty:
             views = align_views(features0, features1, encode, measure)
         else:
             views = AlignedViews(features0, features1, measure(features0, features1), None)
