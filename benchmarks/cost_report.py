@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from page_text import join_cells, start_table, wrap, wrap_items
 
 from ucn.evaluate.core.plots import lay_out, save_plot
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 
 UCN, CACHED, WHOLE = "UCN", "Siamese, branches cached", "Siamese, without a cache"
 COLOURS = {UCN: "#0072B2", CACHED: "#E69F00", WHOLE: "#D55E00"}

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from page_text import join_cells, start_table, wrap
 
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 
 HARD = "correspondence contrastive, hard negatives"
 # Colour-blind safe palette of Okabe and Ito.

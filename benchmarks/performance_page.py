@@ -22,7 +22,7 @@ from ucn.bench.plots import draw_growth
 from ucn.bench.report import Part, Table
 from ucn.bench.run import PARTS, read_parts
 from ucn.errors import DataError
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 
 _ROOT = Path(__file__).parents[1]
 _PAGE = _ROOT / "docs" / "performance.md"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 
 
 def open_results(path: Path, settings: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 from page_text import wrap, wrap_items
 
 from ucn.errors import DataError
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 
 _ROOT = Path(__file__).parents[1]
 _PAGE = _ROOT / "docs" / "scale.md"

@@ -41,7 +41,7 @@ from ucn.data.pairs import PairData
 from ucn.evaluate.core.metrics import average, count_within, point_errors
 from ucn.evaluate.points.benchmarks import Benchmark, find_benchmark
 from ucn.evaluate.points.predictions import find_points
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork
 from ucn.nn.transformer import ConvolutionalSpatialTransformer
 from ucn.train.optim import build_optimiser, learning_rate_factor, update_average

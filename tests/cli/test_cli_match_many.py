@@ -15,7 +15,7 @@ from support.pair_cases import write_tiny_images
 from ucn.cli.app import app
 from ucn.data.io import read_image
 from ucn.data.match_files import read_matches
-from ucn.files import read_npz
+from ucn.files.arrays import read_npz
 
 pytestmark = pytest.mark.usefixtures("shift_matchers")
 

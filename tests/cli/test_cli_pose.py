@@ -15,7 +15,7 @@ from ucn.cli import _command
 from ucn.cli.app import app
 from ucn.config import MatchConfig
 from ucn.data.io import read_image
-from ucn.files import read_npz
+from ucn.files.arrays import read_npz
 from ucn.types import Matches
 
 K = "60,60,39.5,31.5"

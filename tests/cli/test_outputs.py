@@ -6,7 +6,7 @@ import pytest
 
 from ucn.cli._outputs import Output, check_files
 from ucn.errors import OutputError
-from ucn.files import write_files, write_together
+from ucn.files.writing import write_files, write_together
 
 
 def test_files_move_together_to_their_names(tmp_path: Path) -> None:

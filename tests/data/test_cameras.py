@@ -12,7 +12,7 @@ import pytest
 
 from ucn.data.cameras import read_camera, write_pose
 from ucn.errors import DataError, OutputError
-from ucn.files import read_npz
+from ucn.files.arrays import read_npz
 from ucn.geometry.pose import PoseEstimate
 from ucn.types import Matches
 

@@ -20,7 +20,7 @@ from ucn.data.io import read_image
 from ucn.data.match_files import read_matches, write_matches
 from ucn.data.points import check_points, read_flo, read_flow, read_image_points, read_points, write_flow
 from ucn.errors import DataError, OutputError, PointsError
-from ucn.files import read_h5, read_npz
+from ucn.files.arrays import read_h5, read_npz
 from ucn.types import Flow, Matches
 
 META = {"weights": {"name": "w", "sha256": "00"}, "ucn": "1"}

@@ -16,7 +16,7 @@ from ucn import MatchConfig, Matcher
 from ucn.data.io import read_image, write_image
 from ucn.data.match_files import read_matches
 from ucn.errors import ConfigError, DataError, OutputError
-from ucn.files import read_npz
+from ucn.files.arrays import read_npz
 from ucn.folders.image_pairs import ImagePair
 from ucn.folders.pair_files import SUMMARY_COLUMNS, PairFileSettings, PairFilesResult, match_pair_files
 from ucn.geometry.verification import VerifySettings

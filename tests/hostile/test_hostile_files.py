@@ -37,7 +37,7 @@ from ucn.data.image_limits import check_structure
 from ucn.data.io import decode_image, decode_reduced_image, read_header_hw, read_image, read_reduced_image
 from ucn.data.sets.semantic import matlab
 from ucn.errors import DataError, ImageReadError
-from ucn.files import open_regular, read_binary, shorten
+from ucn.files.reading import open_regular, read_binary, shorten
 from ucn.nn.tiling import reduce_image
 
 _COUNT = int(os.environ.get("UCN_FUZZ", "100"))

@@ -13,7 +13,7 @@ from torch import Tensor
 from support.train_cases import assert_equal, make_config
 from ucn.config import Calibration, TrainConfig
 from ucn.errors import ConfigError, OutputError, WeightsError
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 from ucn.nn import build_model
 from ucn.train import checkpoint
 from ucn.train.checkpoint import (

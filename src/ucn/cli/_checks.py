@@ -27,7 +27,7 @@ def check_masks(paths: Iterable[Path | None]) -> None:
 
 def check_file(path: Path | None, what: str) -> None:
     """Checks that a file, if it is given, is there; raises `DataError`."""
-    from ucn.files import check_readable
+    from ucn.files.reading import check_readable
 
     if path is not None:
         check_readable(path, what)

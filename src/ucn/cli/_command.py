@@ -18,7 +18,7 @@ from ucn.cli._report import (
     print_json,
     print_lines,
 )
-from ucn.files import write_files
+from ucn.files.writing import write_files
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -163,7 +163,7 @@ def _check_drawings(drawings: Path | None, source: PairSource) -> None:
     """Refuses a file, and a folder among the images: drawings would be images of the next run."""
     from ucn.data.io import WRITE_FORMATS
     from ucn.errors import OutputError
-    from ucn.files import find_real_path
+    from ucn.files.reading import find_real_path
 
     if drawings is not None and drawings.suffix.lower() in WRITE_FORMATS and not _is_folder(drawings):
         raise typer.BadParameter(

@@ -49,7 +49,9 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path | None], overwr
     What a killed run left beside them is removed.
     """
     from ucn.errors import OutputError
-    from ucn.files import check_output, clean_up, find_real_path
+    from ucn.files.reading import find_real_path
+    from ucn.files.scratch import clean_up
+    from ucn.files.writing import check_output
 
     resolved = [find_real_path(path) for path in outputs]
     for path, place in zip(outputs, resolved, strict=True):
@@ -67,7 +69,8 @@ def check_folder(
 ) -> None:
     """As `check_outputs`, for files in a folder that may be missing."""
     from ucn.errors import OutputError
-    from ucn.files import check_output, clean_up
+    from ucn.files.scratch import clean_up
+    from ucn.files.writing import check_output
 
     try:
         is_folder, exists = folder.is_dir(), folder.exists()
@@ -87,7 +90,7 @@ def check_folder(
 
 def _check_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     from ucn.errors import OutputError
-    from ucn.files import find_real_path
+    from ucn.files.reading import find_real_path
 
     taken = {find_real_path(path) for path in inputs if path is not None}
     for path in outputs:

@@ -92,7 +92,7 @@ def _list_writers(
     from json import dumps
 
     from ucn.data.io import to_pixels, write_image
-    from ucn.files import write_bytes_atomically
+    from ucn.files.writing import write_bytes_atomically
     from ucn.viz.overlay import blend, warp_onto, write_animation
 
     size_hw = (int(images[0].shape[-2]), int(images[0].shape[-1]))

@@ -125,7 +125,7 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
     """The result to update; None where the file does not exist yet."""
     from ucn.bench.run import read_parts
     from ucn.errors import DataError
-    from ucn.files import read_text
+    from ucn.files.reading import read_text
 
     if output is None:
         raise typer.BadParameter("--update needs -o FILE")
@@ -142,7 +142,7 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
 def _write(
     result: dict[str, Any], found: dict[str, Part], output: Path | None, plots: Path | None, overwrite: bool
 ) -> list[Path]:
-    from ucn.files import write_bytes_atomically, write_files
+    from ucn.files.writing import write_bytes_atomically, write_files
 
     contents: dict[Path, bytes] = {}
     if output is not None:

@@ -10,7 +10,7 @@ from ucn.cli import _options as opt
 from ucn.cli._command import PairCommand
 from ucn.cli._outputs import check_folder
 from ucn.cli._report import format_share
-from ucn.files import write_files
+from ucn.files.writing import write_files
 
 if TYPE_CHECKING:
     from ucn.data.example import DisparityScore, ExamplePair
@@ -42,7 +42,7 @@ def run(
         check_folder(output, _IMAGES, overwrite)
         check_weights(weights)
         from ucn.data.example import example_pair, score_against_disparity
-        from ucn.files import hash_file
+        from ucn.files.reading import hash_file
 
         pair = example_pair()
         matcher = command.load_matcher()

@@ -17,7 +17,7 @@ from ucn.cli._checks import check_file
 from ucn.cli._outputs import check_folder
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines, warn, without_nan
-from ucn.files import write_files
+from ucn.files.writing import write_files
 
 if TYPE_CHECKING:
     from ucn.folders.reconstruction import ReconstructionResult
@@ -145,7 +145,7 @@ def run(
 def _open_output(output: Path, images: Path, overwrite: bool) -> None:
     """Creates the folder; refuses one that holds a finished model or lies among the images."""
     from ucn.errors import OutputError
-    from ucn.files import find_real_path
+    from ucn.files.reading import find_real_path
 
     if find_real_path(output).is_relative_to(find_real_path(images)):
         raise OutputError(
@@ -185,7 +185,7 @@ def _write(output: Path, summary: dict[str, Any], model: SparseModel, title: str
     import json
 
     from ucn.data.io import write_image
-    from ucn.files import write_bytes_atomically
+    from ucn.files.writing import write_bytes_atomically
     from ucn.formats.colmap_scene import to_scene
     from ucn.formats.ply import write_cameras_ply, write_points_ply
     from ucn.viz.reconstruction import draw_reconstruction

@@ -21,7 +21,7 @@ from ucn.cli._report import (
     print_lines,
     warn,
 )
-from ucn.files import write_files
+from ucn.files.writing import write_files
 
 if TYPE_CHECKING:
     from ucn.matching.stitching import Panorama

@@ -60,7 +60,8 @@ def run(
 ) -> None:
     """Train a network on synthetic pairs of photographs, on data sets, or on both."""
     from ucn.data.points import check_suffix
-    from ucn.files import check_output, lock_output
+    from ucn.files.scratch import lock_output
+    from ucn.files.writing import check_output
     from ucn.train.recipe import find_recipe, read_recipe
 
     find_recipe(recipe)

@@ -21,7 +21,7 @@ def run(
 ) -> None:
     """List the shipped weights: data, metrics, licence and restrictions."""
     from ucn.errors import WeightsError
-    from ucn.files import suggest
+    from ucn.files.suggestions import suggest
     from ucn.weights import list_weights
 
     table = list_weights()

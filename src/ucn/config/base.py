@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from ucn.errors import ConfigError
-from ucn.files import suggest
+from ucn.files.suggestions import suggest
 
 
 class Config:

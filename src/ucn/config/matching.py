@@ -16,7 +16,7 @@ from ucn.config.base import (
     require_within,
 )
 from ucn.errors import ConfigError
-from ucn.files import suggest
+from ucn.files.suggestions import suggest
 
 MIN_VISIBLE_SCORE = 0.4
 """The score from which a point carried over from labelled images counts as visible; chosen on training images

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ucn.files import QUOTED, shorten
+from ucn.files.reading import QUOTED, shorten
 
 MAX_NODES = 20_000
 """The most keys, values and lists of a text."""

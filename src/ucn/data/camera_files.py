@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ucn.config.strict_yaml import load_yaml
 from ucn.data.io import read_exif, read_header_hw, read_orientation
 from ucn.errors import DataError
-from ucn.files import is_number, parse_numbers, read_text
+from ucn.files.reading import is_number, parse_numbers, read_text
 from ucn.geometry.pose import check_intrinsics
 
 MAX_CAMERA_BYTES = 16 * 2**20

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from ucn.data.camera_files import CameraIntrinsics, build_camera, read_camera_file, read_exif_camera
 from ucn.data.io import read_header_hw, read_orientation
 from ucn.errors import DataError
-from ucn.files import is_number, pack_npz, parse_numbers, write_bytes_atomically
+from ucn.files.arrays import pack_npz
+from ucn.files.reading import is_number, parse_numbers
+from ucn.files.writing import write_bytes_atomically
 from ucn.geometry.pose import PoseEstimate, orient_intrinsics
 from ucn.types import Matches
 

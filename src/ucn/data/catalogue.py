@@ -18,7 +18,7 @@ from typing import Literal
 
 from ucn.data.pairs import PairData
 from ucn.errors import DataError
-from ucn.files import suggest
+from ucn.files.suggestions import suggest
 
 Option = str | int | float | bool
 """The value of an option of a reader."""

@@ -20,16 +20,9 @@ import ucn
 from ucn.data.catalogue import list_data
 from ucn.data.io import read_image, to_pixels, write_image
 from ucn.errors import ImageReadError, OutputError
-from ucn.files import (
-    clean_up,
-    exists_error,
-    explain_failure,
-    find_real_path,
-    hash_file,
-    lock_output,
-    scratch_folder,
-    write_bytes_atomically,
-)
+from ucn.files.reading import explain_failure, find_real_path, hash_file
+from ucn.files.scratch import clean_up, lock_output, scratch_folder
+from ucn.files.writing import exists_error, write_bytes_atomically
 
 FORMAT = "ucn own data 1"
 """The value of ``format`` in ``source.json``; only folders with it are ever replaced."""

@@ -36,7 +36,8 @@ from ucn.data.image_limits import (
     check_structure,
 )
 from ucn.errors import ImageReadError, OutputError
-from ucn.files import NotRegularError, explain_failure, open_regular, write_bytes_atomically
+from ucn.files.reading import NotRegularError, explain_failure, open_regular
+from ucn.files.writing import write_bytes_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor

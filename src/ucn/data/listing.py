@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ucn.data.io import IMAGE_SUFFIXES
 from ucn.errors import DataError
-from ucn.files import explain_failure
+from ucn.files.reading import explain_failure
 
 
 def natural_key(name: str) -> tuple[str, str]:

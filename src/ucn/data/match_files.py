@@ -20,16 +20,9 @@ from ucn.data.point_files.files import COCO_SUFFIX, is_coco
 from ucn.data.point_files.table import PointTable, rename_columns
 from ucn.data.points import MAX_POINTS_BYTES, check_shape, check_suffix, read_mapping
 from ucn.errors import DataError
-from ucn.files import (
-    is_number,
-    pack_h5,
-    pack_npz,
-    read_h5,
-    read_npz,
-    read_text,
-    shorten,
-    write_bytes_atomically,
-)
+from ucn.files.arrays import pack_h5, pack_npz, read_h5, read_npz
+from ucn.files.reading import is_number, read_text, shorten
+from ucn.files.writing import write_bytes_atomically
 from ucn.types import BoolArray, Matches, ViewChange
 
 MATCH_COLUMNS = ("x0", "y0", "x1", "y1", "score", "is_mutual")

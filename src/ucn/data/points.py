@@ -17,12 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from ucn.data.point_files.files import read_point_table
 from ucn.data.point_files.table import PointTable
 from ucn.errors import DataError, OutputError, PointsError
-from ucn.files import (
-    pack_npz,
-    read_binary,
-    read_npz,
-    write_bytes_atomically,
-)
+from ucn.files.arrays import pack_npz, read_npz
+from ucn.files.reading import read_binary
+from ucn.files.writing import write_bytes_atomically
 from ucn.types import FloatArray, Flow
 
 if TYPE_CHECKING:

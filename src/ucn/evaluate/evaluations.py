@@ -17,7 +17,7 @@ from ucn.evaluate.core.update import update_report
 from ucn.evaluate.points.benchmarks import BENCHMARKS
 from ucn.features.lightglue import LIGHTGLUE
 from ucn.features.method import DenseMethod, LoadedMethods, Method, MethodFiles
-from ucn.files import suggest
+from ucn.files.suggestions import suggest
 from ucn.paper.registry import METHODS
 
 

@@ -56,7 +56,7 @@ from ucn.features.names import BASELINE_NAMES
 from ucn.features.network import SPARSE_CONFIG, describe_sparse_config
 from ucn.features.registry import Finder, Registry
 from ucn.features.sparse import GridDescriptorsAtKeypoints, SiftKeypoints
-from ucn.files import hash_file
+from ucn.files.reading import hash_file
 
 RATIO = 0.8
 """Threshold of Lowe's ratio test, as in his paper."""

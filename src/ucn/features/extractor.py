@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ucn.data.io import to_tensor
 from ucn.errors import ImageReadError, WeightsError
-from ucn.files import open_regular, shorten
+from ucn.files.reading import open_regular, shorten
 from ucn.geometry.coords import cell_centres, resize_points, resize_scale
 from ucn.nn import MIN_SIDE
 from ucn.types import FeatureMap, Features, FloatArray, ImageLike

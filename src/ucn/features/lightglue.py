@@ -24,7 +24,7 @@ from ucn.errors import WeightsError
 from ucn.features.extractor import load_tensors, read_pixels
 from ucn.features.method import Method, MethodInfo, UnavailableError
 from ucn.features.sparse import KeypointMatches, Keypoints
-from ucn.files import hash_file
+from ucn.files.reading import hash_file
 from ucn.types import ImageLike
 
 KEYPOINTS = 2048

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from ucn.errors import ConfigError
-from ucn.files import suggest
+from ucn.files.suggestions import suggest
 from ucn.weights.table import SHIPPED
 
 MethodKind = Literal["dense", "sparse"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ucn.errors import WeightsError
 from ucn.features.extractor import make_features, read_pixels
-from ucn.files import shorten
+from ucn.files.reading import shorten
 from ucn.types import Features, ImageLike
 
 SUFFIXES = (".safetensors", ".pth")

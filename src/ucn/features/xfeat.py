@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from ucn.errors import WeightsError
 from ucn.features.extractor import make_features, read_pixels
-from ucn.files import open_regular
+from ucn.files.reading import open_regular
 from ucn.types import Features, ImageLike
 
 INPUT_HW = (480, 640)

@@ -19,7 +19,8 @@ from ucn.data.io import IMAGE_SUFFIXES
 from ucn.data.listing import list_images
 from ucn.errors import ConfigError, DataError
 from ucn.features.method import MethodInfo
-from ucn.files import check_output, clean_up, exists_error, lock_output
+from ucn.files.scratch import clean_up, lock_output
+from ucn.files.writing import check_output, exists_error
 from ucn.folders.shards import Shard, ShardFolder
 from ucn.folders.worker import BatchExtractor, ExtractSettings, FeatureExtractionWorker
 from ucn.formats.hloc import open_features

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from ucn.data.sets.layout import resolve_inside
 from ucn.errors import DataError
-from ucn.files import find_real_path
+from ucn.files.reading import find_real_path
 from ucn.folders.extraction import list_image_names
 from ucn.folders.pairing import Pair, pair_by_stem, pair_exhaustively
 from ucn.formats.hloc_pairs import read_pair_list

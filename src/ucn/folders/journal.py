@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from ucn.errors import DataError, OutputError
-from ucn.files import exists_error, explain_failure, read_lines, write_bytes_atomically
+from ucn.files.reading import explain_failure, read_lines
+from ucn.files.writing import exists_error, write_bytes_atomically
 
 Stamps = list[list[int]]
 """Size and modification time of each image of an item."""

@@ -21,7 +21,8 @@ import torch
 from ucn.data.io import write_image
 from ucn.data.match_files import MATCH_SUFFIXES, write_matches
 from ucn.errors import ConfigError, ImageReadError, OutputError, UcnError
-from ucn.files import lock_output, write_bytes_atomically
+from ucn.files.scratch import lock_output
+from ucn.files.writing import write_bytes_atomically
 from ucn.folders.image_pairs import ImagePair, name_outputs, order_by_images
 from ucn.folders.pair_journal import PairJournal, PairRecord, make_folder, stamp_images
 from ucn.geometry.verification import Verification, VerifySettings, verify_geometry

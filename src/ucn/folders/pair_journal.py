@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ucn.errors import OutputError
-from ucn.files import explain_failure
+from ucn.files.reading import explain_failure
 from ucn.folders.image_pairs import ImagePair
 from ucn.folders.journal import Journal, Stamps, stamp_files
 from ucn.folders.pairing import Pair

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ucn.errors import ConfigError, DataError
 from ucn.features.lightglue import LightGlueMethod, SizedKeypoints
-from ucn.files import RecentItems
+from ucn.files.recent import RecentItems
 from ucn.folders.pairing import Pair
 from ucn.formats.hloc import (
     CoarseMap,

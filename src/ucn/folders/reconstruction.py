@@ -20,14 +20,10 @@ from ucn.data.io import read_orientation
 from ucn.errors import ConfigError, DataError, ImageReadError, OutputError
 from ucn.features.lightglue import LIGHTGLUE, LightGlueMethod
 from ucn.features.method import MethodInfo
-from ucn.files import (
-    RecentItems,
-    exists_error,
-    lock_output,
-    read_binary,
-    scratch_folder,
-    write_bytes_atomically,
-)
+from ucn.files.reading import read_binary
+from ucn.files.recent import RecentItems
+from ucn.files.scratch import lock_output, scratch_folder
+from ucn.files.writing import exists_error, write_bytes_atomically
 from ucn.folders.extraction import (
     CONTENT_VERSION,
     Executor,

@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ucn.errors import DataError, OutputError
-from ucn.files import clean_up, explain_failure, is_scratch_name, scratch_folder, write_bytes_atomically
+from ucn.files.reading import explain_failure
+from ucn.files.scratch import clean_up, is_scratch_name, scratch_folder
+from ucn.files.writing import write_bytes_atomically
 from ucn.formats.hloc import (
     ImageFeatures,
     PackedFeatures,

@@ -21,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.errors import ConfigError, DataError, OutputError
-from ucn.files import check_output, scratch_folder
+from ucn.files.scratch import scratch_folder
+from ucn.files.writing import check_output
 from ucn.formats.colmap_colours import UNREAD_SUFFIXES, colour_points
 from ucn.formats.hloc import turn_keypoints
 from ucn.formats.principal_point import (

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ucn.errors import OutputError
-from ucn.files import check_output, scratch_folder
+from ucn.files.scratch import scratch_folder
+from ucn.files.writing import check_output
 
 if TYPE_CHECKING:
     import pycolmap

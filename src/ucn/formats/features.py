@@ -13,7 +13,8 @@ from torch import Tensor
 from ucn.config.base import Config, require, require_within
 from ucn.data.points import check_suffix
 from ucn.errors import DataError, WeightsError
-from ucn.files import read_binary, write_bytes_atomically
+from ucn.files.reading import read_binary
+from ucn.files.writing import write_bytes_atomically
 from ucn.types import FeatureMap, Features
 from ucn.weights.store import parse_safetensors
 

@@ -37,15 +37,9 @@ from numpy.typing import NDArray
 
 from ucn.data.listing import natural_key
 from ucn.errors import DataError
-from ucn.files import (
-    checked_h5,
-    find_h5_array,
-    list_h5_groups,
-    open_h5,
-    quote,
-    shorten,
-    write_bytes_atomically,
-)
+from ucn.files.arrays import checked_h5, find_h5_array, list_h5_groups, open_h5
+from ucn.files.reading import quote, shorten
+from ucn.files.writing import write_bytes_atomically
 from ucn.types import FloatArray
 
 MAX_KEYPOINTS = 1_000_000

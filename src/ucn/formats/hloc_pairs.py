@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ucn.errors import DataError
-from ucn.files import read_lines, write_bytes_atomically
+from ucn.files.reading import read_lines
+from ucn.files.writing import write_bytes_atomically
 from ucn.formats.hloc import check_pair_names
 
 

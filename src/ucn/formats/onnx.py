@@ -24,7 +24,7 @@ from torch import nn
 from ucn.config import MatchConfig
 from ucn.data.points import check_suffix
 from ucn.errors import OutputError
-from ucn.files import check_output, write_bytes_atomically
+from ucn.files.writing import check_output, write_bytes_atomically
 from ucn.formats.onnx_graphs import PairGraph
 from ucn.formats.onnx_parity import Parity, check_network, check_pair
 from ucn.nn import MIN_SIDE

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 from ucn.geometry.scene import SparseScene
 
 CAMERA_COLOUR = (213, 94, 0)

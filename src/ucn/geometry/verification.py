@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ucn.errors import ConfigError
-from ucn.files import suggest
+from ucn.files.suggestions import suggest
 from ucn.geometry import fundamental, homography
 from ucn.geometry.fundamental import estimate_fundamental
 from ucn.geometry.homography import estimate_homography

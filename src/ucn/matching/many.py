@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ucn.data.io import to_tensor
-from ucn.files import RecentItems
+from ucn.files.recent import RecentItems
 from ucn.matching.tracking import open_frames
 from ucn.types import Features, ImageLike
 

@@ -20,7 +20,8 @@ from ucn.data.point_files.table import rename_columns
 from ucn.data.points import check_points
 from ucn.data.sets.video.frames import FrameFolder, Frames, Video
 from ucn.errors import DataError
-from ucn.files import explain_failure, write_bytes_atomically
+from ucn.files.reading import explain_failure
+from ucn.files.writing import write_bytes_atomically
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.types import BoolArray, Features, FloatArray, Matches
 

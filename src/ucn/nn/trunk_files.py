@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.errors import WeightsError
-from ucn.files import open_regular
+from ucn.files.reading import open_regular
 from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.lite import LiteTrunk
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ucn.features.baselines import BASELINES, find_trunk
 from ucn.features.method import DenseMethod, MethodFiles, MethodInfo, UnavailableError
 from ucn.features.registry import MatchingSystem
-from ucn.files import hash_file
+from ucn.files.reading import hash_file
 from ucn.paper.names import METHOD_NAMES, SIAMESE, TRANSFER
 
 

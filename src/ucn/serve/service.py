@@ -13,7 +13,7 @@ import numpy as np
 
 from ucn.config import MatchConfig
 from ucn.data.points import check_points
-from ucn.files import RecentItems
+from ucn.files.recent import RecentItems
 from ucn.matching.matcher import Matcher, PairContext
 from ucn.serve.decoder import Decoders
 from ucn.serve.images import StoredImage

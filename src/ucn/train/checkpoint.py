@@ -25,7 +25,8 @@ from torch.optim import SGD, Optimizer
 import ucn
 from ucn.config import Calibration, TrainConfig
 from ucn.errors import ConfigError, UcnError, WeightsError
-from ucn.files import open_regular, write_bytes_atomically
+from ucn.files.reading import open_regular
+from ucn.files.writing import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork
 from ucn.train.validation import Validation
 

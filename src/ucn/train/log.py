@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ucn.errors import OutputError, UcnError
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork
 from ucn.train.sources.batches import Source
 from ucn.train.validation import match_batch_points

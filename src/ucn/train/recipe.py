@@ -16,7 +16,8 @@ import yaml
 from ucn.config import TrainConfig
 from ucn.config.strict_yaml import load_yaml
 from ucn.errors import ConfigError, DataError
-from ucn.files import read_text, suggest
+from ucn.files.reading import read_text
+from ucn.files.suggestions import suggest
 
 _MAX_BYTES = 2**18
 _SHIPPED = Path(__file__).parents[1] / "recipes"

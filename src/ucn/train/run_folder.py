@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from ucn.errors import OutputError
-from ucn.files import is_scratch_name
+from ucn.files.scratch import is_scratch_name
 from ucn.train.checkpoint import BEST, LAST, is_checkpoint
 from ucn.train.log import is_log
 

@@ -12,7 +12,7 @@ import PIL.Image
 from numpy.typing import NDArray
 
 from ucn.data.io import to_pixels
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 from ucn.matching.mosaic import reduce_for_warp
 from ucn.types import BoolArray, ImageLike
 from ucn.viz.colours import ImageArray

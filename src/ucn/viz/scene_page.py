@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.files import write_bytes_atomically
+from ucn.files.writing import write_bytes_atomically
 from ucn.geometry.scene import SparseScene
 from ucn.viz.reconstruction import view_from_above
 

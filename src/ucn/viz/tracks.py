@@ -15,7 +15,8 @@ import torch
 
 from ucn.data.io import to_pixels
 from ucn.errors import OutputError
-from ucn.files import check_output, clean_up, scratch_folder
+from ucn.files.scratch import clean_up, scratch_folder
+from ucn.files.writing import check_output
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.matching.tracking import TrackedFrame
 from ucn.types import FloatArray, ImageLike

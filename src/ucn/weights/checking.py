@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ucn.errors import WeightsError
-from ucn.files import open_regular, suggest
+from ucn.files.reading import open_regular
+from ucn.files.suggestions import suggest
 from ucn.weights.table import SHIPPED, shipped_path
 
 _MAX_FILE_BYTES = 512 * 2**20

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ucn.config import Calibration, ModelConfig
 from ucn.errors import UcnError, WeightsError
-from ucn.files import hash_file, open_regular, write_bytes_atomically
+from ucn.files.reading import hash_file, open_regular
+from ucn.files.writing import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.weights.checking import check_weights_file
 from ucn.weights.table import SHIPPED, WeightsInfo, shipped_path

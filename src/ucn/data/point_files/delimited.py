@@ -13,7 +13,7 @@ import numpy as np
 
 from ucn.data.point_files.table import ROLES, OnError, PointTable
 from ucn.errors import PointsError
-from ucn.files import MAX_TEXT_BYTES, is_number, read_text
+from ucn.files.reading import MAX_TEXT_BYTES, is_number, read_text
 
 MAX_COORDINATE = 1e9
 """Larger coordinates are refused: beyond any image, and well within float32."""

@@ -17,7 +17,8 @@ from ucn.data.point_files.json_files import read_json
 from ucn.data.point_files.pts import read_pts
 from ucn.data.point_files.table import OnError, PointTable
 from ucn.errors import DataError, OutputError, PointsError
-from ucn.files import MAX_TEXT_BYTES, write_bytes_atomically
+from ucn.files.reading import MAX_TEXT_BYTES
+from ucn.files.writing import write_bytes_atomically
 
 COCO_SUFFIX = ".coco.json"
 """How names of COCO keypoints end; another .json holds rows."""

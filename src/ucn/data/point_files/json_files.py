@@ -15,7 +15,7 @@ import numpy as np
 from ucn.data.point_files.delimited import MAX_COORDINATE
 from ucn.data.point_files.table import OnError, PointTable
 from ucn.errors import PointsError
-from ucn.files import MAX_TEXT_BYTES, read_text
+from ucn.files.reading import MAX_TEXT_BYTES, read_text
 
 LABELME_ORIGIN = 0.5
 """labelme counts from the corner of the image, so that the centre of its first pixel is (0.5, 0.5)."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ucn.data.point_files.table import PointTable
 from ucn.errors import DataError
-from ucn.files import parse_numbers, read_lines
+from ucn.files.reading import parse_numbers, read_lines
 
 IBUG_ORIGIN = 1.0
 """Where ibug's format has the centre of the first pixel."""

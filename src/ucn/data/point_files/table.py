@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.errors import PointsError
-from ucn.files import suggest
+from ucn.files.suggestions import suggest
 from ucn.types import BoolArray
 
 ROLES: Mapping[str, tuple[str, ...]] = {

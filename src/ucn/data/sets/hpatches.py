@@ -11,7 +11,7 @@ from ucn.data.catalogue import DataInfo
 from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW
 from ucn.data.sets.layout import find_image, find_root
 from ucn.errors import DataError
-from ucn.files import parse_numbers, read_lines
+from ucn.files.reading import parse_numbers, read_lines
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import warp_points
 

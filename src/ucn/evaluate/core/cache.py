@@ -14,7 +14,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ucn.errors import DataError, OutputError
-from ucn.files import explain_failure, is_scratch_name, pack_npz, read_npz, write_bytes_atomically
+from ucn.files.arrays import pack_npz, read_npz
+from ucn.files.reading import explain_failure
+from ucn.files.scratch import is_scratch_name
+from ucn.files.writing import write_bytes_atomically
 
 Record = dict[str, NDArray[Any]]
 """Named arrays of a pair."""

@@ -26,7 +26,7 @@ from torch import Tensor
 from ucn.errors import ConfigError, DataError, UcnError
 from ucn.evaluate.core.cache import PredictionCache, Record
 from ucn.features.method import LoadedMethods
-from ucn.files import RecentItems
+from ucn.files.recent import RecentItems
 
 if TYPE_CHECKING:
     from ucn.evaluate.core.update import Page

@@ -22,7 +22,9 @@ import ucn
 from ucn.errors import OutputError
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.features.method import MethodInfo
-from ucn.files import check_output, clean_up, explain_failure, write_bytes_atomically, write_files
+from ucn.files.reading import explain_failure
+from ucn.files.scratch import clean_up
+from ucn.files.writing import check_output, write_bytes_atomically, write_files
 from ucn.matching.cells import CONSENSUS_RADIUS
 
 SHEET = "-sheet.jpg"

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ucn.errors import DataError
 from ucn.evaluate.core.report import Report, from_plain, list_versions, summarise, to_plain
 from ucn.features.method import MethodInfo
-from ucn.files import read_binary
+from ucn.files.reading import read_binary
 
 R = TypeVar("R")  # a dataclass with the name of a method in `method`
 

@@ -19,7 +19,7 @@ from ucn.evaluate.core.benchmark_pairs import ALL, BenchmarkPair, digest_pairs
 from ucn.evaluate.core.cache import PredictionCache, Record
 from ucn.evaluate.core.predictions import Task, predict_missing
 from ucn.evaluate.points.predictions import PairPrediction, Predictions
-from ucn.files import read_text
+from ucn.files.reading import read_text
 
 VERSION = 1
 """Part of every key: raise it where code changes what is kept."""

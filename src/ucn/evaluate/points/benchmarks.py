@@ -26,7 +26,7 @@ from ucn.evaluate.core.benchmark_pairs import (
 )
 from ucn.evaluate.core.metrics import Average
 from ucn.evaluate.points.multiview import MAX_PAIRS, MIN_SHARED, open_multiview
-from ucn.files import suggest
+from ucn.files.suggestions import suggest
 from ucn.nn import MIN_SIDE
 
 OWN_PAIRS = 1000

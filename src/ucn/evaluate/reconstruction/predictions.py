@@ -18,7 +18,7 @@ from ucn.evaluate.core.cache import PredictionCache, Record, digest_key
 from ucn.evaluate.core.predictions import Progress
 from ucn.features.method import MethodInfo
 from ucn.features.names import COLMAP_SIFT
-from ucn.files import scratch_folder
+from ucn.files.scratch import scratch_folder
 from ucn.folders.extraction import LocalExecutor, digest_images, list_image_names
 from ucn.folders.keypoint_adjustment import ADJUSTMENT_ROUNDS, MAX_RESIDUAL, MAX_SHIFT
 from ucn.folders.reconstruction import (

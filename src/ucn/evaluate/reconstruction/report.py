@@ -32,7 +32,7 @@ from ucn.features.lightglue import LIGHTGLUE, find_lightglue
 from ucn.features.method import MethodFiles, MethodInfo, UnavailableError
 from ucn.features.names import COLMAP_SIFT
 from ucn.features.registry import order_methods, require_unique
-from ucn.files import explain_failure
+from ucn.files.reading import explain_failure
 from ucn.folders.detectors import MIN_DISTANCE
 from ucn.folders.keypoint_adjustment import ADJUSTMENT_ROUNDS, MAX_RESIDUAL, MAX_SHIFT
 from ucn.folders.reconstruction import STRICT_ERROR, ReconstructSettings

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ucn.config import Config
 from ucn.config.base import require, require_at_most
 from ucn.errors import UcnError, WeightsError
-from ucn.files import open_regular
+from ucn.files.reading import open_regular
 from ucn.geometry.sampling import sample_image
 from ucn.nn import GoogLeNetTrunk
 from ucn.weights.store import (

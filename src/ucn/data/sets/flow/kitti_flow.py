@@ -23,7 +23,7 @@ from ucn.data.pairs import check_choice
 from ucn.data.sets.flow.dense_pairs import DensePair, FilePairs, GroundTruthFile, SizeHW, check_size
 from ucn.data.sets.layout import find_root, list_numbered
 from ucn.errors import DataError
-from ucn.files import read_binary
+from ucn.files.reading import read_binary
 
 INFO = DataInfo(
     name="kitti-flow",

@@ -16,7 +16,7 @@ from ucn.data.io import read_header_hw, read_image
 from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW, check_size
 from ucn.data.sets.layout import find_image, find_root
 from ucn.errors import DataError
-from ucn.files import read_binary
+from ucn.files.reading import read_binary
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import (
     flow_from_disparity,

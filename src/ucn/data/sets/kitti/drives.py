@@ -15,7 +15,7 @@ from ucn.data.sets.kitti.tracklets import PEOPLE, Tracklet, read_tracklets
 from ucn.data.sets.kitti.velodyne import Flags, Surface, align_scans, find_moving, guess_motions, read_scan
 from ucn.data.sets.posed.posed_pairs import Array, invert, move
 from ucn.errors import DataError
-from ucn.files import RecentItems
+from ucn.files.recent import RecentItems
 
 _MIN_TRAVEL = 1.0  # metres that the box of a vehicle must travel to count as moving
 _TRAVEL_SAMPLES = 8  # positions of a box that are compared

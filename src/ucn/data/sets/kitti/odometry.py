@@ -38,7 +38,8 @@ from ucn.data.sets.posed.posed_pairs import (
     to_batch,
 )
 from ucn.errors import DataError
-from ucn.files import RecentItems, parse_numbers, read_lines
+from ucn.files.reading import parse_numbers, read_lines
+from ucn.files.recent import RecentItems
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import is_hidden, is_smooth, nearest_depths, sample_depth, warp_points_by_depth
 from ucn.types import PairSample

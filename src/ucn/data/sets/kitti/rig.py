@@ -15,7 +15,7 @@ import numpy as np
 
 from ucn.data.sets.posed.posed_pairs import Array, check_rotation, read_keyed_file, require_intrinsics, rigid
 from ucn.errors import DataError
-from ucn.files import parse_numbers, read_lines
+from ucn.files.reading import parse_numbers, read_lines
 
 CAMERA_FILE, SCANNER_FILE, UNIT_FILE = (
     "calib_cam_to_cam.txt",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ucn.data.sets.posed.posed_pairs import Array
 from ucn.errors import DataError
-from ucn.files import parse_numbers, read_binary
+from ucn.files.reading import parse_numbers, read_binary
 
 MAX_TRACKLET_BYTES = 32 * 2**20
 """Larger files are refused; those of the longest drives have a few MB."""

@@ -19,7 +19,7 @@ from scipy.spatial.transform import Rotation
 
 from ucn.data.sets.posed.posed_pairs import Array, move, rigid
 from ucn.errors import DataError
-from ucn.files import read_binary
+from ucn.files.reading import read_binary
 
 Flags = NDArray[np.bool_]
 

@@ -19,7 +19,8 @@ from ucn.data.pairs import Problem
 from ucn.data.point_files.delimited import split_cells
 from ucn.data.points import check_points
 from ucn.errors import DataError, PointsError
-from ucn.files import is_number, read_lines, suggest
+from ucn.files.reading import is_number, read_lines
+from ucn.files.suggestions import suggest
 from ucn.types import FloatArray
 
 SPLITS = ("train", "val", "test")

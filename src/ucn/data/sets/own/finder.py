@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ucn.data.sets.layout import resolve_inside
 from ucn.errors import DataError
-from ucn.files import explain_failure, suggest
+from ucn.files.reading import explain_failure
+from ucn.files.suggestions import suggest
 
 
 class FileFinder:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ucn.data.pairs import Problem
 from ucn.data.sets.own.files import PairList, PairPoints, Parts, format_value, is_json_number, make_entry
 from ucn.errors import DataError
-from ucn.files import read_lines, suggest
+from ucn.files.reading import read_lines
+from ucn.files.suggestions import suggest
 
 _KEYS = ("image0", "image1", "points0", "points1", "parts", "pck_length", "class", "split")
 _MAX_LINE = 16 * 2**20  # characters; about half a million correspondences

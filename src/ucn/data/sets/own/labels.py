@@ -23,7 +23,7 @@ from ucn.data.sets.own.files import SPLITS, Parts
 from ucn.data.sets.own.finder import FileFinder
 from ucn.data.sets.semantic.parts import Box
 from ucn.errors import DataError, PointsError
-from ucn.files import is_number
+from ucn.files.reading import is_number
 
 LABEL_FILES = ("keypoints.csv", "keypoints.json")
 """Names of files with the points of all images."""

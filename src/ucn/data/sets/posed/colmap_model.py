@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ucn.data.pairs import Problem, ProblemList
 from ucn.errors import DataError
-from ucn.files import open_data
+from ucn.files.reading import open_data
 
 MAX_MODEL_BYTES = 16 * 2**30
 """Larger files are refused; 40,000 images with 10,000 keypoints each fit. Files are not held in memory."""

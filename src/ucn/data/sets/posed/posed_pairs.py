@@ -20,7 +20,7 @@ from torch import Tensor
 from ucn.data.io import image_hw
 from ucn.data.pairs import PairData, check_index
 from ucn.errors import DataError
-from ucn.files import parse_numbers, read_lines
+from ucn.files.reading import parse_numbers, read_lines
 from ucn.geometry.coords import is_inside
 from ucn.geometry.pose import check_intrinsics
 from ucn.types import PairSample

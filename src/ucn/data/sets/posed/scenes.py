@@ -16,7 +16,7 @@ from ucn.data.sets.layout import check_folder, find_root
 from ucn.data.sets.posed import colmap
 from ucn.data.sets.posed.colmap import ColmapData
 from ucn.errors import DataError
-from ucn.files import suggest
+from ucn.files.suggestions import suggest
 from ucn.types import PairSample
 
 INFO = DataInfo(

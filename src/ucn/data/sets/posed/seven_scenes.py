@@ -44,7 +44,7 @@ from ucn.data.sets.posed.posed_pairs import (
     to_batch,
 )
 from ucn.errors import DataError
-from ucn.files import read_binary, read_lines
+from ucn.files.reading import read_binary, read_lines
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import is_hidden, is_smooth, is_visible, nearest_depths, project, unproject
 from ucn.types import PairSample

@@ -39,7 +39,8 @@ from ucn.data.sets.posed.posed_pairs import (
     rigid,
 )
 from ucn.errors import DataError
-from ucn.files import RecentItems, parse_numbers, read_lines
+from ucn.files.reading import parse_numbers, read_lines
+from ucn.files.recent import RecentItems
 from ucn.types import PairSample
 
 INFO = DataInfo(

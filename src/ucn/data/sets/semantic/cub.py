@@ -21,7 +21,7 @@ from ucn.data.sets.semantic.image_lists import OUTSIDE_SPLIT, read_image_list
 from ucn.data.sets.semantic.keypoint_pairs import PAIRINGS, KeypointData
 from ucn.data.sets.semantic.parts import Example, Keypoints, mirror_by_names, object_window
 from ucn.errors import DataError
-from ucn.files import parse_numbers, read_lines
+from ucn.files.reading import parse_numbers, read_lines
 
 INFO = DataInfo(
     name="cub",

@@ -12,7 +12,7 @@ from ucn.data.pairs import Problem, limit_problems
 from ucn.data.sets.layout import find_image, resolve_inside
 from ucn.data.sets.semantic.parts import Example
 from ucn.errors import DataError
-from ucn.files import read_lines
+from ucn.files.reading import read_lines
 
 OUTSIDE_SPLIT = -1
 """Row of an image that belongs to the set, but not to the split."""

@@ -33,7 +33,7 @@ from ucn.data.pairs import (
 )
 from ucn.data.sets.semantic.parts import OUTSIDE_SHARE, Example, Keypoints, clamp_to_image
 from ucn.errors import DataError
-from ucn.files import read_lines
+from ucn.files.reading import read_lines
 from ucn.types import PairSample
 
 PAIRINGS = ("class", "any")

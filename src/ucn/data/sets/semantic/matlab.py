@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucn.errors import DataError
-from ucn.files import read_binary
+from ucn.files.reading import read_binary
 
 MAX_MAT_BYTES = 64 * 2**20
 """Larger .mat files are refused."""

@@ -24,7 +24,7 @@ from ucn.data.sets.semantic.image_lists import OUTSIDE_SPLIT, read_image_list
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 from ucn.data.sets.semantic.parts import Box, Example, Keypoints, mirror_by_names, object_window
 from ucn.errors import DataError
-from ucn.files import read_binary
+from ucn.files.reading import read_binary
 
 INFO = DataInfo(
     name="pascal-berkeley",

@@ -24,7 +24,7 @@ from ucn.data.pairs import DataFile, PairData, Problem, check_choice, check_inde
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.parts import Keypoints, clamp_to_image
 from ucn.errors import DataError
-from ucn.files import read_binary, read_lines
+from ucn.files.reading import read_binary, read_lines
 from ucn.types import PairSample
 
 INFO = DataInfo(

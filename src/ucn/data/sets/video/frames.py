@@ -23,7 +23,8 @@ from ucn.data.image_limits import MAX_PIXELS
 from ucn.data.io import read_image, to_pixels, to_tensor
 from ucn.data.listing import natural_key
 from ucn.errors import DataError
-from ucn.files import RecentItems, open_data
+from ucn.files.reading import open_data
+from ucn.files.recent import RecentItems
 
 VIDEO_SUFFIXES = (
     *(".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg"),

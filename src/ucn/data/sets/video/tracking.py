@@ -21,7 +21,7 @@ from ucn.data.pairs import DataFile, PairData, Problem, check_index
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.video.frames import VIDEO_SUFFIXES, FrameFolder, Frames, Pixels, Video, to_grey
 from ucn.errors import DataError, UcnError
-from ucn.files import explain_failure
+from ucn.files.reading import explain_failure
 from ucn.types import FloatArray, PairSample
 
 INFO = DataInfo(
