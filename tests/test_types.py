@@ -20,7 +20,7 @@ from ucn.errors import DataError, OutputError
 from ucn.geometry.fundamental import estimate_fundamental
 from ucn.geometry.homography import estimate_homography
 from ucn.geometry.pose import estimate_pose
-from ucn.types import FeatureMap, Features, LazyNames, Matches, PairBatch, ViewChange, refer_to_image
+from ucn.types import FeatureMap, Features, Flow, LazyNames, Matches, PairBatch, ViewChange, refer_to_image
 
 
 def make_batch(B: int, N: int = 4) -> PairBatch:
@@ -122,6 +122,10 @@ class TestMatches:
         text = repr(make_matches())
         assert text == "Matches(3 matches, pair score 0.75, images 30 × 20 and 50 × 40)"
         assert repr(make_matches().select(np.array([0]))).startswith("Matches(1 match, ")
+
+    def test_flow_prints_no_values(self) -> None:
+        flow = Flow(np.zeros((4, 5, 2), np.float32), np.full((4, 5), 0.25, np.float32))
+        assert repr(flow) == "Flow(5 × 4, mean confidence 0.25)"
 
     def test_fundamental_and_pose_tell_inliers(self) -> None:
         matches = make_scene_matches()

@@ -1,4 +1,4 @@
-"""Safe reading, atomic writing, a cache of recent items, and 'did you mean'.
+"""Safe reading, atomic writing, locks of outputs, a cache of recent items, and 'did you mean'.
 
 Nothing here knows images or data sets, and nothing imports torch. numpy and h5py are imported where they are
 needed, since `ucn.config` imports this module and must stay quick to import.
@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import difflib
 import errno
+import functools
 import hashlib
 import io
+import itertools
+import json
 import math
 import os
-import secrets
+import re
+import shutil
 import stat
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
 from ucn.errors import DataError, OutputError, UcnError
+
+try:
+    import fcntl
+except ImportError:  # Windows: no locks, and what a killed run left stays
+    fcntl = None  # type: ignore[assignment]
 
 MAX_TEXT_BYTES = 256 * 2**20
 """Larger text files are refused unread."""
@@ -239,7 +249,7 @@ def check_output(path: str | Path, overwrite: bool = False) -> None:
         if path.exists() and not path.is_file():
             what = "a folder" if path.is_dir() else "not a regular file"
             raise OutputError(f"cannot write {path}: it is {what}; give the name of a file")
-        if path.exists() and not overwrite:
+        if os.path.lexists(path) and not overwrite:
             raise exists_error(path)
     except OutputError:
         raise
@@ -266,25 +276,286 @@ def write_bytes_atomically(
             is removed.
     """
     path = Path(path)
+    clean_up(path)
     check_output(path, overwrite)
-    part = path.with_name(f".ucn-{secrets.token_hex(6)}.part")
     try:
-        with part.open("x+b") as file:
-            if isinstance(content, bytes):
-                file.write(content)
+        with scratch_file(path) as part:
+            with part.open("r+b") as file:
+                if isinstance(content, bytes):
+                    file.write(content)
+                else:
+                    content(file)
+            if overwrite:
+                check_output(path, overwrite)  # a folder of that name may have been made meanwhile
+                part.replace(path)
             else:
-                content(file)
-        if overwrite:
-            check_output(path, overwrite)  # a folder of that name may have been made meanwhile
-            part.replace(path)
-        else:
-            _rename_unless_taken(part, path)
+                _rename_unless_taken(part, path)
     except OutputError:
         raise
     except OSError as error:
         raise OutputError(f"cannot write {path}: {explain_failure(error)}") from error
+
+
+_SCRATCH_NAME = re.compile(r"\.ucn-[0-9a-f]{12}\.part")
+_SCRATCHES = 4  # places beside an output in which the remains of killed runs are looked for
+_LOCK_TRIES, _MAX_TRIES = 4, 64
+_FOLDER = "folder"  # its lock is as if of a file of that name in it
+_MOVES = ".ucn-moves.json"
+
+
+def is_scratch_name(name: str) -> bool:
+    """Whether a name is one that `scratch_file` and `scratch_folder` give."""
+    return _SCRATCH_NAME.fullmatch(name) is not None
+
+
+@contextmanager
+def scratch_file(path: Path) -> Iterator[Path]:
+    """Yields a new, empty temporary file beside an output, which is removed in the end.
+
+    It is locked meanwhile. What a killed run leaves has no lock: the next one for this output removes it.
+    """
+    with _scratch(path, lambda part: part.open("xb").close()) as part:
+        yield part
+
+
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """The same with a folder."""
+    with _scratch(path, Path.mkdir) as part:
+        yield part
+
+
+def clean_up(path: Path) -> None:
+    """Removes what killed runs have left beside an output, and what of `write_together` they had moved."""
+    parts = [_name_scratch(path, number) for number in range(_SCRATCHES)]
+    for part in [*parts, _name_lock(path), _name_lock(path / _FOLDER)]:
+        with suppress(OSError):  # held by a run that is alive, no such file, or a link, which is not ours
+            held = _hold(part)
+            try:
+                if held is not None:
+                    _undo_moves(part)
+                    _remove(part)
+            finally:
+                _release(held)
+
+
+@contextmanager
+def _scratch(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+    clean_up(path)
+    for number in itertools.count():
+        part = _name_scratch(path, number)
+        try:
+            make(part)
+            held, made = _hold(part, wait=True), part.lstat()
+            break
+        except FileExistsError:  # another run is writing this output
+            continue
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and path.parent.is_dir() and number < _MAX_TRIES:
+                continue  # another run took it for one of a killed run, before it was locked
+            raise OutputError(f"cannot write {path}: {explain_failure(error)}") from error
+    try:
+        yield part
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(made, part.lstat()):  # not where it was renamed, and the name is taken again
+                _remove(part)
+        _release(held)
+
+
+def _name_scratch(path: Path, number: int) -> Path:
+    """A name that the next run for the same output finds, without reading a folder of many files."""
+    digest = hashlib.blake2b(os.fsencode(path.name), digest_size=5).hexdigest()
+    return path.with_name(f".ucn-{digest}{number:02x}.part")
+
+
+def _name_lock(path: Path) -> Path:
+    return _name_scratch(path, 0).with_suffix(".lock")
+
+
+def _remove(part: Path) -> None:
+    if stat.S_ISDIR(part.lstat().st_mode):
+        shutil.rmtree(part, ignore_errors=True)  # follows no link
+    else:
+        part.unlink()
+
+
+_held: set[int] = set()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """A forked process closes its copies of our locks, which would otherwise outlive this process."""
+
+    def forget() -> None:
+        while _held:
+            os.close(_held.pop())
+
+    os.register_at_fork(after_in_child=forget)
+
+
+def _hold(path: Path, wait: bool = False, create: bool = False) -> int | None:
+    """Locks a file or folder for this process until it ends; `_release` ends it sooner.
+
+    Returns:
+        What `_release` takes; None where the file system has no locks.
+
+    Raises:
+        BlockingIOError: another run has it.
+        OSError: it is gone, or a link or something else that is neither a file nor a folder.
+    """
+    if fcntl is None:
+        return None
+    _watch_forks()
+    is_folder = not create and stat.S_ISDIR(path.lstat().st_mode)
+    access = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR | os.O_NONBLOCK
+    number = os.open(path, access | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o666)
+    _held.add(number)
+    try:
+        if not is_folder and not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:
+            _release(number)
+            return None
+        if not os.path.samestat(os.fstat(number), path.lstat()):
+            raise FileNotFoundError(f"{path} was removed")
+    except BaseException:
+        _release(number)
+        raise
+    return number
+
+
+def _release(number: int | None) -> None:
+    if number in _held:
+        _held.discard(number)
+        os.close(number)
+
+
+@contextmanager
+def lock_output(path: Path, is_folder: bool = False) -> Iterator[None]:
+    """Keeps other runs from the same output; the lock ends with its process, however that ends.
+
+    Args:
+        path: the output; its folder must exist.
+        is_folder: it is a folder that exists, in which the lock lies.
+
+    Raises:
+        OutputError: another run has the lock, or the folder cannot be written.
+    """
+    lock = _name_lock(path / _FOLDER if is_folder else path)
+    held: int | None = None
+    for attempt in range(1, _MAX_TRIES + 1):
+        try:
+            held = _hold(lock, create=True)
+            break
+        except BlockingIOError as error:
+            if attempt < _LOCK_TRIES:  # `clean_up` holds a lock for a moment, to remove it
+                time.sleep(0.05)
+                continue
+            raise OutputError(
+                f"another run is writing {path}; wait until it has ended, or give another output"
+            ) from error
+        except FileNotFoundError as error:
+            if not lock.parent.is_dir() or attempt == _MAX_TRIES:
+                raise OutputError(
+                    f"cannot write {path}: {lock.parent} does not exist; create it first"
+                ) from error
+        except OSError as error:
+            raise OutputError(f"cannot lock {path} by {lock}: {explain_failure(error)}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if held is None or os.path.samestat(os.fstat(held), lock.lstat()):
+                lock.unlink()  # first: who opened it meanwhile finds that it is gone
+        _release(held)
+
+
+@contextmanager
+def write_together(outputs: Sequence[Path], overwrite: bool) -> Iterator[list[Path]]:
+    """Yields temporary paths with the names of the outputs, and moves them into place when all are written.
+
+    After an error no output is changed. Where a run is killed while it moves new outputs, `clean_up` for the
+    first of a folder removes those that it had moved. Another run for one of them is refused meanwhile.
+
+    Raises:
+        OutputError: the outputs cannot be written, or exist by now.
+    """
+    folders: dict[Path, Path] = {}
+    with ExitStack() as stack:
+        try:
+            for path in outputs:
+                stack.enter_context(lock_output(path))
+                if path.parent not in folders:
+                    folders[path.parent] = stack.enter_context(scratch_folder(path))
+            places = [folders[path.parent] / path.name for path in outputs]
+            yield places
+            _move_together(places, outputs, overwrite)
+        except OutputError as error:  # it names the temporary path, which means nothing to the user
+            text = str(error)
+            for parent, folder in folders.items():
+                text = text.replace(str(folder), str(parent))
+            raise OutputError(text) from error
+
+
+def write_files(writers: Mapping[Path | None, Callable[[Path], object]], overwrite: bool) -> list[Path]:
+    """Writes all outputs that are not None, or none; each function writes to the path that it is given.
+
+    Raises:
+        OutputError: as `write_together`.
+    """
+    requested = {path: write for path, write in writers.items() if path is not None}
+    with write_together(list(requested), overwrite) as places:
+        for write, place in zip(requested.values(), places, strict=True):
+            write(place)
+    return list(requested)
+
+
+def _move_together(places: Sequence[Path], outputs: Sequence[Path], overwrite: bool) -> None:
+    for path in outputs:  # another process may have written one meanwhile
+        check_output(path, overwrite)
+    records = {place.parent / _MOVES for place in places}
+    if len(outputs) > 1 and not overwrite:
+        for record in records:
+            moved = {place.name: _identify(place) for place in places if place.parent == record.parent}
+            record.write_text(json.dumps(moved), encoding="utf-8")
+    for place, path in zip(places, outputs, strict=True):
+        try:
+            if overwrite:
+                place.replace(path)
+            else:
+                _rename_unless_taken(place, path)
+        except OSError as error:
+            for record in records:
+                _undo_moves(record.parent)
+            if isinstance(error, OutputError):
+                raise
+            raise OutputError(f"cannot write {path}: {explain_failure(error)}") from error
+    for record in records:
+        record.unlink(missing_ok=True)
+
+
+def _identify(path: Path) -> list[int]:
+    """What a file keeps when it is renamed, and loses when anyone writes it."""
+    status = path.lstat()
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
+
+
+def _undo_moves(folder: Path) -> None:
+    """Removes the outputs that a killed run had moved out of its temporary folder, if nobody changed them."""
+    try:
+        moved = json.loads((folder / _MOVES).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return
+    for name, identity in moved.items() if isinstance(moved, dict) else ():
+        path = folder.parent / Path(name).name
+        with suppress(OSError):
+            if _identify(path) == identity:
+                path.unlink()
 
 
 def exists_error(path: Path) -> OutputError:

@@ -44,7 +44,7 @@ FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FeatureMap:
     """Dense descriptors: one for each cell of a regular grid over an image.
 
@@ -87,7 +87,7 @@ class FeatureMap:
         return replace(self, features=fine / fine.norm(dim=1, keepdim=True), semantic_dim=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Features:
     """The features of one image, as `Matcher.extract` computes them; reusable over many pairs.
 
@@ -396,7 +396,7 @@ class SimilarityMap:
     cell_step: tuple[float, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Flow:
     """Dense correspondence from image 0 to image 1.
 
@@ -408,6 +408,10 @@ class Flow:
 
     flow_0to1: FloatArray
     confidence: FloatArray
+
+    def __repr__(self) -> str:
+        height, width = self.confidence.shape
+        return f"Flow({width} × {height}, mean confidence {self.confidence.mean():.2f})"
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,6 @@ def test_memory_counts_what_is_freed_again() -> None:
 
     work()
     found = measure_memory(work, CPU)
-    assert found is not None
-    assert 90 < found < 130
+    assert found is not None and 90 < found < 130
     nothing = measure_memory(lambda: None, CPU)
-    assert nothing is not None
-    assert nothing < 5
+    assert nothing is not None and nothing < 5

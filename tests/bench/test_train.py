@@ -60,15 +60,15 @@ def test_a_step_includes_its_teacher_whichever_file_it_is(monkeypatch: pytest.Mo
     config, note = resolve_teacher(_teach("geometric"))
     assert note == "The steps of student include its teacher, geometric."
     assert config.teacher is not None
-    taught: list[object] = []
+    teachers: list[object] = []
 
     def step(*_: object, teacher: object) -> None:
-        taught.append(teacher)
+        teachers.append(teacher)
 
     monkeypatch.setattr(train, "training_step", step)
     make_stepper(config, make_bank(CPU, 0, count=2), make_settings(), is_compiled=False).advance()
-    assert len(taught) == 1
-    assert isinstance(taught[0], Teacher)
+    assert len(teachers) == 1
+    assert isinstance(teachers[0], Teacher)
 
 
 def test_a_missing_teacher_is_left_out(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_convert_then_check_as_own(folder: Path, tmp_path: Path) -> None:
     made = tmp_path / "own"
     code, output = run("convert", "middlebury-flow", folder, "-o", made, "--max-points", 50)
     assert code == 0, output
+    assert "images   4, 4 of them copied unchanged\n" in output
     code, output = run("check", "own", made, "--json")
     report = json.loads(output)
     assert code == 0, output

@@ -80,10 +80,15 @@ class TestExtract:
     def test_existing_output(self, images: Path, out: Path) -> None:
         arguments = ("extract", images, "-o", out / "f.h5", "--method", "sift")
         assert run(*arguments).exit_code == 0
-        again = run(*arguments)
-        assert again.exit_code == 1
-        assert "exists already" in again.stderr
-        assert run(*arguments, "--overwrite").exit_code == 0
+        before = (out / "f.h5").stat()
+        again = run(*arguments)  # as after a kill at the very end
+        assert again.exit_code == 0
+        assert "3, 3 of them by an earlier run" in again.stdout
+        assert (out / "f.h5").stat().st_mtime_ns == before.st_mtime_ns
+        other = run(*arguments, "--max-keypoints", 7)
+        assert other.exit_code == 1
+        assert "exists already" in other.stderr
+        assert run(*arguments, "--max-keypoints", 7, "--overwrite").exit_code == 0
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -273,7 +278,7 @@ class TestReconstruct:
 
     @pytest.mark.slow
     def test_photographs_that_colmap_does_not_read(self, tmp_path: Path, out: Path) -> None:
-        pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
+        pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra reconstruct)")
         if not PIL.features.check("avif"):
             pytest.skip("this Pillow was built without AVIF")
         scene = make_scene(tmp_path / "images")
@@ -283,7 +288,10 @@ class TestReconstruct:
         options = ("--method", "sift", "--max-keypoints", 400, "--no-adjust")
         result = run("reconstruct", scene.folder, "-o", out / "m", *options)
         assert result.exit_code == 0, result.output
-        assert "COLMAP does not read HEIC and AVIF: points of 5 images have no colour" in result.stderr
+        assert "COLMAP does not read HEIC, AVIF and WebP, of which 5 images are" in result.stderr
+        model = pycolmap.Reconstruction(out / "m" / "sparse" / "0")
+        colours = np.array([point.color for point in model.points3D.values()])
+        assert colours.std(axis=0).min() > 10
 
     def test_missing_package(self, images: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.formats.colmap.find_obstacle", lambda: "it needs pycolmap: pip install it")

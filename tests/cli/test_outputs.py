@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ucn.cli._outputs import Output, check_files, write_files, write_together
+from ucn.cli._outputs import Output, check_files
 from ucn.errors import OutputError
+from ucn.files import write_files, write_together
 
 
 def test_files_move_together_to_their_names(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_errors_name_the_output_and_not_where_it_was_written_first(tmp_path: Pat
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with (
-        pytest.raises(OutputError, match=r"cannot write .*no/a: no such file"),
+        pytest.raises(OutputError, match=r"cannot write .*no/a: .*no does not exist; create it first"),
         write_together([tmp_path / "no" / "a"], overwrite=False),
     ):
         pytest.fail("there is no place to write to")

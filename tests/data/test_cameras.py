@@ -10,7 +10,7 @@ import PIL.ExifTags
 import PIL.Image
 import pytest
 
-from ucn.data.cameras import read_camera, read_intrinsics, write_pose
+from ucn.data.cameras import read_camera, write_pose
 from ucn.errors import DataError, OutputError
 from ucn.files import read_npz
 from ucn.geometry.pose import PoseEstimate
@@ -33,18 +33,18 @@ K = [[700.0, 0.0, 320.5], [0.0, 710.0, 240.0], [0.0, 0.0, 1.0]]
 def test_files_in_all_forms(tmp_path: Path, text: str) -> None:
     path = tmp_path / "K.txt"
     path.write_text(text, encoding="utf-8")
-    assert read_intrinsics(str(path)).tolist() == K
+    assert read_camera(str(path)).K.tolist() == K
 
 
 def test_four_numbers() -> None:
-    assert read_intrinsics("700,710,320.5,240").tolist() == K
-    assert read_intrinsics(" 7e2, 710 ,320.5,240").tolist() == K
-    assert read_intrinsics("700 710  320.5 240").tolist() == K
+    assert read_camera("700,710,320.5,240").K.tolist() == K
+    assert read_camera(" 7e2, 710 ,320.5,240").K.tolist() == K
+    assert read_camera("700 710  320.5 240").K.tolist() == K
 
 
 def test_matrices_as_numbers() -> None:
-    assert read_intrinsics("700 0 320.5 0 710 240 0 0 1").tolist() == K
-    assert read_intrinsics("700 0 320.5 44.8 0 710 240 0.2 0 0 1 0.003").tolist() == K
+    assert read_camera("700 0 320.5 0 710 240 0 0 1").K.tolist() == K
+    assert read_camera("700 0 320.5 44.8 0 710 240 0.2 0 0 1 0.003").K.tolist() == K
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_matrices_as_numbers() -> None:
 )
 def test_what_is_not_a_camera_is_refused(given: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read_intrinsics(given)
+        read_camera(given)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_bad_files_are_refused_with_their_line(tmp_path: Path, text: str, messag
     path = tmp_path / "K.txt"
     path.write_text(text)
     with pytest.raises(DataError, match=message):
-        read_intrinsics(str(path))
+        read_camera(str(path))
 
 
 def test_files_that_are_not_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "K.txt"
     path.write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(DataError, match="it is not UTF-8 text"):
-        read_intrinsics(str(path))
+        read_camera(str(path))
 
 
 def make_pose(count: int = 3) -> tuple[PoseEstimate, Matches]:
@@ -132,28 +132,28 @@ class TestKitti:
     def test_one_of_several_by_name(self, tmp_path: Path) -> None:
         path = tmp_path / "calib.txt"
         path.write_text(KITTI)
-        assert read_intrinsics(f"{path}:P1").tolist() == K
-        assert read_intrinsics(f"{path}:P2").tolist() == [[705, 0, 322], [0, 705, 241], [0, 0, 1]]
+        assert read_camera(f"{path}:P1").K.tolist() == K
+        assert read_camera(f"{path}:P2").K.tolist() == [[705, 0, 322], [0, 705, 241], [0, 0, 1]]
         with pytest.raises(
             DataError, match=r"has 3 cameras \(P0, P1, P2\); name one of them, .*calib\.txt:P2"
         ):
-            read_intrinsics(str(path))
+            read_camera(str(path))
         with pytest.raises(DataError, match=r"no camera 'P3'; it has P0, P1, P2: name one of them"):
-            read_intrinsics(f"{path}:P3")
+            read_camera(f"{path}:P3")
 
     def test_equal_cameras_are_one(self, tmp_path: Path) -> None:
         path = tmp_path / "calib.txt"
         path.write_text("".join(line for line in KITTI.splitlines(True) if not line.startswith("P2")))
-        assert read_intrinsics(str(path)).tolist() == K
+        assert read_camera(str(path)).K.tolist() == K
 
     def test_no_camera(self, tmp_path: Path) -> None:
         path = tmp_path / "calib.txt"
         path.write_text(KITTI.splitlines(True)[-1])
         with pytest.raises(DataError, match="found no camera matrix: expected 3 × 3 numbers"):
-            read_intrinsics(str(path))
+            read_camera(str(path))
         path.write_text("700 710 320.5 240")
         with pytest.raises(DataError, match="has no named cameras, so that there is no 'P0'"):
-            read_intrinsics(f"{path}:P0")
+            read_camera(f"{path}:P0")
 
 
 class TestOpenCv:
@@ -191,7 +191,7 @@ class TestOpenCv:
         assert (first.K.tolist(), first.is_distorted) == (K, True)
         assert (second.K[0, 0], second.is_distorted) == (5, False)
         with pytest.raises(DataError, match=r"has 2 cameras \(M1, M2\)"):
-            read_intrinsics(str(path))
+            read_camera(str(path))
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -210,13 +210,13 @@ class TestOpenCv:
         path = tmp_path / "camera.yml"
         path.write_text(text)
         with pytest.raises(DataError, match=message):
-            read_intrinsics(str(path))
+            read_camera(str(path))
 
     def test_size_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ucn.data.camera_files.MAX_YAML_BYTES", 10)
         (tmp_path / "camera.yml").write_text("#" * 11)
         with pytest.raises(DataError, match="the limit for camera matrix is 10"):
-            read_intrinsics(str(tmp_path / "camera.yml"))
+            read_camera(str(tmp_path / "camera.yml"))
 
 
 def write_photograph(path: Path, size: tuple[int, int] = (64, 48), **tags: Any) -> Path:
@@ -252,19 +252,19 @@ class TestColmap:
     def test_one_of_several_by_id(self, tmp_path: Path) -> None:
         path = tmp_path / "cameras.txt"
         path.write_text("1 SIMPLE_PINHOLE 64 48 70 32 24\n12 SIMPLE_PINHOLE 64 48 80 32 24\n")
-        assert read_intrinsics(f"{path}:12")[0, 0] == 80
+        assert read_camera(f"{path}:12").K[0, 0] == 80
         with pytest.raises(DataError, match=r"has 2 cameras \(1, 12\); name one of them, .*:12"):
-            read_intrinsics(str(path))
+            read_camera(str(path))
 
     def test_size_and_orientation_of_the_image(self, tmp_path: Path) -> None:
         path = tmp_path / "cameras.txt"
         path.write_text("1 PINHOLE 64 48 70 71 30 21\n")
         turned = write_photograph(tmp_path / "a.jpg", Orientation=6)
         # Row 0 as stored is on the right of the upright image, which is 48 wide.
-        assert read_intrinsics(str(path), turned).tolist() == [[71, 0, 47 - 20.5], [0, 70, 29.5], [0, 0, 1]]
+        assert read_camera(str(path), turned).K.tolist() == [[71, 0, 47 - 20.5], [0, 70, 29.5], [0, 0, 1]]
         other = write_photograph(tmp_path / "b.jpg", (32, 24))
         with pytest.raises(DataError, match=r"is for images of 64 × 48 pixels, b\.jpg has 32 × 24; scale"):
-            read_intrinsics(str(path), other)
+            read_camera(str(path), other)
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -278,7 +278,7 @@ class TestColmap:
         path = tmp_path / "cameras.txt"
         path.write_text(text)
         with pytest.raises(DataError, match=message):
-            read_intrinsics(str(path))
+            read_camera(str(path))
 
 
 class TestExif:
@@ -286,9 +286,9 @@ class TestExif:
         path = write_photograph(tmp_path / "a.jpg", FocalLengthIn35mmFilm=26, FocalLength=4.25)
         focal = 26 * 80 / np.hypot(36, 24)  # the diagonal has 80 pixels
         expected = [[focal, 0, 31.5], [0, focal, 23.5], [0, 0, 1]]
-        np.testing.assert_allclose(read_intrinsics("exif", path), expected)
+        np.testing.assert_allclose(read_camera("exif", path).K, expected)
         upright = write_photograph(tmp_path / "b.jpg", FocalLengthIn35mmFilm=26, Orientation=6)
-        np.testing.assert_allclose(read_intrinsics("EXIF", upright)[:2, 2], [23.5, 31.5])
+        np.testing.assert_allclose(read_camera("EXIF", upright).K[:2, 2], [23.5, 31.5])
 
     @pytest.mark.parametrize("orientation", [1, 6])
     def test_resolution_of_the_sensor(self, tmp_path: Path, orientation: int) -> None:
@@ -300,7 +300,7 @@ class TestExif:
         }
         size: dict[str, Any] = {"ExifImageWidth": 128, "ExifImageHeight": 96, "Orientation": orientation}
         path = write_photograph(tmp_path / "a.jpg", **tags, **size)
-        assert read_intrinsics("exif", path)[0, 0] == pytest.approx(500)
+        assert read_camera("exif", path).K[0, 0] == pytest.approx(500)
 
     @pytest.mark.parametrize(
         ("tags", "got"),
@@ -317,8 +317,8 @@ class TestExif:
     def test_what_is_missing(self, tmp_path: Path, tags: dict[str, Any], got: str) -> None:
         path = write_photograph(tmp_path / "a.jpg", **tags)
         with pytest.raises(DataError, match=rf"expected EXIF data .*, got {got}; give the four numbers"):
-            read_intrinsics("exif", path)
+            read_camera("exif", path)
 
     def test_of_no_image(self) -> None:
         with pytest.raises(DataError, match="exif takes the focal length of a single image"):
-            read_intrinsics("exif")
+            read_camera("exif")

@@ -286,6 +286,22 @@ class TestOutput:
             convert(data, folder, overwrite=True)
         assert (folder / "thesis.txt").read_text(encoding="utf-8") == "years"
 
+    @pytest.mark.parametrize("name", ["notes.txt", "images/mine.png", "pairs.csv"])
+    def test_what_was_added_to_ours_is_kept(self, data: Scenes, tmp_path: Path, name: str) -> None:
+        convert(data, tmp_path / "out")
+        with (tmp_path / "out" / name).open("a", encoding="utf-8") as file:
+            file.write("mine")
+        with pytest.raises(OutputError, match="was kept: it is not empty, and no source"):
+            convert(data, tmp_path / "out", overwrite=True)
+        assert (tmp_path / "out" / name).read_text(encoding="utf-8").endswith("mine")
+
+    def test_a_link_is_not_followed(self, data: Scenes, tmp_path: Path) -> None:
+        convert(data, tmp_path / "real")
+        (tmp_path / "out").symlink_to(tmp_path / "real")
+        with pytest.raises(OutputError, match="it is a link"):
+            convert(data, tmp_path / "out", overwrite=True)
+        assert len(open_folder(tmp_path / "real", "all")) == 3
+
     def test_an_empty_folder_may_be_replaced(self, data: Scenes, tmp_path: Path) -> None:
         (tmp_path / "out").mkdir()
         with pytest.raises(OutputError, match="exists already"):

@@ -124,6 +124,5 @@ def test_sample_select_keeps_rows_together() -> None:
     kept = sample.select(torch.tensor([2, 0]))
     assert len(kept) == 2
     assert kept.points1.tolist() == [[3, 3], [1, 1]]
-    assert kept.parts is not None
-    assert kept.parts.tolist() == [7, 5]
+    assert kept.parts is not None and kept.parts.tolist() == [7, 5]
     assert len(sample.select(torch.zeros(3, dtype=torch.bool))) == 0

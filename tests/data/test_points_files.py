@@ -350,6 +350,11 @@ class TestMatchesFiles:
         with pytest.raises(DataError, match="cannot read"):
             read_matches(path)
 
+    @pytest.mark.parametrize("name", ["m.json", "m.coco.json", "m.txt"])
+    def test_formats_that_are_only_written(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(DataError, match=r"its name must end in \.npz, \.csv, \.h5"):
+            read_matches(tmp_path / name)
+
     def test_other_content(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "m.npz", other=1)
         with pytest.raises(DataError, match="does not hold matches"):

@@ -32,7 +32,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def draw_dot(size_hw: tuple[int, int], dot_xy: tuple[float, float], width: float = 2.0) -> Tensor:
-    """A green image with a red dot, whose brightness falls off like a Gaussian round its place."""
+    """A green image with a red dot, whose brightness falls off like a Gaussian around its place."""
     height, width_ = size_hw
     x, y = torch.arange(width_)[None, :], torch.arange(height)[:, None]
     red = torch.exp(-((x - dot_xy[0]) ** 2 + (y - dot_xy[1]) ** 2) / (2 * width**2))

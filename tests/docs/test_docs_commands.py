@@ -42,7 +42,7 @@ NOT_RUN = {
 DATA_SETS = {"DIR": "cub", "CUB_200_2011": "cub"}
 """Names of data folders on the pages, and the sample data used for them."""
 
-OUTPUTS = {"-o", "--draw", "--overlay", "--blink", "--matrix", "--matches"}
+OUTPUTS = {"-o", "--draw", "--sheet", "--overlay", "--blink", "--matrix", "--matches"}
 # Options added to slow commands; the last value of a repeated option wins.
 CUT_SHORT = {
     "train": "--set steps=1 --set batch=2 --set synthetic.side=64 --set synthetic.points=50",
@@ -69,6 +69,7 @@ def _write_photographs(folder: Path) -> None:
         ("a.jpg", pair.image0_path, 300),
         ("b.jpg", pair.image1_path, 250),
         ("c.jpg", pair.image0_path, 360),
+        ("ref.jpg", pair.image0_path, 300),
     )
     for name, path, left in views:
         image = PIL.Image.open(path).crop((left, 150, left + width, 150 + height))

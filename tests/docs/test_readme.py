@@ -48,7 +48,8 @@ def small_images(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loaded = load_weights(name)
         return replace(loaded, max_side=min(loaded.max_side or 320, 320))
 
-    monkeypatch.setattr("ucn.matching.matcher.load_weights", load)
+    for place in ("ucn.matching.matcher", "ucn.weights"):  # exports are compared at that side, too
+        monkeypatch.setattr(f"{place}.load_weights", load)
 
 
 @pytest.mark.slow

@@ -143,14 +143,10 @@ def test_a_damaged_shard_is_made_again(tmp_path: Path, monkeypatch: pytest.Monke
         extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
     first = min((tmp_path / "f.h5.parts").glob("*.h5"))
     first.write_bytes(first.read_bytes()[:100])
-    with pytest.raises(DataError, match="repeat the run"):
-        extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
     result = extract_folder(tmp_path / "images", output, make_method(diary), SETTINGS, shard=2)
     assert (result.images, result.resumed) == (4, 2)
     assert len(read_diary(diary)) == 6
-    with open_features(output) as file, open_features(tmp_path / "whole.h5") as whole:
-        for name in whole.names:
-            np.testing.assert_array_equal(file.read(name).descriptors, whole.read(name).descriptors)
+    assert output.read_bytes() == (tmp_path / "whole.h5").read_bytes()
 
 
 def test_existing_file_is_kept(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support.batch_cases import make_method, read_diary, write_images
 from support.scene_cases import Array, Scene, align_centres, make_scene, turn_photograph
 from ucn.errors import ConfigError, DataError, OutputError
+from ucn.folders.extraction import extract_folder
 from ucn.folders.pairing import PairingSettings, choose_pairs
 from ucn.folders.reconstruction import ReconstructSettings, _extract, _is_reusable, reconstruct_folder
 from ucn.folders.worker import ExtractSettings
@@ -62,6 +63,7 @@ def test_model_has_the_true_cameras_and_adjustment_helps(scene: Scene, tmp_path:
         "features.h5",
         "matches.h5",
         "pairs.txt",
+        "progress.json",
         "sparse",
     ]
 
@@ -184,6 +186,38 @@ def test_a_colmap_project_of_the_users_is_kept(tmp_path: Path, name: str) -> Non
         reconstruct_folder(tmp_path / "images", out, make_method(tmp_path / "diary"))
     assert [path.name for path in out.iterdir()] == [name]
     assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["database.db", "sparse", "pairs.txt", "progress.json"])
+def test_what_lies_beside_our_features_may_be_of_others(tmp_path: Path, name: str) -> None:
+    """`ucn extract -o project/features.h5`, then COLMAP by hand."""
+    write_images(tmp_path / "images", 2)
+    out, method = tmp_path / "project", make_method(tmp_path / "diary")
+    out.mkdir()
+    extract_folder(tmp_path / "images", out / "features.h5", method, EXTRACT)
+    mine = out / name / "0" / "images.bin" if name == "sparse" else out / name
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text("mine")
+    with pytest.raises(OutputError, match=rf"{name} .*was kept"):
+        reconstruct_folder(tmp_path / "images", out, method, ReconstructSettings(EXTRACT))
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link in it", "a link"])
+def test_models_of_others_are_kept_even_where_results_are_replaced(tmp_path: Path, kind: str) -> None:
+    write_images(tmp_path / "images", 2)
+    out, precious = tmp_path / "project", tmp_path / "precious"
+    (out if kind == "a link" else out / "sparse").mkdir(parents=True)
+    (precious / "0").mkdir(parents=True)
+    (precious / "0" / "images.bin").write_text("mine")
+    if kind == "a file":
+        (out / "sparse" / "notes.txt").write_text("mine")
+    else:
+        (out / "sparse" if kind == "a link" else out / "sparse" / "0").symlink_to(precious)
+    with pytest.raises(OutputError, match="sparse was kept"):
+        reconstruct_folder(tmp_path / "images", out, make_method(tmp_path / "diary"), overwrite=True)
+    assert (precious / "0" / "images.bin").read_text() == "mine"
+    assert len(list((out / "sparse").iterdir())) == 1
 
 
 @pytest.mark.slow

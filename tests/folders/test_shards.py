@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.batch_cases import SETTINGS, make_method, write_images
+from support.batch_cases import SETTINGS, make_method, read_diary, write_images
 from ucn.errors import DataError, OutputError
 from ucn.folders.extraction import extract_folder
 from ucn.folders.shards import ShardFolder
@@ -23,7 +23,9 @@ def snapshot(folder: Path) -> dict[str, bytes | str]:
 
 
 def start(output: Path, overwrite: bool = False, key: dict[str, int] | None = None) -> ShardFolder:
-    return ShardFolder(output, NAMES, 1, key or KEY, start_over=overwrite)
+    folder = ShardFolder(output, NAMES, 1, key or KEY)
+    folder.open(start_over=overwrite)
+    return folder
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -147,6 +149,18 @@ def test_finished_run_leaves_foreign_files(tmp_path: Path, monkeypatch: pytest.M
         )
     assert (tmp_path / "f.h5").is_file()
     assert [path.name for path in parts.iterdir()] == ["mine.txt"]
+
+
+def test_two_runs_at_once(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", 2)
+    method = make_method(tmp_path / "diary")
+
+    def start_another(_done: int, _total: int) -> None:
+        with pytest.raises(OutputError, match=r"another run is writing .*f\.h5; wait"):
+            extract_folder(tmp_path / "images", tmp_path / "f.h5", method, SETTINGS, overwrite=True)
+
+    extract_folder(tmp_path / "images", tmp_path / "f.h5", method, SETTINGS, progress=start_another)
+    assert len(read_diary(tmp_path / "diary")) == 2
 
 
 def test_folder_swapped_for_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ucn.config import ModelConfig
 from ucn.errors import ConfigError, ImageReadError, OutputError
 from ucn.features.classical import DenseSift
 from ucn.features.lightglue import LearnedKeypoints, SizedKeypoints
-from ucn.folders.shards import Shard
+from ucn.folders.shards import Shard, write_shard
 from ucn.folders.worker import (
     BatchExtractor,
     ExtractSettings,
@@ -27,7 +27,7 @@ from ucn.folders.worker import (
     _run_ahead,
     read_resized,
 )
-from ucn.formats.hloc import ImageFeatures, open_features, write_features
+from ucn.formats.hloc import ImageFeatures, open_features
 from ucn.geometry.sampling import sample_descriptors
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
@@ -331,9 +331,7 @@ def test_files_are_those_of_one_image_after_another(tmp_path: Path, threads: int
         found = [extract(alone, [read_resized(tmp_path / "images" / name, None)])[0] for name in good]
         with open_features(shard.path) as file:
             failures = file.meta["failures"]
-        write_features(
-            tmp_path / "alone.h5", dict(zip(good, found, strict=True)), {"failures": failures}, True
-        )
+        write_shard(tmp_path / "alone.h5", dict(zip(good, found, strict=True)), failures)
         assert shard.path.read_bytes() == (tmp_path / "alone.h5").read_bytes()
         assert list(failures) == [name for name in shard.names if name == names[1]]
 

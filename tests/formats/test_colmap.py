@@ -23,6 +23,7 @@ from ucn.formats.colmap import (
     verify_matches,
     write_database,
 )
+from ucn.formats.colmap_colours import colour_points
 from ucn.formats.colmap_legacy import write_legacy_database
 from ucn.formats.colmap_scene import to_scene
 from ucn.types import FloatArray
@@ -158,6 +159,7 @@ def test_exact_points_give_exact_cameras(tmp_path: Path, scene: Scene) -> None:
     settings = MappingSettings()
     with quiet():
         geometries = verify_matches(images, cameras, matches, settings)
+        (tmp_path / ".d.db.part").write_text("mine")
         write_database(tmp_path / "d.db", images, cameras, geometries, matches)
         model, again = (
             map_incrementally(tmp_path / "d.db", scene.folder, tmp_path / name, settings, True)
@@ -168,7 +170,7 @@ def test_exact_points_give_exact_cameras(tmp_path: Path, scene: Scene) -> None:
     assert model.reprojection_error < 1e-3
     assert model.track_length == 5
     assert (tmp_path / "one" / "0" / "points3D.bin").is_file()
-    assert not list(tmp_path.glob(".*.part"))
+    assert [path.read_text() for path in tmp_path.glob(".*")] == ["mine"]
     found = to_scene(model)
     np.testing.assert_array_equal(found.centres, to_scene(again).centres)
     assert found.points.shape == found.colours.shape == (150, 3)
@@ -179,6 +181,10 @@ def test_exact_points_give_exact_cameras(tmp_path: Path, scene: Scene) -> None:
     assert align_centres(found.centres, scene.centres).max() < 1e-3
     turns = [each[3] @ each[0].T for each in (found.rotations, scene.rotations)]
     np.testing.assert_allclose(turns[0], turns[1], atol=1e-4)
+    again.reconstruction.extract_colors_for_all_images(str(scene.folder))
+    colour_points(model.reconstruction, scene.folder)
+    differences = np.abs(to_scene(model).colours.astype(int) - to_scene(again).colours)
+    assert np.median(differences) <= 1
     corners = np.array([[-0.5, -0.5, 1], [239.5, -0.5, 1], [239.5, 179.5, 1], [-0.5, 179.5, 1]])
     np.testing.assert_allclose(found.corners[0], corners @ np.linalg.inv(scene.K).T, atol=1e-9)
 
@@ -290,5 +296,5 @@ class TestLegacyDatabase:
                 database.execute(statement, values)
 
     def test_what_cannot_be_written(self, tmp_path: Path) -> None:
-        with pytest.raises(OutputError, match=r"cannot write .*d\.db: unable to open"):
+        with pytest.raises(OutputError, match=r"cannot write .*d\.db: .*no does not exist"):
             write_legacy_database(tmp_path / "no" / "d.db", [], [], {}, {})

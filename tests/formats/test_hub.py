@@ -151,6 +151,22 @@ class TestRefused:
         hub.lies.clear()
         assert pull(hub, tmp_path, revision=commit).weights.name == f"user/mine@{commit[:12]}"
 
+    def test_a_link_out_of_the_cache_is_not_followed(
+        self, hub: FakeHub, weights: Path, tmp_path: Path
+    ) -> None:
+        commit = put(hub, weights)
+        precious = tmp_path / "precious.safetensors"
+        precious.write_bytes(weights.read_bytes())
+        link = tmp_path / "cache" / "models--user--mine" / "snapshots" / commit / FILE_NAME
+        link.parent.mkdir(parents=True)
+        link.symlink_to(precious)
+        hub.lies["sha256"] = "ab" * 32
+        with pytest.raises(WeightsError, match="it was deleted, try again"):
+            from_pretrained(
+                "user/mine", token=False, endpoint=hub.endpoint, cache=tmp_path / "cache", device="cpu"
+            )
+        assert precious.is_file() and not link.is_symlink()
+
     def test_unknown_repository_and_revision(self, hub: FakeHub, weights: Path, tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match="the hub has no user/mine, or it is private"):
             pull(hub, tmp_path)

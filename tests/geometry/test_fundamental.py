@@ -1,7 +1,5 @@
 """Fundamental matrices from matches: exact ones come back, wrong matches do not count, none is an answer."""
 
-from typing import Any
-
 import cv2
 import numpy as np
 import pytest
@@ -67,8 +65,7 @@ class TestFound:
         points1 = points1 + np.random.default_rng(1).normal(0, 0.3, points1.shape)
         points1[::2] = make_wrong(150, seed=2)
         found = estimate_fundamental(points0, points1)
-        assert found.F_0to1 is not None
-        assert sampson_errors(found.F_0to1, points0, exact).max() < 1
+        assert found.F_0to1 is not None and sampson_errors(found.F_0to1, points0, exact).max() < 1
         assert found.is_inlier[1::2].mean() > 0.95
         assert found.is_inlier[::2].mean() < 0.05
 
@@ -76,8 +73,7 @@ class TestFound:
         points0, points1 = make_scene(40)
         points1[3], points0[5, 0] = np.nan, np.inf
         found = estimate_fundamental(points0, points1)
-        assert found.F_0to1 is not None
-        assert np.flatnonzero(~found.is_inlier).tolist() == [3, 5]
+        assert found.F_0to1 is not None and np.flatnonzero(~found.is_inlier).tolist() == [3, 5]
 
     def test_a_plane_has_right_inliers(self) -> None:
         flat = np.column_stack([make_wrong(80, 0) / 100 - [3, 2], np.full(80, 7.0)])
@@ -90,8 +86,7 @@ class TestFound:
         points0, points1 = make_scene(100)
         points1[::3] = make_wrong(34, seed=5)
         first, second = (estimate_fundamental(points0, points1, seed=7) for _ in range(2))
-        assert first.F_0to1 is not None
-        assert second.F_0to1 is not None
+        assert first.F_0to1 is not None and second.F_0to1 is not None
         np.testing.assert_array_equal(first.F_0to1, second.F_0to1)
 
 
@@ -145,19 +140,3 @@ def test_sampson_errors_by_hand() -> None:
     # Moving forward, the epipole is (0, 0) in both images.
     forward = np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 0]])
     assert sampson_errors(forward, np.zeros((1, 2)), np.zeros((1, 2))).tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("points0", "points1", "options", "error"),
-    [
-        (np.zeros((3, 3)), np.zeros((3, 3)), {}, r"must both be \(N, 2\), got \(3, 3\)"),
-        (np.zeros((3, 2)), np.zeros((4, 2)), {}, r"got \(3, 2\) and \(4, 2\)"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"threshold": 0}, "threshold must be above 0"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"min_inliers": 7}, "min_inliers must be at least 8, got 7"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"max_iterations": 0}, "max_iterations must be at least 1"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"seed": -1}, "seed must be at least 0, got -1"),
-    ],
-)
-def test_wrong_arguments(points0: Array, points1: Array, options: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        estimate_fundamental(points0, points1, **options)

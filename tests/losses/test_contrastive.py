@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.loss_cases import Pair, make_pair, views_that_differ
+from support.loss_cases import Pair, assert_free, assert_same_gradients, make_pair, views_that_differ
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import (
     IGNORE,
@@ -72,8 +72,7 @@ def test_gradient_at_distance_zero_is_finite() -> None:
     loss = correspondence_contrastive_loss(first, second, torch.tensor([POSITIVE, NEGATIVE, IGNORE]))
     assert loss.item() == pytest.approx(0.25)
     torch.autograd.backward(loss)
-    assert first.grad is not None
-    assert first.grad.abs().max() == 0
+    assert first.grad is not None and first.grad.abs().max() == 0
 
 
 def test_ignored_pairs_reach_neither_loss_nor_gradient() -> None:
@@ -82,18 +81,14 @@ def test_ignored_pairs_reach_neither_loss_nor_gradient() -> None:
     loss = correspondence_contrastive_loss(first, second, torch.tensor([POSITIVE, IGNORE]))
     assert loss.item() == pytest.approx(1.0)
     torch.autograd.backward(loss)
-    assert first.grad is not None
-    assert first.grad.tolist() == [[1.0, -1.0], [0.0, 0.0]]
+    assert first.grad is not None and first.grad.tolist() == [[1.0, -1.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("P", [0, 3])
 def test_nothing_left_gives_zero_with_a_gradient(P: int) -> None:
     first = torch.ones(P, 2, requires_grad=True)
     loss = correspondence_contrastive_loss(first, torch.zeros(P, 2), torch.full((P,), IGNORE))
-    assert loss.item() == 0
-    torch.autograd.backward(loss)
-    assert first.grad is not None
-    assert (first.grad == 0).all()
+    assert_free(loss, first)
 
 
 def test_batch_weighs_each_pair_of_points_the_same() -> None:
@@ -155,11 +150,7 @@ def test_mined_equals_loops_with_gradient(B: int, count: int) -> None:
     features = (pair.map0.features, pair.map1.features)
     loss = mined_contrastive_loss(*pair.arguments(), mined, margin=1.2)
     expected = mined_by_loop(pair, mined, 1.2)
-    torch.testing.assert_close(loss, expected)
-    for found, wanted in zip(
-        torch.autograd.grad(loss, features), torch.autograd.grad(expected, features), strict=True
-    ):
-        torch.testing.assert_close(found, wanted)
+    assert_same_gradients(loss, expected, features)
 
 
 def test_mined_by_hand_where_the_views_differ() -> None:
@@ -183,11 +174,7 @@ def test_mined_without_negatives_or_points() -> None:
     for empty in (make_pair(N=0), replace(pair, is_valid=torch.zeros(2, 4, dtype=torch.bool))):
         mined = mine_negatives(*empty.arguments(), method="nearest", radius=4.0)
         loss = mined_contrastive_loss(*empty.arguments(), mined)
-        assert loss.item() == 0
-        torch.autograd.backward(loss)
-        for feature_map in (empty.map0, empty.map1):
-            assert feature_map.features.grad is not None
-            assert (feature_map.features.grad == 0).all()
+        assert_free(loss, empty.map0.features, empty.map1.features)
 
 
 def test_padding_of_nan_points_reaches_no_gradient() -> None:
@@ -196,8 +183,7 @@ def test_padding_of_nan_points_reaches_no_gradient() -> None:
     mined = mine_negatives(pair.map0, pair.map1, padded, padded, pair.is_valid, method="hardest", radius=4.0)
     loss = mined_contrastive_loss(pair.map0, pair.map1, padded, padded, pair.is_valid, mined)
     torch.autograd.backward(loss)
-    assert pair.map0.features.grad is not None
-    assert torch.isfinite(pair.map0.features.grad).all()
+    assert pair.map0.features.grad is not None and torch.isfinite(pair.map0.features.grad).all()
 
 
 def test_cells_of_another_batch_are_refused() -> None:
@@ -267,10 +253,7 @@ def test_one_correspondence_takes_a_transposed_mask() -> None:
 def test_one_correspondence_without_points() -> None:
     for pair in (make_pair(N=0), replace(make_pair(N=3), is_valid=torch.zeros(2, 3, dtype=torch.bool))):
         loss = one_correspondence_contrastive_loss(*pair.arguments())
-        assert loss.item() == 0
-        torch.autograd.backward(loss)
-        assert pair.map0.features.grad is not None
-        assert (pair.map0.features.grad == 0).all()
+        assert_free(loss, pair.map0.features)
     with pytest.raises(ValueError, match=r"positive_share must be in \[0, 1\], got 2"):
         one_correspondence_contrastive_loss(*make_pair().arguments(), positive_share=2.0)
     with pytest.raises(ValueError, match="min_distance must be at least 0, got -1"):

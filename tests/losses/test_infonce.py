@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.loss_cases import Pair, make_map, make_pair, views_that_differ
+from support.loss_cases import (
+    Pair,
+    assert_free,
+    assert_same_gradients,
+    make_map,
+    make_pair,
+    views_that_differ,
+)
 from ucn.geometry.sampling import sample_descriptors
 from ucn.losses import infonce_loss
 from ucn.types import Direction
@@ -62,11 +69,7 @@ def test_equals_the_full_matrix_with_gradient(B: int, direction: Direction, memo
     loss = infonce_loss(
         *pair.arguments(), temperature=0.2, radius=9.0, direction=direction, memory_bytes=memory_bytes
     )
-    torch.testing.assert_close(loss, expected)
-    for found, wanted in zip(
-        torch.autograd.grad(loss, features), torch.autograd.grad(expected, features), strict=True
-    ):
-        torch.testing.assert_close(found, wanted)
+    assert_same_gradients(loss, expected, features)
 
 
 def test_gradcheck() -> None:
@@ -86,21 +89,12 @@ def test_channels_last_maps_give_the_same() -> None:
         make_map(m.features.contiguous(memory_format=torch.channels_last)) for m in (pair.map0, pair.map1)
     )
     other = infonce_loss(last0, last1, *pair.arguments()[2:], radius=6.0)
-    torch.testing.assert_close(other, loss)
-    features = (pair.map0.features, pair.map1.features)
-    for found, wanted in zip(
-        torch.autograd.grad(other, features), torch.autograd.grad(loss, features), strict=True
-    ):
-        torch.testing.assert_close(found, wanted)
+    assert_same_gradients(other, loss, (pair.map0.features, pair.map1.features))
 
 
 def test_no_negatives_give_zero_and_a_zero_gradient() -> None:
     pair = make_pair()
-    loss = infonce_loss(*pair.arguments(), radius=1000.0)
-    assert loss.item() == 0
-    torch.autograd.backward(loss)
-    assert pair.map0.features.grad is not None
-    assert (pair.map0.features.grad == 0).all()
+    assert_free(infonce_loss(*pair.arguments(), radius=1000.0), pair.map0.features)
 
 
 def test_a_point_without_negatives_beside_one_with_some() -> None:
@@ -109,8 +103,7 @@ def test_a_point_without_negatives_beside_one_with_some() -> None:
     loss = infonce_loss(*pair.arguments(), temperature=0.1, radius=10.0)
     torch.testing.assert_close(loss, expected)
     torch.autograd.backward(loss)
-    assert pair.map0.features.grad is not None
-    assert torch.isfinite(pair.map0.features.grad).all()
+    assert pair.map0.features.grad is not None and torch.isfinite(pair.map0.features.grad).all()
 
 
 @pytest.mark.parametrize("N", [0, 3])
@@ -118,11 +111,7 @@ def test_no_points_give_zero_and_a_zero_gradient(N: int) -> None:
     pair = replace(make_pair(N=N), is_valid=torch.zeros(2, N, dtype=torch.bool))
     nowhere = torch.full_like(pair.points0, float("nan"))
     loss = infonce_loss(pair.map0, pair.map1, nowhere, nowhere, pair.is_valid)
-    assert loss.item() == 0
-    torch.autograd.backward(loss)
-    for feature_map in (pair.map0, pair.map1):
-        assert feature_map.features.grad is not None
-        assert (feature_map.features.grad == 0).all()
+    assert_free(loss, pair.map0.features, pair.map1.features)
 
 
 def test_batch_weighs_each_point_the_same() -> None:
@@ -155,8 +144,7 @@ def test_bfloat16_maps_get_bfloat16_gradients() -> None:
     loss = infonce_loss(*maps, *pair.arguments()[2:], radius=6.0)
     assert loss.dtype == torch.float32
     torch.autograd.backward(loss)
-    assert halves[0].grad is not None
-    assert halves[0].grad.dtype == torch.bfloat16
+    assert halves[0].grad is not None and halves[0].grad.dtype == torch.bfloat16
     assert halves[0].grad.abs().max() > 0
 
 

@@ -189,5 +189,7 @@ class TestIterateImages:
             iterate_images(tmp_path)
         with pytest.raises(DataError, match="cannot read video"):
             iterate_images(tmp_path / "no.mp4")
+        with pytest.raises(DataError, match=r"a\.png is an image; give a video, or a folder of images"):
+            iterate_images(tmp_path / "a.png")
         with pytest.raises(ValueError, match="max_images must be at least 1, got 0"):
             iterate_images(tmp_path, max_images=0)

@@ -194,6 +194,11 @@ def test_a_mask_beyond_the_view_leaves_nothing_to_match(lite: Matcher, photograp
     assert np.isnan(found.points1).all() and (found.scores == 0).all()
 
 
+def test_no_view_is_searched_for_an_empty_mask(lite: Matcher, photograph: Tensor) -> None:
+    found = lite.match(photograph, photograph, mask0=np.zeros(photograph.shape[1:]))
+    assert (len(found), found.view_change) == (0, None)
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_the_search_keeps_masks_with_their_images(
     lite: Matcher, photograph: Tensor, is_first: bool, monkeypatch: pytest.MonkeyPatch

@@ -183,8 +183,7 @@ def test_fine_descriptors_by_hand() -> None:
 @torch.no_grad()
 def test_tiles_equal_the_whole_image(size_hw: tuple[int, int]) -> None:
     model = make_lively(ModelConfig(dim=8, transformer="none", semantic_dim=6, use_standard_light=True))
-    assert model.semantic is not None
-    assert model.reach == model.semantic.reach > model.trunk.reach
+    assert model.semantic is not None and model.reach == model.semantic.reach > model.trunk.reach
     image = torch.rand(1, 3, *size_hw, generator=seeded())
     tiles: list[str] = []
     tiled = encode_in_tiles(model, image, 64, tiles.append)

@@ -1,6 +1,10 @@
 """A small reconstruction, written as COLMAP documents its files."""
 
+from __future__ import annotations
+
+import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +12,17 @@ import numpy as np
 import PIL.Image
 
 Keypoint = tuple[float, float, int]
+
+
+def make_circle(degrees: Sequence[int], count: int, size: tuple[int, int]) -> FakeModel:
+    """Cameras on a circle around one place, where all points are; keypoints of image i move by i pixels."""
+    images = {}
+    for number, angle in enumerate(degrees):
+        centre = (10 * math.cos(math.radians(angle)), 10 * math.sin(math.radians(angle)), 0.0)
+        keypoints = [(2.5 + row + number, 10.5, row + 1) for row in range(count)]
+        images[number + 1] = ([1, 0, 0, 0, *(-value for value in centre)], 3, f"{number}.png", keypoints)
+    points = dict.fromkeys(range(1, count + 1), 0.5)
+    return FakeModel(size=size, images=images, points=points, positions=dict.fromkeys(points, (0.0, 0, 0)))
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,3 +64,19 @@ def views_that_differ() -> Pair:
     map1 = make_map(torch.tensor([north, west, east]).T[None, :, None])
     points0, points1 = torch.tensor([[[2.0, 2.0]]]), torch.tensor([[[10.0, 2.0]]])
     return Pair(map0, map1, points0, points1, torch.ones(1, 1, dtype=torch.bool))
+
+
+def assert_free(loss: Tensor, *leaves: Tensor) -> None:
+    """Checks that a loss is 0, and that its gradients are zeros."""
+    assert loss.item() == 0
+    for gradient in torch.autograd.grad(loss, leaves):
+        assert (gradient == 0).all()
+
+
+def assert_same_gradients(loss: Tensor, expected: Tensor, leaves: Sequence[Tensor]) -> None:
+    """Checks that two losses are equal, and so are their gradients."""
+    torch.testing.assert_close(loss, expected)
+    for found, wanted in zip(
+        torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves), strict=True
+    ):
+        torch.testing.assert_close(found, wanted)

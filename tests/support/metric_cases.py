@@ -91,17 +91,14 @@ def check_against_loops(metrics: ModuleType) -> None:
         assert metrics.count_within(errors, limits).tolist() == wanted_counts
 
 
-def resample_slowly(correct: Array, totals: Array, over: str, level: float, resamples: int) -> list[float]:
+def resample_slowly(correct: Array, totals: Array, level: float, resamples: int) -> list[float]:
     """Both bounds at the first limit, with loops and the same draws."""
     rows = [row for row, total in enumerate(totals) if total]
     drawn = torch.randint(len(rows), (resamples, len(rows)), generator=torch.Generator().manual_seed(7))
     shares = []
     for draw in drawn.tolist():
         chosen = [rows[place] for place in draw]
-        if over == "point":
-            shares.append(sum(correct[row, 0] for row in chosen) / sum(totals[row] for row in chosen))
-        else:
-            shares.append(sum(correct[row, 0] / totals[row] for row in chosen) / len(chosen))
+        shares.append(sum(correct[row, 0] for row in chosen) / sum(totals[row] for row in chosen))
     return [float(np.quantile(shares, (1 - level) / 2)), float(np.quantile(shares, (1 + level) / 2))]
 
 
@@ -109,11 +106,10 @@ def check_intervals(metrics: ModuleType) -> None:
     rng = np.random.default_rng(1)
     totals = np.array([9, 1, 0, 4, 7, 2, 30])
     correct = rng.integers(0, totals[:, None] + 1, (7, 2))
-    for over in ("point", "pair"):
-        generator = torch.Generator().manual_seed(7)
-        bounds = metrics.bootstrap_interval(correct, totals, generator, over=over, level=0.8, resamples=200)
-        assert bounds.shape == (2, 2)
-        assert bounds[0].tolist() == pytest.approx(resample_slowly(correct, totals, over, 0.8, 200))
+    generator = torch.Generator().manual_seed(7)
+    bounds = metrics.bootstrap_interval(correct, totals, generator, level=0.8, resamples=200)
+    assert bounds.shape == (2, 2)
+    assert bounds[0].tolist() == pytest.approx(resample_slowly(correct, totals, 0.8, 200))
     same = metrics.bootstrap_interval([[1], [2]], [2, 4], torch.Generator().manual_seed(0))
     assert same.tolist() == [[0.5, 0.5]]
     assert np.isnan(metrics.bootstrap_interval(np.zeros((1, 1)), [0], torch.Generator())).all()

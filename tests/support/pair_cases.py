@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import PIL.Image
 import torch
+from numpy.typing import NDArray
 
 from ucn.config import MatchConfig
 from ucn.data.io import to_tensor
@@ -43,6 +44,20 @@ class FeatureShiftMatcher:
         return Matches(
             points0, points1, scores, np.ones(40, np.bool_), 0.75, features0.image_hw, features1.image_hw
         )
+
+
+class QueryShiftMatcher(FeatureShiftMatcher):
+    """Answers query points with point + `SHIFT` and score 0.75; the last of several gets 0.125."""
+
+    def match_features(  # type: ignore[override]
+        self, features0: Features, features1: Features, *, points: NDArray[np.float32]
+    ) -> Matches:
+        self.matched += 1
+        moved = (points + np.asarray(SHIFT)).astype(np.float32)
+        scores = np.full(len(points), 0.75, np.float32)
+        scores[1:][-1:] = 0.125
+        mutual = np.ones(len(points), np.bool_)
+        return Matches(points, moved, scores, mutual, 0.5, features0.image_hw, features1.image_hw)
 
 
 def write_tiny_images(folder: Path, *names: str) -> None:

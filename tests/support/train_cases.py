@@ -7,8 +7,10 @@ import torch
 
 from ucn.config import ModelConfig, TrainConfig
 from ucn.nn import CorrespondenceNetwork
+from ucn.train.checkpoint import load_run
 from ucn.train.log import Progress
 from ucn.train.loop import Trained, train
+from ucn.train.signals import StoppedError
 from ucn.train.sources.batches import open_sources
 
 CPU = torch.device("cpu")
@@ -43,6 +45,33 @@ def train_on(
     """Opens what the run trains on, as the command does, and trains."""
     with open_sources(config, photos, CPU) as mixture:
         return train(config, mixture, CPU, report, keep)
+
+
+def continue_run(
+    config: TrainConfig, photos: Path, folder: Path, asked_before: int = 10**6
+) -> tuple[Trained | None, list[Progress]]:
+    """Trains in a folder, from its checkpoint where it has one, until the end or until asked to stop.
+
+    The loop asks once a step, and a run that was stopped before a validation once before that.
+    """
+    reports: list[Progress] = []
+    answers = iter([False] * asked_before)
+    with open_sources(config, photos, CPU) as mixture:
+        resume = load_run(folder, config, [source.label for source in mixture.sources])
+        try:
+            trained = train(
+                config,
+                mixture,
+                CPU,
+                reports.append,
+                ignore,
+                folder=folder,
+                resume=resume,
+                should_stop=lambda: next(answers, True),
+            )
+        except StoppedError:
+            return None, reports
+    return trained, reports
 
 
 def assert_equal(first: CorrespondenceNetwork, second: CorrespondenceNetwork) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from support.bird_cases import write_birds
-from support.train_cases import CPU, assert_equal, ignore, make_config
+from support.train_cases import CPU, assert_equal, continue_run, ignore, make_config
 from ucn.config import TrainConfig
 from ucn.data.loading import WorkerExitedError
 from ucn.errors import ConfigError, NonFiniteLossError, UcnError
@@ -17,7 +17,7 @@ from ucn.nn import CorrespondenceNetwork
 from ucn.train import loop
 from ucn.train.checkpoint import load_run
 from ucn.train.log import Progress
-from ucn.train.loop import Trained, train
+from ucn.train.loop import train
 from ucn.train.signals import StoppedError
 from ucn.train.sources import photographs
 from ucn.train.sources.batches import Mixture, Source, open_sources
@@ -26,33 +26,6 @@ from ucn.train.validation import Validation
 from ucn.types import PairBatch
 
 pytestmark = pytest.mark.usefixtures("few_pairs")
-
-
-def continue_run(
-    config: TrainConfig, photos: Path, folder: Path, asked_before: int = 10**6
-) -> tuple[Trained | None, list[Progress]]:
-    """Trains in a folder, from its checkpoint where it has one, until the end or until asked to stop.
-
-    The loop asks once a step, and a run that was stopped before a validation once before that.
-    """
-    reports: list[Progress] = []
-    answers = iter([False] * asked_before)
-    with open_sources(config, photos, CPU) as mixture:
-        resume = load_run(folder, config, [source.label for source in mixture.sources])
-        try:
-            trained = train(
-                config,
-                mixture,
-                CPU,
-                reports.append,
-                ignore,
-                folder=folder,
-                resume=resume,
-                should_stop=lambda: next(answers, True),
-            )
-        except StoppedError:
-            return None, reports
-    return trained, reports
 
 
 def without_speed(reports: list[Progress]) -> list[Progress]:

@@ -20,12 +20,13 @@ def fill(folder: RunFolder) -> None:
         folder.path / "last.safetensors",
         folder.path / "best.safetensors",
         folder.path / "notes.txt",
-        folder.path / ".ucn-0123.part",
-        folder.log,
+        folder.path / ".ucn-mine.part",
+        folder.path / ".ucn-0123456789ab.part",
         folder.tensorboard / "events.out.tfevents.1.host",
         folder.tensorboard / "mine",
     ):
         path.write_text("old")
+    folder.log.write_text('{"event": "start", "step": 0}\n')
 
 
 def names(folder: RunFolder) -> list[str]:
@@ -52,11 +53,37 @@ def test_a_run_that_stopped_is_not_lost_by_accident(folder: RunFolder) -> None:
 def test_a_new_run_takes_away_the_old_one_and_nothing_else(folder: RunFolder) -> None:
     fill(folder)
     folder.prepare(is_new=False)
-    kept = ["best.safetensors", "last.safetensors", "log.jsonl", "notes.txt"]
+    kept = [".ucn-mine.part", "best.safetensors", "last.safetensors", "log.jsonl", "notes.txt"]
     events = ["tensorboard/events.out.tfevents.1.host", "tensorboard/mine"]
     assert names(folder) == kept + events
     folder.prepare(is_new=True)
-    assert names(folder) == ["notes.txt", "tensorboard/mine"]
+    assert names(folder) == [".ucn-mine.part", "notes.txt", "tensorboard/mine"]
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "best.safetensors", "tensorboard/events.out.tfevents.1.host"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_others_are_kept(folder: RunFolder, name: str, overwrite: bool) -> None:
+    (folder.path / name).parent.mkdir(parents=True)
+    (folder.path / name).write_text("mine")
+    with pytest.raises(OutputError, match=rf"holds {name}, which no run of ucn wrote .*; move"):
+        folder.check(resume=True, overwrite=overwrite)
+
+
+def test_links_are_not_followed(folder: RunFolder, tmp_path: Path) -> None:
+    events = tmp_path / "other"
+    events.mkdir()
+    (events / "events.out.tfevents.1.host").write_text("mine")
+    folder.path.mkdir()
+    folder.log.touch()  # as a kill leaves it before the first line
+    folder.tensorboard.symlink_to(events)
+    folder.check(resume=False, overwrite=True)
+    folder.prepare(is_new=True)
+    assert (events / "events.out.tfevents.1.host").read_text() == "mine"
+    folder.tensorboard.unlink()
+    folder.path.rmdir()
+    folder.path.symlink_to(events)
+    with pytest.raises(OutputError, match="it is a link"):
+        folder.check(resume=False, overwrite=True)
 
 
 def test_what_is_no_folder_is_refused(folder: RunFolder) -> None:

@@ -7,17 +7,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from support.train_cases import CPU, assert_equal, ignore, make_config, train_on
+from support.train_cases import CPU, assert_equal, continue_run, make_config, train_on
 from ucn.cli.app import app
 from ucn.config import LossConfig, ModelConfig, TeacherConfig, TrainConfig
 from ucn.errors import ConfigError, WeightsError
 from ucn.losses import descriptor_loss, distillation_loss
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.train.checkpoint import load_run, record_config
-from ucn.train.loop import Trained, train
 from ucn.train.recipe import read_recipe
-from ucn.train.signals import StoppedError
-from ucn.train.sources.batches import open_sources
 from ucn.train.step import Teacher, compare_with_teacher, compute_loss, encode_pair, training_step
 from ucn.train.teacher import load_teacher, record_teacher_hash
 from ucn.types import PairBatch
@@ -37,8 +34,8 @@ def teacher_path(tmp_path: Path) -> Path:
 
 
 def make_run(teacher_path: Path, **changes: object) -> TrainConfig:
-    teacher = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
-    return make_config(**({"model": STUDENT, "teacher": teacher, "steps": 4} | changes))
+    entry = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
+    return make_config(**({"model": STUDENT, "teacher": entry, "steps": 4} | changes))
 
 
 def make_batch(B: int = 2, N: int = 20, side: int = 64) -> PairBatch:
@@ -62,10 +59,10 @@ def test_the_step_adds_what_the_teacher_costs(teacher_path: Path) -> None:
     with torch.no_grad():
         maps = encode_pair(student, batch)
         truth = compute_loss(*maps, batch, loss, generator)
-        taught = load_weights(teacher_path).model
+        network = load_weights(teacher_path).model
         expected = distillation_loss(
             maps,
-            (taught.encode(batch.image0), taught.encode(batch.image1)),
+            (network.encode(batch.image0), network.encode(batch.image1)),
             batch.points0,
             batch.points1,
             batch.is_valid,
@@ -81,8 +78,8 @@ def test_the_step_adds_what_the_teacher_costs(teacher_path: Path) -> None:
 
 
 def test_descriptors_cost_where_asked_for(teacher_path: Path) -> None:
-    taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
-    config, batch = make_run(teacher_path, teacher=taught | {"descriptor_weight": 3.0}), make_batch()
+    entry = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2}
+    config, batch = make_run(teacher_path, teacher=entry | {"descriptor_weight": 3.0}), make_batch()
     student = build_model(config.model).eval()
     teacher = load_teacher(config, student, CPU)
     assert teacher is not None and teacher.descriptor_weight == 3
@@ -96,12 +93,12 @@ def test_descriptors_cost_where_asked_for(teacher_path: Path) -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_weight_of_the_ground_truth(teacher_path: Path, weight: float) -> None:
-    taught = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2, "ground_truth_weight": weight}
-    config, batch = make_run(teacher_path, teacher=taught), make_batch()
+    entry = {"weights": str(teacher_path), "weight": 2.0, "temperature": 0.2, "ground_truth_weight": weight}
+    config, batch = make_run(teacher_path, teacher=entry), make_batch()
     results = []
-    for is_taught in (True, False):
+    for has_teacher in (True, False):
         student = build_model(config.model).train()
-        teacher = load_teacher(config, student, CPU) if is_taught else None
+        teacher = load_teacher(config, student, CPU) if has_teacher else None
         optimiser = torch.optim.SGD(student.parameters(), lr=0.0)
         results.append(
             training_step(
@@ -171,8 +168,7 @@ def test_another_grid_is_refused(tmp_path: Path) -> None:
 
 def test_the_file_is_noted_and_another_one_refused(teacher_path: Path) -> None:
     config = record_teacher_hash(make_run(teacher_path))
-    assert config.teacher is not None
-    assert config.teacher.sha256 == load_weights(teacher_path).info.sha256
+    assert config.teacher is not None and config.teacher.sha256 == load_weights(teacher_path).info.sha256
     record = record_config(config)
     assert record["teacher"]["weights"] == "teacher.safetensors"
     assert record["teacher"]["sha256"] == config.teacher.sha256
@@ -226,33 +222,13 @@ def test_recipes_fill_in_variables_and_the_hash(
     assert TrainConfig.from_dict(config.to_dict()) == config
 
 
-def stop_and_go_on(config: TrainConfig, photos: Path, folder: Path, after: int) -> Trained | None:
-    """Trains from the checkpoint of a folder where it has one, for so many steps."""
-    answers = iter([False] * after)
-    with open_sources(config, photos, CPU) as mixture:
-        resume = load_run(folder, config, [source.label for source in mixture.sources])
-        try:
-            return train(
-                config,
-                mixture,
-                CPU,
-                ignore,
-                ignore,
-                folder=folder,
-                resume=resume,
-                should_stop=lambda: next(answers, True),
-            )
-        except StoppedError:
-            return None
-
-
 @pytest.mark.slow
 def test_a_resumed_run_equals_an_unbroken_one(photos: Path, teacher_path: Path, tmp_path: Path) -> None:
     config = record_teacher_hash(make_run(teacher_path))
     unbroken = train_on(photos, config)
     folder = tmp_path / "broken"
     folder.mkdir()
-    assert stop_and_go_on(config, photos, folder, after=2) is None
+    assert continue_run(config, photos, folder, asked_before=2)[0] is None
     last = load_run(folder, config, ["synthetic"])
     assert last is not None and last.config["teacher"]["sha256"]
     assert not any("teacher" in name for name in last.tensors)
@@ -261,12 +237,12 @@ def test_a_resumed_run_equals_an_unbroken_one(photos: Path, teacher_path: Path, 
     other = replace(config, teacher=replace(config.teacher, sha256="0" * 64))
     with pytest.raises(ConfigError, match=r"teacher\.sha256"):
         load_run(folder, other, ["synthetic"])
-    resumed = stop_and_go_on(config, photos, folder, after=10)
+    resumed, _ = continue_run(config, photos, folder)
     assert resumed is not None
     assert_equal(resumed.model, unbroken.model)
-    untaught = train_on(photos, replace(config, teacher=None))
+    alone = train_on(photos, replace(config, teacher=None))
     with pytest.raises(AssertionError):
-        assert_equal(untaught.model, unbroken.model)
+        assert_equal(alone.model, unbroken.model)
 
 
 @pytest.mark.slow
@@ -281,8 +257,8 @@ def test_the_command_trains_with_a_teacher(photos: Path, teacher_path: Path, tmp
     assert found.exit_code == 0, found.output
     loaded = load_weights(output)
     assert loaded.model.config.trunk == "lite"
-    taught = {"weights": "teacher.safetensors", "sha256": load_weights(teacher_path).info.sha256}
-    assert taught.items() <= loaded.training["teacher"].items()
+    expected = {"weights": "teacher.safetensors", "sha256": load_weights(teacher_path).info.sha256}
+    assert expected.items() <= loaded.training["teacher"].items()
 
 
 def test_a_network_that_is_its_own_teacher_costs_nothing() -> None:

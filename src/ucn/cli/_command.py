@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ucn.cli import _checks
 from ucn.cli._options import PairOptions, build_config
-from ucn.cli._outputs import Output, check_files, write_files
+from ucn.cli._outputs import Output, check_files
 from ucn.cli._progress import Stages
 from ucn.cli._report import (
     describe_run,
@@ -18,6 +18,7 @@ from ucn.cli._report import (
     print_json,
     print_lines,
 )
+from ucn.files import write_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,6 +101,8 @@ class PairCommand:
         _checks.check_masks(masks)
         _checks.check_file(points, "points")
         check_weights(self._options.weights)
+        import torch  # noqa: F401  (its seconds count as starting, not as reading)
+
         self.stages("reading images")
         self._images = {"image0": str(image0), "image1": str(image1)}
         return read_image(image0), read_image(image1)

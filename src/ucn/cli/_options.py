@@ -106,6 +106,13 @@ class PairOptions:
     debug: Debug = False
 
 
+@dataclass(frozen=True)
+class TransferOptions(PairOptions):
+    """Those of pairs; parts of other objects need other weights than one scene."""
+
+    weights: Weights = "universal"
+
+
 def expand_options(run: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the fields of its keyword ``options``, a dataclass, as options after its own."""
     own = inspect.signature(run, eval_str=True).parameters

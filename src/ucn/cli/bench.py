@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,7 +142,7 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
 def _write(
     result: dict[str, Any], found: dict[str, Part], output: Path | None, plots: Path | None, overwrite: bool
 ) -> list[Path]:
-    from ucn.files import write_bytes_atomically
+    from ucn.files import write_bytes_atomically, write_files
 
     contents: dict[Path, bytes] = {}
     if output is not None:
@@ -154,9 +155,10 @@ def _write(
         plot = draw_growth(found["growth"], format_machine(result["machine"]))
         plots.mkdir(parents=True, exist_ok=True)
         contents |= {plots / "growth.png": plot.png, plots / "growth.svg": plot.svg}
-    for path, content in contents.items():
-        write_bytes_atomically(path, content, overwrite)
-    return list(contents)
+    writers: dict[Path | None, Callable[[Path], object]] = {
+        path: partial(write_bytes_atomically, content=each) for path, each in contents.items()
+    }
+    return write_files(writers, overwrite)
 
 
 def _print(result: dict[str, Any], parts: list[Part], failures: dict[str, str]) -> None:

@@ -23,7 +23,8 @@ from ucn.errors import UcnError
 
 _GROUPS = {"data": "List, check, show or convert data sets."}
 COMMANDS = (
-    *("demo", "match", "flow", "pose", "align", "stitch", "track", "extract", "pairs", "reconstruct"),
+    *("demo", "match", "flow", "pose", "align", "stitch", "track", "transfer"),
+    *("extract", "pairs", "reconstruct"),
     *("train", "evaluate", "export", "serve", "bench", "weights", "info", *_GROUPS),
 )
 """In the order of the help."""

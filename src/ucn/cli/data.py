@@ -180,7 +180,8 @@ def convert(
     if json:
         print_json({"command": "data convert", "ucn": find_version(), "output": str(output)} | counts)
     else:
-        lines = {what.replace("_", " "): f"{value:,}" for what, value in counts.items()}
+        lines = {"pairs": f"{summary.pair_count:,}", "points": f"{summary.point_count:,}"}
+        lines["images"] = f"{summary.image_count:,}, {summary.copied_count:,} of them copied unchanged"
         print_lines(lines | {"written": str(output)})
 
 

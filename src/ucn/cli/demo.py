@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ from ucn.cli import _options as opt
 from ucn.cli._command import PairCommand
 from ucn.cli._outputs import check_folder
 from ucn.cli._report import format_share
+from ucn.files import write_files
 
 if TYPE_CHECKING:
     from ucn.data.example import DisparityScore, ExamplePair
@@ -98,9 +100,10 @@ def _draw(folder: Path, pair: ExamplePair, matches: Matches, flow: Flow, overwri
         draw_flow(flow, pair.image0_path),
     )
     folder.mkdir(exist_ok=True)
-    for name, image in zip(_IMAGES, images, strict=True):
-        write_image(folder / name, image, overwrite)
-    return [folder / name for name in _IMAGES]
+    drawn = zip(_IMAGES, images, strict=True)
+    return write_files(
+        {folder / name: partial(write_image, pixels=image) for name, image in drawn}, overwrite
+    )
 
 
 def _summarise(sparse: DisparityScore, dense: DisparityScore) -> dict[str, Any]:

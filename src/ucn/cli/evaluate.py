@@ -118,7 +118,7 @@ def run(
       kitti-raw, kitti-odometry, kitti-odometry-train (relative pose)
     - semantic: cub, faces, pf-willow, pf-pascal, spair,
       pascal-berkeley, flowweb
-    - others: own (your pairs), pair-score, reconstruction
+    - others: own (your pairs), pair-score, transfer (labels), reconstruction
 
     Methods:
     - weights: those of `ucn weights`, and each --weights-file by its name, with

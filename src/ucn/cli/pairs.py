@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from ucn.cli import _folder
 from ucn.cli import _options as opt
-from ucn.cli._outputs import check_outputs, write_together
+from ucn.cli._outputs import check_outputs
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, format_files, print_json, print_lines
+from ucn.files import write_together
 
 if TYPE_CHECKING:
     from ucn.folders.pairing import Pair

@@ -14,9 +14,10 @@ import typer
 from ucn.cli import _folder
 from ucn.cli import _options as opt
 from ucn.cli._checks import check_file
-from ucn.cli._outputs import write_files
+from ucn.cli._outputs import check_folder
 from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_json, print_lines, warn, without_nan
+from ucn.files import write_files
 
 if TYPE_CHECKING:
     from ucn.folders.reconstruction import ReconstructionResult
@@ -134,7 +135,7 @@ def run(
         "seed": seed,
         "seconds": round(time.perf_counter() - begin, 3),
     }
-    _write(output, summary, made.model, folder.resolve().name)
+    _write(output, summary, made.model, folder.resolve().name, options.overwrite)
     if options.json:
         print_json(summary)
     else:
@@ -144,7 +145,7 @@ def run(
 def _open_output(output: Path, images: Path, overwrite: bool) -> None:
     """Creates the folder; refuses one that holds a finished model or lies among the images."""
     from ucn.errors import OutputError
-    from ucn.files import check_output, find_real_path
+    from ucn.files import find_real_path
 
     if find_real_path(output).is_relative_to(find_real_path(images)):
         raise OutputError(
@@ -155,8 +156,7 @@ def _open_output(output: Path, images: Path, overwrite: bool) -> None:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot create the folder {output}: {error.strerror or error}") from error
-    for name in _WRITTEN:
-        check_output(output / name, overwrite)
+    check_folder(output, _WRITTEN, overwrite)
 
 
 def _summarise(made: ReconstructionResult) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _summarise(made: ReconstructionResult) -> dict[str, Any]:
     }
 
 
-def _write(output: Path, summary: dict[str, Any], model: SparseModel, title: str) -> None:
+def _write(output: Path, summary: dict[str, Any], model: SparseModel, title: str, overwrite: bool) -> None:
     """Writes the files of `_WRITTEN`, or none after an error."""
     import json
 
@@ -201,7 +201,7 @@ def _write(output: Path, summary: dict[str, Any], model: SparseModel, title: str
         lambda path: write_cameras_ply(path, scene),
         lambda path: write_scene_page(path, scene, title=title),
     ]
-    write_files(dict(zip([output / name for name in _WRITTEN], writers, strict=True)), overwrite=True)
+    write_files(dict(zip([output / name for name in _WRITTEN], writers, strict=True)), overwrite)
 
 
 def _describe_principal_points(model: SparseModel) -> dict[str, str]:
@@ -237,11 +237,11 @@ def _print(summary: dict[str, Any], made: ReconstructionResult) -> None:
 
 def _warn_unread(model: SparseModel) -> None:
     """Prints, on stderr, that COLMAP cannot read some images."""
-    from ucn.formats.colmap import UNREAD_SUFFIXES
+    from ucn.formats.colmap_colours import UNREAD_SUFFIXES
 
     count = sum(name.lower().endswith(UNREAD_SUFFIXES) for name in model.registered)
     if count:
         warn(
-            f"warning: COLMAP does not read HEIC and AVIF: points of {count:,} images have no colour, and "
-            "`colmap image_undistorter` needs them as JPEG: convert them and run again for that"
+            f"warning: COLMAP does not read HEIC, AVIF and WebP, of which {count:,} images are: for "
+            "`colmap image_undistorter`, convert them to JPEG and run again"
         )

@@ -10,7 +10,7 @@ import typer
 from ucn.cli import _command
 from ucn.cli import _options as opt
 from ucn.cli._checks import check_images
-from ucn.cli._outputs import Output, check_files, write_files
+from ucn.cli._outputs import Output, check_files
 from ucn.cli._progress import CountBar
 from ucn.cli._report import (
     describe_run,
@@ -21,6 +21,7 @@ from ucn.cli._report import (
     print_lines,
     warn,
 )
+from ucn.files import write_files
 
 if TYPE_CHECKING:
     from ucn.matching.stitching import Panorama

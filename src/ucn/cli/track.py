@@ -12,9 +12,10 @@ import typer
 from ucn.cli import _command
 from ucn.cli import _options as opt
 from ucn.cli._checks import check_file
-from ucn.cli._outputs import check_folder, write_together
+from ucn.cli._outputs import check_folder
 from ucn.cli._progress import CountBar
 from ucn.cli._report import describe_run, format_share, format_weights, print_json, print_lines, warn
+from ucn.files import write_together
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -60,7 +60,7 @@ def run(
 ) -> None:
     """Train a network on synthetic pairs of photographs, on data sets, or on both."""
     from ucn.data.points import check_suffix
-    from ucn.files import check_output
+    from ucn.files import check_output, lock_output
     from ucn.train.recipe import find_recipe, read_recipe
 
     find_recipe(recipe)
@@ -82,6 +82,8 @@ def run(
     with ExitStack() as stack:
         group = join_process_group(device)
         stack.callback(group.close)
+        if group.is_first:
+            stack.enter_context(lock_output(output))
         is_quiet = json or not group.is_first
         chosen = group.device or choose_device(device)
         mixture = _open_sources(config, images, chosen, group, use_skipping, is_quiet)

@@ -5,13 +5,14 @@ arguments; only builders (`build_model`, `Matcher`, the training loop) take thes
 """
 
 from ucn.config.base import Config
-from ucn.config.matching import Calibration, MatchConfig
+from ucn.config.matching import MIN_VISIBLE_SCORE, Calibration, MatchConfig
 from ucn.config.model import MIN_SIDE, ModelConfig
 from ucn.config.synthetic import SyntheticConfig
 from ucn.config.training import LossConfig, SourceConfig, TeacherConfig, TrainConfig
 
 __all__ = [
     "MIN_SIDE",
+    "MIN_VISIBLE_SCORE",
     "Calibration",
     "Config",
     "LossConfig",

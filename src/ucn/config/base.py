@@ -134,6 +134,19 @@ def require_within(config: Config, ranges: Mapping[str, tuple[float, float]]) ->
         require(low <= value <= high, f"{name} must be in [{low}, {high}]", value)
 
 
+def require_at_least(config: Config, **limits: float) -> None:
+    """Raises a `ConfigError` where a field lies below its limit; None lies nowhere."""
+    for name, limit in limits.items():
+        value = getattr(config, name)
+        require(value is None or value >= limit, f"{name} must be at least {limit}", value)
+
+
+def require_above_zero(config: Config, *names: str) -> None:
+    """Raises a `ConfigError` where a field is not above 0."""
+    for name in names:
+        require(getattr(config, name) > 0, f"{name} must be above 0", getattr(config, name))
+
+
 def require_at_most(config: Config, **limits: float) -> None:
     """Raises a `ConfigError` for sizes far above any use, so that a typing error does not exhaust memory."""
     for name, limit in limits.items():

@@ -7,9 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ucn.config.base import Config, require, require_at_most
+from ucn.config.base import (
+    Config,
+    require,
+    require_above_zero,
+    require_at_least,
+    require_at_most,
+    require_within,
+)
 from ucn.errors import ConfigError
 from ucn.files import suggest
+
+MIN_VISIBLE_SCORE = 0.4
+"""The score from which a point carried over from labelled images counts as visible; chosen on training images
+(docs/development/experiments.md, "Label transfer")."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +113,10 @@ class MatchConfig(Config):
             "tile_side must be a multiple of 32 and at least 256",
             self.tile_side,
         )
-        require(self.max_keypoints >= 1, "max_keypoints must be at least 1", self.max_keypoints)
-        require(self.grid_step >= 1, "grid_step must be at least 1", self.grid_step)
-        require(self.mutual_tolerance > 0, "mutual_tolerance must be above 0", self.mutual_tolerance)
+        require_at_least(self, max_keypoints=1, grid_step=1, second_best_radius=0)
+        require_above_zero(self, "mutual_tolerance")
         require(0 < self.ratio <= 1, "ratio must be in (0, 1]", self.ratio)
-        radius = self.second_best_radius
-        require(radius >= 0, "second_best_radius must be at least 0", radius)
-        require(0 <= self.min_score <= 1, "min_score must be in [0, 1]", self.min_score)
+        require_within(self, {"min_score": (0, 1)})
         require(self.memory_bytes >= 2**20, "memory_bytes must be at least 1 MiB", self.memory_bytes)
         sizes = dict.fromkeys(("max_side", "tile_side", "max_keypoints", "grid_step"), 1_000_000)
         require_at_most(self, **sizes, memory_bytes=2**40)

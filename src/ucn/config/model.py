@@ -6,12 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ucn.config.base import Config, require
+from ucn.config.base import Config, require, require_within
 
 TRUNK_CHANNELS = {"googlenet": 512, "lite": 64}
 """Channels of each trunk's last map."""
 MIN_SIDE = 32
 """Shortest side of an image, in pixels, that a network encodes."""
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "context_layers": (0, 8),
+    "context_dilation": (1, 4),
+    "levels": (1, 4),
+    "semantic_dim": (0, 512),
+}
 
 
 @dataclass(frozen=True)
@@ -57,13 +64,11 @@ class ModelConfig(Config):
         require(self.dim is None or 1 <= self.dim <= 4096, "dim must be 1..4096 or null", self.dim)
         k = self.transformer_kernel
         require(k % 2 == 1 and 1 <= k <= 15, "transformer_kernel must be odd and 1..15", k)
-        require(0 <= self.context_layers <= 8, "context_layers must be 0..8", self.context_layers)
+        require_within(self, _RANGES)
         dilation = self.context_dilation
-        require(1 <= dilation <= 4, "context_dilation must be 1..4", dilation)
         # Eight layers with dilations up to 4⁷ would reach 87,000 cells, and tiles need borders as wide.
         rule = "context_dilation must give at most 16 when raised to the power context_layers - 1"
         require(dilation ** max(0, self.context_layers - 1) <= 16, rule, dilation)
-        require(1 <= self.levels <= 4, "levels must be 1..4", self.levels)
         # Tiles start at multiples of 32 pixels, on which the cells of every level must fall.
         rule = "levels must be such that 2 to the power levels - 1 times all strides is at most 32"
         require(2 ** (self.levels - 1) * math.prod(self.strides) <= 32, rule, self.levels)
@@ -72,7 +77,6 @@ class ModelConfig(Config):
             "context_layers must be 0 where the strides multiply to more than 8",
             self.context_layers,
         )
-        require(0 <= self.semantic_dim <= 512, "semantic_dim must be 0..512", self.semantic_dim)
         is_on_grid = self.semantic_dim == 0 or self.strides == (2, 2, 1, 1)
         require(is_on_grid, "semantic_dim must be 0 unless strides are 2, 2, 1, 1", self.semantic_dim)
         if self.trunk == "lite":

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ucn.config.base import Config, require, require_at_most, require_within
+from ucn.config.base import Config, require, require_at_least, require_at_most, require_within
 
 _RANGES: dict[str, tuple[float, float]] = {
+    "upright_share": (0, 1),
+    "upright_degrees": (0, 180),
+    "perspective": (0, 0.4),
     "illumination": (0, 2),
     "recolour": (0, 1),
     "mirror": (0, 1),
@@ -90,21 +93,11 @@ class SyntheticConfig(Config):
     def __post_init__(self) -> None:
         """Checks types and ranges."""
         super().__post_init__()
-        side, degrees, zoom = self.side, self.upright_degrees, self.zoom
-        require(side >= 64 and side % 32 == 0, "side must be a multiple of 32 from 64", side)
-        require(self.points >= 1, "points must be at least 1", self.points)
-        require(0 <= self.upright_share <= 1, "upright_share must be in [0, 1]", self.upright_share)
-        require(0 <= degrees <= 180, "upright_degrees must be in [0, 180]", degrees)
-        require(self.max_scale >= 1, "max_scale must be at least 1", self.max_scale)
-        require(0 <= self.perspective <= 0.4, "perspective must be in [0, 0.4]", self.perspective)
-        require(0 < zoom[0] <= zoom[1], "zoom must be two increasing positive numbers", zoom)
-        collage_zoom = self.collage_zoom
-        require(
-            0 < collage_zoom[0] <= collage_zoom[1],
-            "collage_zoom must be two increasing positive numbers",
-            collage_zoom,
-        )
-        require(self.photometric >= 0, "photometric must be at least 0", self.photometric)
+        require(self.side >= 64 and self.side % 32 == 0, "side must be a multiple of 32 from 64", self.side)
+        for name in ("zoom", "collage_zoom"):
+            low, high = getattr(self, name)
+            require(0 < low <= high, f"{name} must be two increasing positive numbers", (low, high))
+        require_at_least(self, points=1, max_scale=1, photometric=0)
         require_at_most(self, side=8192, points=1_000_000)
         require_within(self, _RANGES)
         shares = self.affine_share + self.spline_share + self.parallax_share

@@ -6,7 +6,14 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from ucn.config.base import Config, require, require_at_most, require_within
+from ucn.config.base import (
+    Config,
+    require,
+    require_above_zero,
+    require_at_least,
+    require_at_most,
+    require_within,
+)
 from ucn.config.model import ModelConfig
 from ucn.config.synthetic import SyntheticConfig
 
@@ -24,6 +31,12 @@ Levels = Literal["all", "fine"]
 CLASSES = "classes"
 """The name of sources that are images by class."""
 
+_LOSS_RANGES: dict[str, tuple[float, float]] = {
+    "negatives": (1, 1000),
+    "random_negatives": (0, 1000),
+    "positive_share": (0, 1),
+}
+_TEACHER_WEIGHTS = ("weight", "descriptor_weight", "ground_truth_weight")
 _SOURCE_RANGES: dict[str, tuple[float, float]] = {
     "mirror": (0, 1),
     "mirror_view": (0, 1),
@@ -66,12 +79,9 @@ class LossConfig(Config):
     def __post_init__(self) -> None:
         """Checks types and ranges."""
         super().__post_init__()
-        require(self.radius >= 0, "radius must be at least 0", self.radius)
-        require(self.temperature > 0, "temperature must be above 0", self.temperature)
-        require(self.margin > 0, "margin must be above 0", self.margin)
-        require(1 <= self.negatives <= 1000, "negatives must be 1..1000", self.negatives)
-        require(0 <= self.random_negatives <= 1000, "random_negatives must be 0..1000", self.random_negatives)
-        require(0 <= self.positive_share <= 1, "positive_share must be in [0, 1]", self.positive_share)
+        require_at_least(self, radius=0)
+        require_above_zero(self, "temperature", "margin")
+        require_within(self, _LOSS_RANGES)
 
 
 @dataclass(frozen=True)
@@ -95,12 +105,9 @@ class TeacherConfig(Config):
         """Checks types and ranges."""
         super().__post_init__()
         require(self.weights.strip() != "", "weights must not be empty", self.weights)
-        require(0 <= self.weight <= 1000, "weight must be in [0, 1000]", self.weight)
         require(0 < self.temperature <= 10, "temperature must be in (0, 10]", self.temperature)
-        for name in ("descriptor_weight", "ground_truth_weight"):
-            value = getattr(self, name)
-            require(0 <= value <= 1000, f"{name} must be in [0, 1000]", value)
-        weights = (self.weight, self.descriptor_weight, self.ground_truth_weight)
+        require_within(self, dict.fromkeys(_TEACHER_WEIGHTS, (0, 1000)))
+        weights = tuple(getattr(self, name) for name in _TEACHER_WEIGHTS)
         require(any(weights), "weight, descriptor_weight or ground_truth_weight must be above 0", weights)
 
 
@@ -172,10 +179,8 @@ class SourceConfig(Config):
         require(self.name.strip() != "", "name must not be empty", self.name)
         for option in self.options:
             require("=" in option, "options must each be key=value", option)
-        require(self.weight > 0, "weight must be above 0", self.weight)
-        for name in ("batch", "points", "min_points"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"{name} must be at least 1", value)
+        require_above_zero(self, "weight")
+        require_at_least(self, batch=1, points=1, min_points=1)
         sides = self.crop_hw
         require(all(32 <= side <= 8192 for side in sides), "crop_hw must each be 32..8192", sides)
         require_within(self, _SOURCE_RANGES)
@@ -272,28 +277,17 @@ class TrainConfig(Config):
         """Checks types and ranges."""
         super().__post_init__()
         require(self.name.strip() != "", "name must not be empty", self.name)
-        require(self.steps >= 1, "steps must be at least 1", self.steps)
         require(0 <= self.seed < 2**63, "seed must be in [0, 2^63)", self.seed)
         require(32 <= self.max_side <= 1_000_000, "max_side must be 32..1000000", self.max_side)
-        require(self.batch >= 1, "batch must be at least 1", self.batch)
-        for name in (
-            "head_learning_rate",
-            "trunk_learning_rate",
-            "semantic_learning_rate",
-            "weight_decay",
-            "warmup_steps",
-        ):
-            value = getattr(self, name)
-            require(value >= 0, f"{name} must be at least 0", value)
-        require(self.clip_norm > 0, "clip_norm must be above 0", self.clip_norm)
+        require_at_least(self, steps=1, batch=1, validate_every=1, checkpoint_every=1, warmup_steps=0)
+        rates = ("head_learning_rate", "trunk_learning_rate", "semantic_learning_rate", "weight_decay")
+        require_at_least(self, **dict.fromkeys(rates, 0))
+        require_above_zero(self, "clip_norm")
         require(0 <= self.average_decay < 1, "average_decay must be in [0, 1)", self.average_decay)
         require(0 < self.coarse_gain <= 8, "coarse_gain must be in (0, 8]", self.coarse_gain)
         has_coarse = self.model.levels > 1 or self.model.trunk == "lite"
         rule = "coarse_gain must be 1 where model.levels is 1 and model.trunk is not lite"
         require(has_coarse or self.coarse_gain == 1, rule, self.coarse_gain)
-        for name in ("validate_every", "checkpoint_every"):
-            value = getattr(self, name)
-            require(value >= 1, f"{name} must be at least 1", value)
         self._check_schedule()
         share = self.validation_share
         require(0 < share <= 0.5, "validation_share must be in (0, 0.5]", share)

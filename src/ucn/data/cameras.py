@@ -27,22 +27,6 @@ EXIF = "exif"
 Array = NDArray[np.float64]
 
 
-def read_intrinsics(given: str, image: Path | None = None) -> Array:
-    """Reads a camera matrix K, for pixel centres at integer coordinates.
-
-    Args:
-        given: as in `read_camera`.
-        image: as in `read_camera`.
-
-    Returns:
-        (3, 3); lens distortion is left out.
-
-    Raises:
-        DataError: as `read_camera`.
-    """
-    return read_camera(given, image).K
-
-
 def read_camera(given: str, image: Path | None = None) -> CameraIntrinsics:
     """Reads camera intrinsics that a user gives.
 
@@ -95,7 +79,6 @@ def write_pose(
     matches: Matches,
     cameras: tuple[Array, Array],
     summary: Mapping[str, Any],
-    overwrite: bool = False,
 ) -> None:
     """Writes a relative pose.
 
@@ -105,15 +88,14 @@ def write_pose(
         matches: the matches that it was estimated from.
         cameras: the camera matrices K0 and K1, (3, 3) each.
         summary: plain values on the result and how it was computed.
-        overwrite: replace an existing file.
 
     Raises:
-        OutputError: the file cannot be written.
+        OutputError: the file exists, or cannot be written.
         ValueError: no pose was found, and `path` ends in .npz.
     """
     text = json.dumps(summary, indent=2, allow_nan=False)
     if path.suffix.lower() == ".json":
-        write_bytes_atomically(path, f"{text}\n".encode(), overwrite)
+        write_bytes_atomically(path, f"{text}\n".encode(), overwrite=False)
         return
     if pose.R is None or pose.t is None:
         raise ValueError(f"there is no pose to write: {pose.failure}")
@@ -128,4 +110,4 @@ def write_pose(
         "is_inlier": pose.is_inlier,
         "meta": np.array(text),
     }
-    write_bytes_atomically(path, pack_npz(arrays), overwrite)
+    write_bytes_atomically(path, pack_npz(arrays), overwrite=False)

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import re
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,16 @@ import ucn
 from ucn.data.catalogue import list_data
 from ucn.data.io import read_image, to_pixels, write_image
 from ucn.errors import ImageReadError, OutputError
-from ucn.files import exists_error, explain_failure, find_real_path, write_bytes_atomically
+from ucn.files import (
+    clean_up,
+    exists_error,
+    explain_failure,
+    find_real_path,
+    hash_file,
+    lock_output,
+    scratch_folder,
+    write_bytes_atomically,
+)
 
 FORMAT = "ucn own data 1"
 """The value of ``format`` in ``source.json``; only folders with it are ever replaced."""
@@ -44,17 +52,17 @@ def new_folder(output: str | Path, root: Path, overwrite: bool) -> Iterator[Path
         OutputError: the folder exists or cannot be written; nothing is left behind.
     """
     place = _check_folder(Path(output), root, overwrite)
-    part = place.with_name(f".ucn-{secrets.token_hex(6)}.part")
     try:
-        part.mkdir()
-        yield part
-        _move(part, place, overwrite)
+        with lock_output(place), scratch_folder(place) as work:
+            part = work / "new"
+            part.mkdir()
+            yield part
+            _seal(part)
+            _move(part, place, overwrite)
     except OutputError:
         raise
     except OSError as error:
         raise OutputError(f"cannot write {output}: {explain_failure(error)}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_record(folder: Path, source: str, split: str | None, values: Mapping[str, Any]) -> None:
@@ -75,6 +83,31 @@ def _find_split(source: str) -> str | None:
     """The default split of a data set of the catalogue."""
     names = [info.splits[0] for info in list_data() if info.name == source]
     return names[0] if names else None
+
+
+def _seal(folder: Path) -> None:
+    """Adds the hash of all files to ``source.json``: what was changed since is not only ours any more."""
+    path = folder / "source.json"
+    if path.is_file():
+        record = {**json.loads(path.read_bytes()), "files": _digest_files(folder)}
+        text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+        write_bytes_atomically(path, text.encode("utf-8"), overwrite=True)
+
+
+def _digest_files(folder: Path) -> str:
+    """A hash of the names of all files but ``source.json``, of the sizes of images, and of other contents."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            content: str | int = "of others"
+        elif path.is_dir():
+            continue
+        else:
+            content = path.stat().st_size if name.startswith("images/") else hash_file(path)
+        if name != "source.json":
+            digest.update(json.dumps([name, content]).encode())
+    return digest.hexdigest()
 
 
 class ImageWriter:
@@ -202,7 +235,10 @@ def write_text(path: Path, text: str) -> None:
 def _check_folder(output: Path, root: Path, overwrite: bool) -> Path:
     """The resolved path of the folder to write, checked before the work."""
     try:
+        if output.is_symlink():
+            raise OutputError(f"cannot write {output}: it is a link; give the name of a folder")
         place = find_real_path(output)
+        clean_up(place)
         if not place.parent.is_dir() or not place.name:
             raise OutputError(f"cannot write {output}: {place.parent} is not a folder; create it first")
         if place.exists() or place.is_symlink():
@@ -213,7 +249,7 @@ def _check_folder(output: Path, root: Path, overwrite: bool) -> Path:
             if not _is_ours(place):
                 raise OutputError(
                     f"{output} was kept: it is not empty, and no source.json shows that a conversion wrote "
-                    "it; use a new name"
+                    "all that it holds; use a new name"
                 )
             if find_real_path(root).is_relative_to(place):
                 raise OutputError(f"{output} was kept: the data set to convert lies in it; use a new name")
@@ -225,9 +261,9 @@ def _check_folder(output: Path, root: Path, overwrite: bool) -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder is empty, or was written by a conversion."""
+    """Whether a folder is empty, or as a conversion wrote it."""
     path = folder / "source.json"
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         return next(folder.iterdir(), None) is None
     if path.stat().st_size > _MAX_SOURCE_BYTES:
         return False
@@ -235,21 +271,22 @@ def _is_ours(folder: Path) -> bool:
         record = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         return False
-    return isinstance(record, dict) and record.get("format") == FORMAT
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        return False
+    return bool(record.get("files") == _digest_files(folder))
 
 
 def _move(part: Path, place: Path, overwrite: bool) -> None:
-    """Renames the complete folder; an old one is deleted only after that."""
+    """Renames the complete folder; an old one is moved beside it, to be deleted."""
     if not place.exists():
         part.rename(place)
         return
     if not overwrite or not _is_ours(place):
         raise OutputError(f"{place} appeared meanwhile and was kept; use a new name")
-    old = part.with_suffix(".old")
+    old = part.with_name("old")
     place.rename(old)
     try:
         part.rename(place)
     except OSError:
         old.rename(place)
         raise
-    shutil.rmtree(old, ignore_errors=True)

@@ -40,6 +40,7 @@ MATCH_SUFFIXES = (".npz", ".csv", ".h5", ".json", COCO_SUFFIX)
 MAX_MATCH_BYTES = 256 * 2**20
 """Files of matches with more, and those whose arrays declare more, are refused."""
 
+_READ_SUFFIXES = (".npz", ".csv", ".h5")
 _MATCH_ARRAYS = ("points0", "points1", "scores", "is_mutual")
 _MATCH_VALUES = ("pair_score", "image0_hw", "image1_hw", "meta", "view_change")
 _INLIERS = "is_inlier"
@@ -215,6 +216,10 @@ def read_matches(path: str | Path) -> tuple[Matches, dict[str, Any]]:
         DataError: the file is missing, damaged, or has another layout.
     """
     path = Path(path)
+    if path.suffix.lower() not in _READ_SUFFIXES:
+        raise DataError(
+            f"cannot read matches from {path}: its name must end in {', '.join(_READ_SUFFIXES)}", path=path
+        )
     if path.suffix.lower() == ".csv":
         return _read_match_rows(path)
     names = (*_MATCH_ARRAYS, "columns")

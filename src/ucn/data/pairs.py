@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from ucn.data.io import read_image
 from ucn.errors import DataError
@@ -84,6 +85,12 @@ class PairData(ABC):
         """Adds a note, once; an empty one is ignored."""
         if text and text not in self.notes:
             self.notes.append(text)
+
+    def require_pairs(self, split: str, reason: str) -> Self:
+        """Returns the set; raises `DataError` where the split has neither pairs nor problems."""
+        if not len(self) and not self.problems:
+            raise DataError(f"split '{split}' is empty: {reason}")
+        return self
 
     def add_problem(self, path: Path, message: str, line: int | None = None) -> None:
         """Records that a faulty entry of a file is excluded."""

@@ -147,6 +147,12 @@ def _evaluate_pair_score(request: Request) -> Report:
     return run_pair_score(request.folder, _load(request), request.settings, request.progress)
 
 
+def _evaluate_transfer(request: Request) -> Report:
+    from ucn.evaluate.label_transfer.report import run_transfer
+
+    return run_transfer(request.folder, _load(request), request.settings, request.progress)
+
+
 def _evaluate_motion(name: str, request: Request) -> Report:
     from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS
     from ucn.evaluate.motion.report import run_camera_motion
@@ -169,6 +175,8 @@ _PAIR_BY_PAIR = (
     "its report compares each method with `sift` pair by pair, and does not hold the pairs; evaluate all "
     "methods: cached predictions are not made again"
 )
+
+_CACHED = "its tables are made anew from cached predictions in seconds; evaluate all methods"
 
 _LIST = (
     *(
@@ -193,6 +201,7 @@ _LIST = (
     ),
     Evaluation("hpatches-matches", _evaluate_matches),
     Evaluation("pair-score", _evaluate_pair_score),
+    Evaluation("transfer", _evaluate_transfer, plots=(), update_obstacle=_CACHED),
     Evaluation("reconstruction", _evaluate_reconstruction, has_seeds=True),
     *(
         Evaluation(name, partial(_evaluate_motion, name), update_obstacle=_PAIR_BY_PAIR)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ucn.data.io import IMAGE_SUFFIXES
 from ucn.data.listing import list_images
 from ucn.errors import ConfigError, DataError
 from ucn.features.method import MethodInfo
-from ucn.files import check_output
+from ucn.files import check_output, clean_up, exists_error, lock_output
 from ucn.folders.shards import Shard, ShardFolder
 from ucn.folders.worker import BatchExtractor, ExtractSettings, FeatureExtractionWorker
+from ucn.formats.hloc import open_features
 
 SHARD_SIZE = 16
 """Images per shard; a killed run loses the shards that it is working on."""
@@ -105,8 +107,8 @@ def extract_folder(
 ) -> ExtractionResult:
     """Extracts features of all images of a folder and writes one file in hloc's layout.
 
-    Unfinished work is kept in ``OUTPUT.parts``; the same call resumes it. The file depends neither on the
-    executor nor on interruptions.
+    Unfinished work is kept in ``OUTPUT.parts``; the same call resumes it, and returns at once where the file
+    is complete. The file depends neither on the executor nor on interruptions.
 
     Args:
         folder: of images, searched recursively.
@@ -122,45 +124,73 @@ def extract_folder(
     Raises:
         DataError: there are no images, none is readable, an unfinished run with other settings is in the way,
             or ``OUTPUT.parts`` holds files that ucn did not write.
-        OutputError: the file cannot be written, or exists already.
+        OutputError: the file cannot be written, exists already with something else, or another run is
+            writing it.
     """
     settings = settings or ExtractSettings()
     if shard < 1:
         raise ConfigError(f"shard must be at least 1 image, got {shard}")
-    check_output(output, overwrite)
-    names = list_image_names(folder)[:limit]
-    key = {
-        "method": dict(method.key),
-        "settings": settings.to_key(),
-        "images": digest_images(folder, names),
-        "version": CONTENT_VERSION,
-    }
-    parts = ShardFolder(output, names, shard, key, start_over=overwrite)
-    unfinished = parts.list_open()
-    open_names = {name for item in unfinished for name in item.names}
-    done = len(names) - len(open_names)
+    clean_up(output)
+    check_output(output, overwrite=True)
+    with lock_output(output):
+        names = list_image_names(folder)[:limit]
+        key = {
+            "method": dict(method.key),
+            "settings": settings.to_key(),
+            "images": digest_images(folder, names),
+            "version": CONTENT_VERSION,
+        }
+        meta = {
+            "name": method.name,
+            "key": key["method"],
+            **{name: key[name] for name in ("settings", "images", "version")},
+        }
+        parts = ShardFolder(output, names, shard, key)
+        if os.path.lexists(output) and not overwrite:
+            finished = _find_finished(output, names, meta)
+            parts.discard()
+            return finished
+        parts.open(start_over=overwrite)
+        job = ExtractionJob(folder, parts.list_open(), method, settings)
+        _run(job, executor or LocalExecutor(), parts, len(names), progress)
+        images, failures = parts.finish(meta, overwrite)
+    extracted = {name for item in job.shards for name in item.names}
+    resumed = sum(name not in extracted and name not in failures for name in names)
+    return ExtractionResult(output, images, resumed, failures)
+
+
+def _find_finished(output: Path, names: Sequence[str], meta: Mapping[str, Any]) -> ExtractionResult:
+    """The outcome of the run that wrote an output, if that did the same; else `OutputError`: it is kept."""
+    try:
+        with open_features(output) as file:
+            found = dict(file.meta)
+            failures = found.pop("failures", {})
+            if found == json.loads(json.dumps(meta)) and {*file.names, *failures} == set(names):
+                return ExtractionResult(output, len(file), len(file), failures)
+    except (DataError, TypeError):
+        pass
+    raise exists_error(output)
+
+
+def _run(
+    job: ExtractionJob, executor: Executor, parts: ShardFolder, total: int, progress: Progress | None
+) -> None:
+    """Extracts all shards of a job; `total` counts the images of all shards."""
+    done = total - sum(len(shard.names) for shard in job.shards)
 
     def count(images: int) -> None:
         nonlocal done
         done += images
         if progress is not None:
-            progress(done, len(names))
+            progress(done, total)
 
     count(0)
-    if unfinished:
+    if job.shards:
         try:
-            (executor or LocalExecutor()).run(ExtractionJob(folder, unfinished, method, settings), count)
+            executor.run(job, count)
         except BaseException:
             parts.remove_if_empty()
             raise
-    meta = {
-        "name": method.name,
-        "key": key["method"],
-        **{name: key[name] for name in ("settings", "images", "version")},
-    }
-    images, failures = parts.finish(meta, overwrite)
-    resumed = sum(name not in open_names and name not in failures for name in names)
-    return ExtractionResult(output, images, resumed, failures)
 
 
 def list_image_names(folder: Path) -> tuple[str, ...]:

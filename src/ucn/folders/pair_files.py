@@ -21,7 +21,7 @@ import torch
 from ucn.data.io import write_image
 from ucn.data.match_files import MATCH_SUFFIXES, write_matches
 from ucn.errors import ConfigError, ImageReadError, OutputError, UcnError
-from ucn.files import write_bytes_atomically
+from ucn.files import lock_output, write_bytes_atomically
 from ucn.folders.image_pairs import ImagePair, name_outputs, order_by_images
 from ucn.folders.pair_journal import PairJournal, PairRecord, make_folder, stamp_images
 from ucn.geometry.verification import Verification, VerifySettings, verify_geometry
@@ -125,7 +125,8 @@ def match_pair_files(
 
     Raises:
         DataError: the folder holds matches of a run with other settings, or a pair comes twice.
-        OutputError: a file cannot be written, or exists already and is of no earlier run.
+        OutputError: a file cannot be written, exists already and is of no earlier run, or another run is
+            writing into the folder.
     """
     settings = settings or PairFileSettings()
     targets = _choose_targets(pairs, folder, settings)
@@ -138,7 +139,11 @@ def match_pair_files(
     outputs = [folder / SUMMARY, *(path for each in targets for path in (each.file, each.drawing) if path)]
     records: list[PairRecord | None] = [None] * len(pairs)
     work = _PairWork(matcher, settings, meta or {})
-    with PairJournal(folder, key, outputs, start_over=overwrite) as journal:
+    make_folder(folder)
+    with (
+        lock_output(folder, is_folder=True),
+        PairJournal(folder, key, outputs, start_over=overwrite) as journal,
+    ):
         if settings.drawings is not None:
             make_folder(settings.drawings)
         for row, (pair, target) in enumerate(zip(pairs, targets, strict=True)):
@@ -154,9 +159,8 @@ def match_pair_files(
                 journal.add(record, stamps)
             if progress is not None:
                 progress(resumed + count, len(pairs))
-    finished = tuple(record for record in records if record is not None)
-    text = format_summary(finished)
-    write_bytes_atomically(folder / SUMMARY, text.encode(), overwrite=True)
+        finished = tuple(record for record in records if record is not None)
+        write_bytes_atomically(folder / SUMMARY, format_summary(finished).encode(), overwrite=True)
     return PairFilesResult(finished, resumed, work.encodings)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -17,10 +17,17 @@ import torch
 from torch import Tensor
 
 from ucn.data.io import read_orientation
-from ucn.errors import ConfigError, DataError, ImageReadError
+from ucn.errors import ConfigError, DataError, ImageReadError, OutputError
 from ucn.features.lightglue import LIGHTGLUE, LightGlueMethod
 from ucn.features.method import MethodInfo
-from ucn.files import RecentItems, exists_error
+from ucn.files import (
+    RecentItems,
+    exists_error,
+    lock_output,
+    read_binary,
+    scratch_folder,
+    write_bytes_atomically,
+)
 from ucn.folders.extraction import (
     CONTENT_VERSION,
     Executor,
@@ -40,6 +47,7 @@ from ucn.formats.colmap import (
     MappingSettings,
     SparseModel,
     build_cameras,
+    check_models,
     map_incrementally,
     quiet,
     verify_matches,
@@ -62,6 +70,9 @@ STRICT_ERROR = 1.5
 Adjusted keypoints are accurate to about 0.2 px, so larger errors are outliers."""
 
 _CACHED_IMAGES = 64
+_RESULTS = ("pairs.txt", "matches.h5", "database.db", "sparse")
+_MARK = "progress.json"
+_MARK_CONTENT = json.dumps({"format": "ucn-reconstruct-1", "results": _RESULTS}).encode()
 _ERROR_OPTIONS = (
     "mapper.filter_max_reproj_error",
     "triangulation.complete_max_reproj_error",
@@ -138,7 +149,7 @@ def reconstruct_folder(
 
     The folder ``output`` gets ``features.h5``, ``pairs.txt`` and ``matches.h5`` (hloc's layout),
     ``database.db`` and ``sparse/`` (COLMAP's). Features and matches of an earlier run with the same settings
-    are reused.
+    are reused. ``progress.json`` says that these are ours, so that a later run may replace them.
 
     Args:
         folder: of images.
@@ -152,9 +163,39 @@ def reconstruct_folder(
     Raises:
         ConfigError: pycolmap is not installed.
         DataError: fewer than two images can be read, or no model can be reconstructed.
-        OutputError: the folder cannot be written to, or holds results that ucn did not write.
+        OutputError: the folder cannot be written to, or holds results that no reconstruction wrote, or
+            another run is writing them.
     """
-    settings = settings or ReconstructSettings()
+    with lock_output(output, is_folder=True):
+        _claim(output, overwrite)
+        return _reconstruct(
+            folder, output, method, settings or ReconstructSettings(), executor, overwrite, progress
+        )
+
+
+def _claim(output: Path, overwrite: bool) -> None:
+    """Notes that the results in a folder will be ours; refuses those of others."""
+    check_models(output / "sparse")
+    mark = output / _MARK
+    if os.path.lexists(mark):
+        if mark.is_symlink() or read_binary(mark, "the record of results", 4096) != _MARK_CONTENT:
+            raise OutputError(f"{mark} was not written by ucn and was kept; give another folder")
+        return
+    for name in _RESULTS:
+        if os.path.lexists(output / name) and not overwrite:
+            raise exists_error(output / name)
+    write_bytes_atomically(mark, _MARK_CONTENT)
+
+
+def _reconstruct(
+    folder: Path,
+    output: Path,
+    method: MethodInfo,
+    settings: ReconstructSettings,
+    executor: Executor | None,
+    overwrite: bool,
+    progress: Progress | None,
+) -> ReconstructionResult:
     report = progress or (lambda _what, _done, _all: None)
     extracted = _extract(folder, output, method, settings, executor, overwrite, report)
     with open_features(extracted.path) as file, quiet():
@@ -190,18 +231,15 @@ def _extract(
         "version": CONTENT_VERSION,
     }
     if path.is_file():
-        with open_features(path) as file:
-            if _is_reusable(file.meta, expected, folder, names):
-                return ExtractionResult(path, len(file), len(file), file.meta.get("failures", {}))
+        fault = "was extracted from other images or with other settings"
+        try:
+            with open_features(path) as file:
+                if _is_reusable(file.meta, expected, folder, names):
+                    return ExtractionResult(path, len(file), len(file), file.meta.get("failures", {}))
+        except DataError:
+            fault = "is damaged or no file of features"
         if not overwrite:
-            raise DataError(
-                f"{path} was extracted from other images or with other settings; pass overwrite=True or "
-                "choose a new folder"
-            )
-    elif not overwrite:  # without our features, the folder may be a COLMAP project of the user's
-        for name in ("pairs.txt", "matches.h5", "database.db", "sparse"):
-            if os.path.lexists(output / name):
-                raise exists_error(output / name)
+            raise DataError(f"{path} {fault}; pass overwrite=True or choose a new folder")
     return extract_folder(
         folder,
         path,
@@ -240,8 +278,9 @@ def _match(
 ) -> int:
     """Matches the pairs, or reuses the matches of an earlier run; returns their number."""
     key = build_match_key(file.meta, pairs, settings.min_similarity, settings.consensus)
-    if path.is_file() and read_pair_matches_meta(path) == key:
-        return sum(len(found.rows) for found in read_pair_matches(path, pairs))
+    with suppress(DataError):  # missing or damaged
+        if read_pair_matches_meta(path) == key:
+            return sum(len(found.rows) for found in read_pair_matches(path, pairs))
     return match_image_pairs(
         file.path,
         pairs,
@@ -308,9 +347,9 @@ def _write_databases(output: Path, colmap: int, *content: Any) -> Iterator[Path]
         yield path
         return
     write_legacy_database(path, *content)
-    with tempfile.TemporaryDirectory(prefix=".ucn-", dir=output) as work:
-        write_database(Path(work) / path.name, *content)
-        yield Path(work) / path.name
+    with scratch_folder(output / "colmap4.db") as work:
+        write_database(work / path.name, *content)
+        yield work / path.name
 
 
 def _adjust(

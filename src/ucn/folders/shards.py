@@ -4,26 +4,35 @@ Images are split into shards by their sorted names. A shard thus holds the same 
 batches, whichever process writes it and however often a run was stopped. A shard without a file is still to
 be done.
 
+A shard ends in the SHA-256 of all before it, which HDF5 ignores: one that was damaged or cut is done again,
+without being opened.
+
 The shards of ``f.h5`` lie in ``f.h5.parts``. A user may have a folder of that name: only a folder with our
 key file is used, only files of our own naming are removed, and links are never followed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import re
-import secrets
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ucn.errors import DataError, OutputError
-from ucn.files import explain_failure, write_bytes_atomically
-from ucn.formats.hloc import merge_features, open_features
+from ucn.files import clean_up, explain_failure, is_scratch_name, scratch_folder, write_bytes_atomically
+from ucn.formats.hloc import (
+    ImageFeatures,
+    PackedFeatures,
+    fill_features,
+    merge_features,
+    open_features,
+)
 
 FORMAT = "ucn-shards-1"
 """Stands in the key file of every folder of shards."""
@@ -31,7 +40,7 @@ FORMAT = "ucn-shards-1"
 _KEY_FILE = "key.json"
 _MAX_KEY_BYTES = 2**20
 _SHARD_NAME = re.compile(r"\d{8,}\.h5", re.ASCII)
-_PART_NAME = re.compile(r"\.ucn-[0-9a-f]{12}\.part")  # of `write_bytes_atomically`
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _log = logging.getLogger(__name__)
 
 
@@ -48,19 +57,44 @@ class Shard:
     names: tuple[str, ...]
 
 
+def write_shard(
+    path: Path, features: Mapping[str, ImageFeatures | PackedFeatures], failures: Mapping[str, str]
+) -> None:
+    """Writes the features of a shard, and why some of its images have none; raises `OutputError`."""
+
+    def fill(file: BinaryIO) -> None:
+        fill_features(file, features, {"failures": dict(failures)})
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
+        file.seek(0, os.SEEK_END)
+        file.write(digest)
+
+    write_bytes_atomically(path, fill, overwrite=True)
+
+
 class ShardFolder:
     """The folder of the shards of an output file, beside it."""
 
-    def __init__(
-        self, output: Path, names: Sequence[str], size: int, key: Mapping[str, Any], start_over: bool
-    ) -> None:
-        """Opens the folder of an unfinished run, or creates it.
+    def __init__(self, output: Path, names: Sequence[str], size: int, key: Mapping[str, Any]) -> None:
+        """Touches nothing yet.
 
         Args:
             output: the file that the shards will be merged into.
             names: all images, sorted.
             size: images per shard.
             key: everything that the features depend on, as plain JSON values.
+        """
+        self.output, self.folder = output, output.with_name(f"{output.name}.parts")
+        self._key = json.dumps({"format": FORMAT, **key, "shard": size}, sort_keys=True, indent=1).encode()
+        self.shards = tuple(
+            Shard(self.folder / f"{start // size:08}.h5", tuple(names[start : start + size]))
+            for start in range(0, len(names), size)
+        )
+
+    def open(self, start_over: bool) -> None:
+        """Opens the folder of an unfinished run, or creates it.
+
+        Args:
             start_over: delete the shards of a run with another key.
 
         Raises:
@@ -68,10 +102,9 @@ class ShardFolder:
                 not write.
             OutputError: the folder cannot be created.
         """
-        self.output, self.folder = output, output.with_name(f"{output.name}.parts")
-        content = json.dumps({"format": FORMAT, **key, "shard": size}, sort_keys=True, indent=1).encode()
+        clean_up(self.folder)
         self._check_ours()
-        if os.path.lexists(self.folder) and (self.folder / _KEY_FILE).read_bytes() != content:
+        if os.path.lexists(self.folder) and (self.folder / _KEY_FILE).read_bytes() != self._key:
             if self._list_shards() and not start_over:
                 raise DataError(
                     f"{self.folder} is from an unfinished run with other images or settings; repeat that run "
@@ -79,16 +112,19 @@ class ShardFolder:
                 )
             self._remove()
         if not os.path.lexists(self.folder):
-            self._create(content)
-        self.shards = tuple(
-            Shard(self.folder / f"{start // size:08}.h5", tuple(names[start : start + size]))
-            for start in range(0, len(names), size)
-        )
+            self._create()
 
     def list_open(self) -> list[Shard]:
-        """Shards without a file."""
-        done = self._list_shards()
-        return [shard for shard in self.shards if shard.path.name not in done]
+        """Shards that have no file, or a damaged one."""
+        return [shard for shard in self.shards if not _is_whole(shard.path)]
+
+    def discard(self) -> None:
+        """Removes what a run with this key left that was killed after it had written the output."""
+        clean_up(self.folder)
+        path = self.folder / _KEY_FILE
+        if not self.folder.is_symlink() and _is_key(path) and path.read_bytes() == self._key:
+            self._check_ours()
+            self._remove()
 
     def remove_if_empty(self) -> None:
         """Removes the folder of a stopped run that has written no shard; foreign files in it stay."""
@@ -130,19 +166,14 @@ class ShardFolder:
         self._remove(f"{self.output} is complete, but ")
         return count, failures
 
-    def _create(self, key: bytes) -> None:
+    def _create(self) -> None:
         """Creates the folder with its key file in one step: a killed run leaves no folder without a key."""
-        part = self.folder.with_name(f".ucn-{secrets.token_hex(6)}.parts")
         try:
-            part.mkdir()
-            write_bytes_atomically(part / _KEY_FILE, key)
-            part.rename(self.folder)
+            with scratch_folder(self.folder) as part:
+                write_bytes_atomically(part / _KEY_FILE, self._key)
+                part.rename(self.folder)
         except OSError as error:
             raise OutputError(f"cannot create {self.folder}: {explain_failure(error)}") from error
-        finally:
-            if part.is_dir():
-                (part / _KEY_FILE).unlink(missing_ok=True)
-                part.rmdir()
 
     def _check_ours(self) -> None:
         """Raises `DataError` where something is in the folder's place that ucn did not write, or in it."""
@@ -172,16 +203,18 @@ class ShardFolder:
         """
         if self.folder.is_symlink():
             raise OutputError(f"{self.folder} became a link during the run; remove it by hand")
-        own = [entry for entry in self.folder.iterdir() if _is_own(entry)]
-        for path in sorted(own, key=lambda path: path.name == _KEY_FILE):  # without its key it is not ours
-            path.unlink()
+        for entry in self.folder.iterdir():
+            if _is_own(entry) and entry.name != _KEY_FILE:
+                entry.unlink()
         foreign = self._list_foreign()
         if foreign:
+            (self.folder / _KEY_FILE).unlink()
             raise OutputError(
                 f"{so_far}{self.folder} holds {', '.join(foreign[:3])}, which ucn did not write; move such "
                 "files away and remove the folder"
             )
-        self.folder.rmdir()
+        with scratch_folder(self.folder) as work:  # in one step: without its key the folder is not ours
+            self.folder.rename(work / "parts")
 
     def _list_shards(self) -> set[str]:
         if self.folder.is_symlink() or not self.folder.is_dir():
@@ -194,8 +227,23 @@ class ShardFolder:
 
 def _is_own(path: Path) -> bool:
     """Whether a file is a regular one with a name that ucn gives to files of this folder."""
-    is_named = path.name == _KEY_FILE or _SHARD_NAME.fullmatch(path.name) or _PART_NAME.fullmatch(path.name)
+    name = path.name
+    is_named = name == _KEY_FILE or _SHARD_NAME.fullmatch(name) or is_scratch_name(name)
     return bool(is_named) and stat.S_ISREG(path.lstat().st_mode)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a shard is there and ends in the hash of all before it."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            left = os.fstat(file.fileno()).st_size - _DIGEST_BYTES
+            while left > 0 and (block := file.read(min(left, 2**20))):
+                digest.update(block)
+                left -= len(block)
+            return left == 0 and file.read() == digest.digest()
+    except OSError:
+        return False
 
 
 def _is_key(path: Path) -> bool:

@@ -36,8 +36,8 @@ from ucn.folders.detectors import (
     DetectedKeypoints,
     detect_keypoints,
 )
-from ucn.folders.shards import Shard
-from ucn.formats.hloc import CoarseMap, ImageFeatures, PackedFeatures, pack_features, write_features
+from ucn.folders.shards import Shard, write_shard
+from ucn.formats.hloc import CoarseMap, ImageFeatures, PackedFeatures, pack_features
 from ucn.geometry.coords import cells_to_pixels, resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors
 from ucn.matching.consensus import CELL_PIXELS, pool_cells
@@ -260,7 +260,7 @@ def _collect_batch(
 
 def _write(done: _ShardInProgress) -> Shard:
     packed = {name: item.result() for name, item in done.packed.items()}
-    write_features(done.shard.path, packed, {"failures": done.failures}, overwrite=True)
+    write_shard(done.shard.path, packed, done.failures)
     return done.shard
 
 

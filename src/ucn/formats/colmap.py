@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import shutil
-import tempfile
+import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ucn.errors import ConfigError, DataError
+from ucn.errors import ConfigError, DataError, OutputError
+from ucn.files import check_output, scratch_folder
+from ucn.formats.colmap_colours import UNREAD_SUFFIXES, colour_points
 from ucn.formats.hloc import turn_keypoints
 from ucn.formats.principal_point import (
     PRINCIPAL_POINT,
@@ -36,13 +37,12 @@ from ucn.types import FloatArray
 if TYPE_CHECKING:
     import pycolmap
 
-UNREAD_SUFFIXES = (".avif", ".heic", ".heif")
-"""Suffixes of images that ucn reads, but not COLMAP."""
 CAMERA_MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV")
 """Camera models to choose from, by increasing number of parameters."""
 
 _FOCAL_FACTOR = 1.2  # of the longer side: COLMAP's default without EXIF
 _MIN_MODEL_IMAGES = 3
+_MODEL_FILES = ("cameras", "images", "points3D", "rigs", "frames", "project")
 _log = logging.getLogger(__name__)
 Rows = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -297,20 +297,20 @@ def write_database(
         matches: that were verified.
     """
     colmap = load_pycolmap()
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    database = colmap.Database.open(part)
-    try:
-        with colmap.DatabaseTransaction(database):
-            rigs = _write_cameras(colmap, database, cameras)
-            for image, camera in zip(images, cameras, strict=True):
-                _write_image(colmap, database, image, camera, rigs[camera.camera_id])
-            for (first, second), geometry in geometries.items():
-                database.write_matches(first + 1, second + 1, matches[first, second].astype(np.uint32))
-                database.write_two_view_geometry(first + 1, second + 1, geometry)
-    finally:
-        database.close()
-    part.replace(path)
+    check_output(path, overwrite=True)
+    with scratch_folder(path) as work:
+        database = colmap.Database.open(work / path.name)
+        try:
+            with colmap.DatabaseTransaction(database):
+                rigs = _write_cameras(colmap, database, cameras)
+                for image, camera in zip(images, cameras, strict=True):
+                    _write_image(colmap, database, image, camera, rigs[camera.camera_id])
+                for (first, second), geometry in geometries.items():
+                    database.write_matches(first + 1, second + 1, matches[first, second].astype(np.uint32))
+                    database.write_two_view_geometry(first + 1, second + 1, geometry)
+        finally:
+            database.close()
+        (work / path.name).replace(path)
 
 
 def _write_cameras(colmap: Any, database: Any, cameras: Sequence[Any]) -> dict[int, int]:
@@ -348,7 +348,7 @@ def map_incrementally(
     Args:
         database: of `write_database`, or of COLMAP itself.
         folder: of the images, for the colours of points.
-        output: folder of the models; an existing one is replaced.
+        output: folder of the models; an existing one is replaced if it holds nothing else.
         settings: seed, threads and options.
         are_cameras_known: keep their intrinsics fixed.
         on_image: called whenever an image is registered.
@@ -358,10 +358,12 @@ def map_incrementally(
 
     Raises:
         DataError: no model could be reconstructed; the message says what to try.
+        OutputError: as `check_models`.
     """
     colmap = load_pycolmap()
-    with tempfile.TemporaryDirectory(prefix=".ucn-", dir=output.parent) as work:
-        part = Path(work) / output.name
+    check_models(output)
+    with scratch_folder(output) as work:
+        part = work / output.name
         part.mkdir()
         with quiet("FATAL"):  # the error below reports a failure
             found = colmap.incremental_mapping(
@@ -380,11 +382,42 @@ def map_incrementally(
             found, key=lambda index: (found[index].num_reg_images(), found[index].num_points3D(), -index)
         )
         model, principal_points = _choose_principal_points(colmap, found[best], settings, are_cameras_known)
-        if model is not found[best]:
-            model.write(part / str(best))
-        shutil.rmtree(output, ignore_errors=True)
+        models = {**found, best: model}
+        for index, each in models.items():
+            names = (each.image(image_id).name for image_id in each.reg_image_ids())
+            has_unread = any(name.lower().endswith(UNREAD_SUFFIXES) for name in names)
+            if has_unread:
+                colour_points(each, folder)
+            if has_unread or each is not found[index]:
+                each.write(part / str(index))
+        check_models(output)
+        if output.exists():
+            output.rename(work / "before")
         part.replace(output)
     return replace(summarise(model, len(found)), principal_points=tuple(principal_points))
+
+
+def check_models(folder: Path) -> None:
+    """Checks that what `map_incrementally` would replace are COLMAP's models and nothing else.
+
+    Raises:
+        OutputError: it is a file or a link, or holds something else.
+    """
+    if not os.path.lexists(folder):
+        return
+    if folder.is_symlink() or not folder.is_dir():
+        raise OutputError(
+            f"{folder} was kept: expected a folder of models; move it away or give another folder"
+        )
+    for path in sorted(folder.rglob("*")):
+        inner = path.relative_to(folder).parts
+        is_model = len(inner) == 1 and inner[0].isdigit() and path.is_dir()
+        is_file = path.stem in _MODEL_FILES and path.is_file() and all(map(str.isdigit, inner[:-1]))
+        if path.is_symlink() or not (is_model or is_file):
+            raise OutputError(
+                f"{folder} was kept: it holds {'/'.join(inner)}, which is no part of a COLMAP model; move "
+                "that away or give another folder"
+            )
 
 
 def _choose_principal_points(

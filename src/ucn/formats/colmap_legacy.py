@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ucn.errors import OutputError
+from ucn.files import check_output, scratch_folder
 
 if TYPE_CHECKING:
     import pycolmap
@@ -57,22 +58,20 @@ def write_legacy_database(
     Raises:
         OutputError: the file cannot be written.
     """
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
+    check_output(path, overwrite=True)
     try:
-        with closing(sqlite3.connect(part)) as database, database:
-            database.executescript(_SCHEMA)
-            _write_images(database, images, cameras)
-            for (first, second), geometry in geometries.items():
-                pair = (first + 1) * _MAX_IMAGES + second + 1
-                rows = matches[first, second]
-                database.execute("INSERT INTO matches VALUES (?, ?, ?, ?)", (pair, *_pack(rows, np.uint32)))
-                _write_geometry(database, pair, geometry)
-        part.replace(path)
+        with scratch_folder(path) as work:
+            with closing(sqlite3.connect(work / path.name)) as database, database:
+                database.executescript(_SCHEMA)
+                _write_images(database, images, cameras)
+                for (first, second), geometry in geometries.items():
+                    pair = (first + 1) * _MAX_IMAGES + second + 1
+                    values = (pair, *_pack(matches[first, second], np.uint32))
+                    database.execute("INSERT INTO matches VALUES (?, ?, ?, ?)", values)
+                    _write_geometry(database, pair, geometry)
+            (work / path.name).replace(path)
     except (OSError, sqlite3.Error) as error:
         raise OutputError(f"cannot write {path}: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write_images(

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
@@ -231,12 +231,14 @@ class FeatureFile:
 
     def __init__(self, file: h5py.File, path: Path) -> None:
         self.file, self.path = file, path
-        found = file.attrs.get(_META, "{}")
+        with checked_h5(path, "features", _REMEDY):
+            found = file.attrs.get(_META, "{}")
+            names = sorted(_list_groups(file, path), key=natural_key)
         try:
             self.meta: dict[str, Any] = json.loads(found)
         except (TypeError, ValueError, RecursionError) as error:
             raise DataError(f"{path}: its attribute '{_META}' is not JSON; {_REMEDY}") from error
-        self.names: tuple[str, ...] = tuple(sorted(_list_groups(file, path), key=natural_key))
+        self.names: tuple[str, ...] = tuple(names)
         self._known = frozenset(self.names)
 
     def __len__(self) -> int:
@@ -303,14 +305,19 @@ def write_features(
     Raises:
         OutputError: the file cannot be written, or exists already.
     """
+    write_bytes_atomically(path, lambda file: fill_features(file, features, meta), overwrite)
 
-    def fill(target: Any) -> None:
-        with h5py.File(target, "w") as file:
-            writer = FeatureWriter(file, meta)
-            for name, item in features.items():
-                writer.add(name, item)
 
-    write_bytes_atomically(path, fill, overwrite)
+def fill_features(
+    target: BinaryIO,
+    features: Mapping[str, ImageFeatures | PackedFeatures],
+    meta: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes what `write_features` does into an open file."""
+    with h5py.File(target, "w") as file:
+        writer = FeatureWriter(file, meta)
+        for name, item in features.items():
+            writer.add(name, item)
 
 
 def merge_features(

@@ -75,7 +75,9 @@ def from_pretrained(
         raise _explain(error, repository, revision) from error
     loaded = load_weights(path)
     if sha256 is not None and loaded.info.sha256 != sha256:
-        path.resolve().unlink(missing_ok=True)  # the cache would serve it again
+        blob = path.resolve()  # the cache would serve it again; a link to elsewhere is not of the cache
+        if blob.is_relative_to(path.parents[2].resolve()):
+            blob.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         raise WeightsError(
             f"{FILE_NAME} of {repository} must have the announced SHA-256 {sha256[:16]}…, got "

@@ -10,11 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-Array = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from ucn.geometry.robust import (
+    CONFIDENCE,
+    Array,
+    BoolArray,
+    RobustEstimate,
+    check_matches,
+    import_poselib,
+    measure_width,
+)
 
 DEFAULT_THRESHOLD = 1.0
 """Largest Sampson error of an inlier, in pixels."""
@@ -24,11 +31,10 @@ MAX_ITERATIONS = 20_000
 """Of RANSAC; a sample of seven inliers is found where a third of the matches are inliers."""
 
 _SAMPLE = 7  # matches that determine F up to three solutions
-_CONFIDENCE = 0.9999
 
 
 @dataclass(frozen=True)
-class FundamentalEstimate:
+class FundamentalEstimate(RobustEstimate):
     """The fundamental matrix of two images, or the reason why there is none.
 
     Attributes:
@@ -40,11 +46,6 @@ class FundamentalEstimate:
     F_0to1: Array | None
     is_inlier: BoolArray
     failure: str = ""
-
-    @property
-    def inlier_count(self) -> int:
-        """Number of inliers."""
-        return int(self.is_inlier.sum())
 
 
 def estimate_fundamental(
@@ -75,20 +76,14 @@ def estimate_fundamental(
         ValueError: a shape, the threshold, `min_inliers`, `max_iterations` or the seed is wrong.
         ImportError: poselib is not installed.
     """
-    pixels0, pixels1 = (np.asarray(points, np.float64) for points in (points0, points1))
-    if pixels0.ndim != 2 or pixels0.shape[1] != 2 or pixels0.shape != pixels1.shape:
-        raise ValueError(f"points0, points1 must both be (N, 2), got {pixels0.shape} and {pixels1.shape}")
-    if not threshold > 0 or not np.isfinite(threshold):
-        raise ValueError(f"threshold must be above 0 pixels, got {threshold}")
-    limits = (
-        ("min_inliers", min_inliers, _SAMPLE + 1),
-        ("max_iterations", max_iterations, 1),
-        ("seed", seed, 0),
+    pixels0, pixels1, rows = check_matches(
+        points0,
+        points1,
+        threshold,
+        min_inliers=(min_inliers, _SAMPLE + 1),
+        max_iterations=(max_iterations, 1),
+        seed=(seed, 0),
     )
-    for name, value, lowest in limits:
-        if value < lowest:
-            raise ValueError(f"{name} must be at least {lowest}, got {value}")
-    rows = np.flatnonzero(np.isfinite(pixels0).all(axis=1) & np.isfinite(pixels1).all(axis=1))
     if len(rows) < min_inliers:
         return _fail(len(pixels0), f"{len(rows)} matches; at least {min_inliers} are needed")
     F = _find_by_poselib(pixels0[rows], pixels1[rows], threshold, max_iterations, seed)
@@ -117,12 +112,7 @@ def _fail(count: int, reason: str) -> FundamentalEstimate:
 def _find_by_poselib(
     points0: Array, points1: Array, threshold: float, max_iterations: int, seed: int
 ) -> Array | None:
-    try:
-        import poselib
-    except ImportError as error:
-        raise ImportError(
-            "estimating a fundamental matrix needs the package poselib: pip install poselib"
-        ) from error
+    poselib = import_poselib("estimating a fundamental matrix")
     if min(np.ptp(points, axis=0).max() for points in (points0, points1)) == 0:
         return None  # one place, which poselib would normalise to NaN
     options = {
@@ -130,7 +120,7 @@ def _find_by_poselib(
         "seed": seed,
         "max_iterations": max_iterations,
         "min_iterations": min(1000, max_iterations),
-        "success_prob": _CONFIDENCE,
+        "success_prob": CONFIDENCE,
     }
     found, _ = poselib.estimate_fundamental(
         np.ascontiguousarray(points0), np.ascontiguousarray(points1), options, {}
@@ -149,7 +139,7 @@ def _find_obstacle(
     count = int(is_inlier.sum())
     if count < min_inliers:
         return f"{count} inliers; at least {min_inliers} are needed"
-    if min(_measure_width(points[is_inlier]) for points in (points0, points1)) < threshold:
+    if min(measure_width(points[is_inlier]) for points in (points0, points1)) < threshold:
         return "the inliers lie on a line, which does not determine a fundamental matrix"
     if not _is_meaningful(count, points1, threshold):
         return f"{count} inliers of {len(points1)} matches, which wrong matches may have by chance"
@@ -176,8 +166,3 @@ def _is_meaningful(inlier_count: int, points1: Array, threshold: float) -> bool:
 def _log_choose(count: int, chosen: int) -> float:
     """Logarithm of a binomial coefficient."""
     return float(gammaln(count + 1) - gammaln(chosen + 1) - gammaln(count - chosen + 1))
-
-
-def _measure_width(points: Array) -> float:
-    """RMS distance of points (N, 2) from their best-fitting line."""
-    return float(np.linalg.svd(points - points.mean(axis=0), compute_uv=False)[-1] / np.sqrt(len(points)))

@@ -12,8 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
-Array = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from ucn.geometry.robust import (
+    CONFIDENCE,
+    Array,
+    BoolArray,
+    RobustEstimate,
+    check_matches,
+    import_poselib,
+    measure_width,
+)
 
 DEFAULT_THRESHOLD = 3.0
 """Largest transfer error of an inlier, in pixels of image 1."""
@@ -21,7 +28,6 @@ MIN_INLIERS = 15
 """Fewer inliers are no evidence: of 4,000 random matches in 640 × 480 pixels, up to 8 are inliers of the best
 homography at 3 px."""
 
-_CONFIDENCE = 0.9999
 _MAX_ITERATIONS = 10_000
 _MAX_STRETCH = 100.0  # largest change of scale between the images
 _STEPS = 8  # of the refinement by reweighted least squares
@@ -33,7 +39,7 @@ _MEDIAN = np.sqrt(2 * np.log(2))  # of the length of a normal error in two dimen
 
 
 @dataclass(frozen=True)
-class HomographyEstimate:
+class HomographyEstimate(RobustEstimate):
     """The homography from image 0 to image 1, or the reason why there is none.
 
     Attributes:
@@ -45,11 +51,6 @@ class HomographyEstimate:
     H_0to1: Array | None
     is_inlier: BoolArray
     failure: str = ""
-
-    @property
-    def inlier_count(self) -> int:
-        """Number of inliers."""
-        return int(self.is_inlier.sum())
 
 
 def estimate_homography(
@@ -81,16 +82,9 @@ def estimate_homography(
         ValueError: a shape, the threshold, `min_inliers` or the seed is wrong.
         ImportError: poselib is not installed.
     """
-    pixels0, pixels1 = (np.asarray(points, np.float64) for points in (points0, points1))
-    if pixels0.ndim != 2 or pixels0.shape[1] != 2 or pixels0.shape != pixels1.shape:
-        raise ValueError(f"points0, points1 must both be (N, 2), got {pixels0.shape} and {pixels1.shape}")
-    if not threshold > 0 or not np.isfinite(threshold):
-        raise ValueError(f"threshold must be above 0 pixels, got {threshold}")
-    if min_inliers < 4:
-        raise ValueError(f"min_inliers must be at least 4, got {min_inliers}")
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
-    rows = np.flatnonzero(np.isfinite(pixels0).all(axis=1) & np.isfinite(pixels1).all(axis=1))
+    pixels0, pixels1, rows = check_matches(
+        points0, points1, threshold, min_inliers=(min_inliers, 4), seed=(seed, 0)
+    )
     if len(rows) < min_inliers:
         return _fail(len(pixels0), f"{len(rows)} matches; at least {min_inliers} are needed")
     H = _find_by_poselib(pixels0[rows], pixels1[rows], threshold, seed)
@@ -101,7 +95,7 @@ def estimate_homography(
     is_inlier[rows] = transfer_errors(H, pixels0[rows], pixels1[rows]) <= threshold
     if is_inlier.sum() < min_inliers:
         return _fail(len(pixels0), f"{is_inlier.sum()} inliers; at least {min_inliers} are needed")
-    if _measure_width(pixels1[is_inlier]) < threshold:
+    if measure_width(pixels1[is_inlier]) < threshold:
         reason = "the inliers lie on a line, which does not determine a homography"
     else:
         reason = _find_obstacle(H, pixels0[is_inlier])
@@ -208,25 +202,17 @@ def _transfer(H: Array, points0: Array) -> Array:
     return np.asarray(moved[:, :2] / np.where(moved[:, 2:] > 0, moved[:, 2:], 1.0), np.float64)
 
 
-def _measure_width(points: Array) -> float:
-    """RMS distance of points (N, 2) from their best-fitting line."""
-    return float(np.linalg.svd(points - points.mean(axis=0), compute_uv=False)[-1] / np.sqrt(len(points)))
-
-
 def _fail(count: int, reason: str) -> HomographyEstimate:
     return HomographyEstimate(None, np.zeros(count, np.bool_), reason)
 
 
 def _find_by_poselib(points0: Array, points1: Array, threshold: float, seed: int) -> Array | None:
-    try:
-        import poselib
-    except ImportError as error:
-        raise ImportError("estimating a homography needs the package poselib: pip install poselib") from error
+    poselib = import_poselib("estimating a homography")
     options = {
         "max_reproj_error": threshold,
         "seed": seed,
         "max_iterations": _MAX_ITERATIONS,
-        "success_prob": _CONFIDENCE,
+        "success_prob": CONFIDENCE,
     }
     found, _ = poselib.estimate_homography(
         np.ascontiguousarray(points0), np.ascontiguousarray(points1), options, {}

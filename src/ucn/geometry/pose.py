@@ -13,10 +13,9 @@ from typing import Literal, get_args
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from ucn.geometry.robust import CONFIDENCE, Array, BoolArray, RobustEstimate, check_matches, import_poselib
 
 Estimator = Literal["poselib", "opencv"]
 """poselib: LO-RANSAC with non-linear refinement (Larsson et al.); opencv: RANSAC with the five-point solver
@@ -29,14 +28,13 @@ DEFAULT_THRESHOLD = 1.0
 MIN_MATCHES = 5
 """The degrees of freedom of the essential matrix."""
 
-_CONFIDENCE = 0.9999
 _MAX_ITERATIONS = 10_000
 _ROTATION_SHARE = 0.9  # of the inliers; the rest may be outliers that happen to fit
 _ROTATION_STEPS = 10
 
 
 @dataclass(frozen=True)
-class PoseEstimate:
+class PoseEstimate(RobustEstimate):
     """The relative pose from camera 0 to camera 1, or the reason why there is none.
 
     Attributes:
@@ -50,11 +48,6 @@ class PoseEstimate:
     t: Array | None
     is_inlier: BoolArray
     failure: str = ""
-
-    @property
-    def inlier_count(self) -> int:
-        """Number of inliers."""
-        return int(self.is_inlier.sum())
 
 
 def estimate_pose(
@@ -86,16 +79,11 @@ def estimate_pose(
         ValueError: a shape, a matrix, the threshold or the estimator is wrong.
         ImportError: the estimator is poselib, which is not installed.
     """
-    pixels0, pixels1 = (np.asarray(points, np.float64) for points in (points0, points1))
-    if pixels0.ndim != 2 or pixels0.shape[1] != 2 or pixels0.shape != pixels1.shape:
-        raise ValueError(f"points0, points1 must both be (N, 2), got {pixels0.shape} and {pixels1.shape}")
-    if not threshold > 0 or not np.isfinite(threshold):
-        raise ValueError(f"threshold must be above 0 pixels, got {threshold}")
+    pixels0, pixels1, rows = check_matches(points0, points1, threshold)
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator must be {' or '.join(ESTIMATORS)}, got '{estimator}'")
     matrix0 = check_intrinsics(K0, "K0")
     matrix1 = matrix0 if K1 is None else check_intrinsics(K1, "K1")
-    rows = np.flatnonzero(np.isfinite(pixels0).all(axis=1) & np.isfinite(pixels1).all(axis=1))
     if len(rows) < MIN_MATCHES:
         return _fail(len(pixels0), f"{len(rows)} matches; at least {MIN_MATCHES} are needed")
     focal = float(np.mean([matrix0[0, 0], matrix0[1, 1], matrix1[0, 0], matrix1[1, 1]]))
@@ -166,19 +154,14 @@ def _find_by_poselib(
     rays0: Array, rays1: Array, focal: float, threshold: float, seed: int
 ) -> tuple[list[Array], BoolArray] | None:
     """Essential matrices and inliers; None where there are none."""
-    try:
-        import poselib
-    except ImportError as error:
-        raise ImportError(
-            "the estimator poselib needs the package poselib: pip install poselib, or use opencv"
-        ) from error
+    poselib = import_poselib("the estimator poselib", ", or use opencv")
     # Rays times the mean focal length are pixels of one ideal camera, without skew.
     camera = {"model": "SIMPLE_PINHOLE", "width": 1, "height": 1, "params": [focal, 0.0, 0.0]}
     options = {
         "max_epipolar_error": threshold,
         "seed": seed,
         "max_iterations": _MAX_ITERATIONS,
-        "success_prob": _CONFIDENCE,
+        "success_prob": CONFIDENCE,
     }
     flat0, flat1 = (np.ascontiguousarray(focal * rays[:, :2]) for rays in (rays0, rays1))
     pose, info = poselib.estimate_relative_pose(flat0, flat1, camera, camera, options, {})
@@ -200,7 +183,7 @@ def _find_by_opencv(
             flat1,
             np.eye(3),
             method=cv2.RANSAC,
-            prob=_CONFIDENCE,
+            prob=CONFIDENCE,
             threshold=threshold / focal,
             maxIters=_MAX_ITERATIONS,
         )

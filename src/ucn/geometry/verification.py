@@ -14,6 +14,7 @@ from ucn.files import suggest
 from ucn.geometry import fundamental, homography
 from ucn.geometry.fundamental import estimate_fundamental
 from ucn.geometry.homography import estimate_homography
+from ucn.geometry.robust import RobustEstimate
 
 THRESHOLDS = {"homography": homography.DEFAULT_THRESHOLD, "fundamental": fundamental.DEFAULT_THRESHOLD}
 """Geometric models by name, with the largest error of an inlier in pixels: the transfer error in image 1 of a
@@ -57,7 +58,7 @@ class VerifySettings:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(RobustEstimate):
     """The outcome of a verification.
 
     Attributes:
@@ -72,11 +73,6 @@ class Verification:
     matrix: NDArray[np.float64] | None
     is_inlier: NDArray[np.bool_]
     failure: str = ""
-
-    @property
-    def inlier_count(self) -> int:
-        """Number of inliers."""
-        return int(self.is_inlier.sum())
 
     def to_dict(self) -> dict[str, Any]:
         """All but `is_inlier` as plain values, to be stored with results."""

@@ -43,25 +43,11 @@ class MinedNegatives:
     cells_0to1: Tensor | None
     cells_1to0: Tensor | None
 
-    @property
-    def counts_0to1(self) -> Tensor | None:
-        """(B,) int64 number of negatives of each image pair in direction 0to1."""
-        return _count(self.cells_0to1)
-
-    @property
-    def counts_1to0(self) -> Tensor | None:
-        """(B,) int64 number of negatives of each image pair in direction 1to0."""
-        return _count(self.cells_1to0)
-
     def join(self, other: MinedNegatives) -> MinedNegatives:
         """The negatives of both, mined for the same points in the same directions."""
         return MinedNegatives(
             _concatenate(self.cells_0to1, other.cells_0to1), _concatenate(self.cells_1to0, other.cells_1to0)
         )
-
-
-def _count(cells: Tensor | None) -> Tensor | None:
-    return None if cells is None else (cells >= 0).sum(dim=(1, 2))
 
 
 def _concatenate(first: Tensor | None, second: Tensor | None) -> Tensor | None:

@@ -12,7 +12,7 @@ computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs the netwo
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -22,7 +22,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ucn.config import MatchConfig
+from ucn.config import MIN_VISIBLE_SCORE, MatchConfig
 from ucn.config.matching import change_config
 from ucn.data.io import MaskLike, read_reduced_image, to_mask, to_tensor
 from ucn.data.points import check_points
@@ -43,6 +43,7 @@ from ucn.matching.levels import find_parts_scale, shows_parts, without_semantic
 from ucn.matching.many import CACHE_BYTES, CountReport, SharedFeatures, count_items, split_pair
 from ucn.matching.scoring import measure_uniformity, measure_visibility, score_matches, score_pair
 from ucn.matching.stored import describe_points, receive, receive_pair
+from ucn.matching.transfer import TransferredPoints, check_labelled, collect_votes, decide
 from ucn.matching.views import (
     AlignedViews,
     Box,
@@ -176,6 +177,9 @@ class Matcher:
         other.config = self._resolve(change_config(config or self.config, settings))
         return other
 
+    def __repr__(self) -> str:
+        return f"Matcher({self.weights.name}, {self.device}, max_side={self.config.max_side})"
+
     def match(
         self,
         image0: ImageLike | Features,
@@ -241,6 +245,34 @@ class Matcher:
             if progress is not None:
                 progress(number, count_items(pairs, number))
             yield replace(matches, sources=(refer_to_image(image0), refer_to_image(image1)))
+
+    def transfer(
+        self,
+        references: Sequence[tuple[ImageLike | Features, ArrayLike]],
+        image: ImageLike | Features,
+        *,
+        min_score: float = MIN_VISIBLE_SCORE,
+    ) -> TransferredPoints:
+        """Finds the points of one or several labelled images on another image.
+
+        Each labelled image votes by its matches, and agreement decides (`ucn.matching.transfer`). For many
+        images, extract the references once and give their features.
+
+        Args:
+            references: labelled images, as `match` takes them, each with the same points (N, 2) in one order,
+                NaN where a point is not labelled on it.
+            image: the image that the points are searched in.
+            min_score: the score from which a point counts as visible.
+
+        Raises:
+            ImageReadError: an image cannot be read or is too small.
+            PointsError: there is no reference, they differ in their number of points, or a point is outside.
+        """
+        labelled = check_labelled(references)
+        target = self._encode_dense(image, "image", None)
+        features = [each if isinstance(each, Features) else self.extract(each) for each, _ in references]
+        votes = collect_votes(self.match_features, list(zip(features, labelled, strict=True)), target)
+        return decide(*votes, target.image_hw, min_score)
 
     def extract_many(
         self,
@@ -499,7 +531,8 @@ class Matcher:
                 progress("encoding views")
             return self._encode_view(self._encoder, features, scale, degrees, box)
 
-        if self.config.use_views:
+        is_empty = any(use is not None and not use.any() for use in (use0, use1))
+        if self.config.use_views and not is_empty:
             views = align_views(features0, features1, encode, measure)
         else:
             views = AlignedViews(features0, features1, measure(features0, features1), None)

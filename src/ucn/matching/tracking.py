@@ -72,6 +72,8 @@ def open_frames(path: Path, max_frames: int) -> Frames:
     except OSError as error:
         raise DataError(f"cannot read {path}: {explain_failure(error)}") from error
     if not is_folder:
+        if path.suffix.lower() in IMAGE_SUFFIXES:  # OpenCV would read it as a video of one frame
+            raise DataError(f"{path} is an image; give a video, or a folder of images")
         return Video(path, max_frames)
     images = [path / name for name in list_images(path)]
     if not images:

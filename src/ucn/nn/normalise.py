@@ -13,14 +13,14 @@ _DEVIATION_FLOOR = 0.02
 """Added to an image's own deviation, so that the noise of a blank image is not amplified."""
 
 
-def l2_normalise(features: Tensor, dim: int = 1, epsilon: float = 1e-12) -> Tensor:
+def l2_normalise(features: Tensor, dim: int = 1) -> Tensor:
     """Scales vectors along `dim` to unit length; a zero vector stays zero, with a finite gradient.
 
     Half types are converted to float32: their squares overflow and lose precision.
     """
     wide = features.float() if features.dtype.itemsize < 4 else features
     squared_length = wide.square().sum(dim=dim, keepdim=True)
-    return wide * squared_length.clamp_min(epsilon).rsqrt()
+    return wide * squared_length.clamp_min(1e-12).rsqrt()
 
 
 class ChannelNorm(nn.Module):
@@ -30,11 +30,13 @@ class ChannelNorm(nn.Module):
     would make a tile differ from the whole image.
     """
 
-    def __init__(self, channels: int, epsilon: float = 1e-5) -> None:
+    epsilon = 1e-5
+    """Added to the variance."""
+
+    def __init__(self, channels: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(channels))
         self.bias = nn.Parameter(torch.empty(channels))
-        self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, h, w) to the same shape."""

@@ -152,6 +152,17 @@ def save_run(folder: Path, state: TrainingState, config: TrainConfig, sources: S
         write_bytes_atomically(folder / name, lambda file: _write_through(file, content), overwrite=True)
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file is a checkpoint of ucn, by its header; a link is not."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("format") == FORMAT
+    except (OSError, safetensors.SafetensorError, ValueError):
+        return False
+
+
 def _write_through(file: BinaryIO, content: bytes) -> None:
     """Writes to disk with fsync, so that a machine that crashes does not leave an empty file."""
     file.write(content)

@@ -22,6 +22,7 @@ from ucn.types import Matches, PairBatch
 from ucn.viz import draw_matches
 from ucn.viz.colours import ImageArray
 
+_BEGIN = b'{"event": "'  # of every line
 _IMAGES = 4
 _IMAGE_WIDTH = 900
 _ERROR_LIMIT = 5.0  # pixels
@@ -96,6 +97,15 @@ class RunLog:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def is_log(path: Path) -> bool:
+    """Whether a file is a log of ucn, or empty, as a run that was killed at once leaves it; a link is not."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begin = file.read(len(_BEGIN))
+    return _BEGIN.startswith(begin) if len(begin) < len(_BEGIN) else begin == _BEGIN
 
 
 def _read_lines(path: Path, step: int) -> list[str]:

@@ -117,7 +117,7 @@ def train(
                 run.validate(on_progress, on_best, on_validation)
             elif run.is_report_due and not run.is_validation_due:
                 run.report(on_progress)
-            if is_validation or is_stopped or step % config.checkpoint_every == 0:
+            if is_stopped or step % config.checkpoint_every == 0:
                 run.save()
             if is_stopped:
                 raise StoppedError(run.saved_step)
@@ -269,7 +269,7 @@ class _Run:
         on_best: Callable[[Trained], None],
         on_validation: OnValidation | None,
     ) -> None:
-        """Validates the EMA network, and keeps it if it is the best so far.
+        """Validates the EMA network, keeps it if it is the best so far, and writes a checkpoint.
 
         Raises:
             _ReadError: the pairs could not be read.
@@ -286,11 +286,13 @@ class _Run:
         state.validations.append(StepValidation(state.step, found))
         if is_first:
             on_progress(replace(progress, pck=found.pck, score=found.score))
-        if self._best is None or found.score > self._best.score:
+        is_best = self._best is None or found.score > self._best.score
+        if is_best:
             self._best = self._record(state.validations[-1])
-            if is_first:
-                on_best(self._best)
         self._reset_window()
+        self.save()  # first: a run that is killed here is resumed, and may replace the weights written next
+        if is_best and is_first and self._best is not None:
+            on_best(self._best)
         if on_validation is not None and is_first:
             with _reading():  # last, so that an error here leaves a complete validation
                 on_validation(state.step, state.average, sources)

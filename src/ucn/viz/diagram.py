@@ -55,12 +55,10 @@ class Sheet:
             weight="bold" if is_bold else "normal",
         )
 
-    def write_lines(
-        self, x: float, top: float, lines: Sequence[str], anchor: str = "left", step: float = 16
-    ) -> None:
+    def write_lines(self, x: float, top: float, lines: Sequence[str], anchor: str = "left") -> None:
         """Writes lines of text below each other, the first one bold."""
         for number, line in enumerate(lines):
-            self.write(x, top + (number + 0.5) * step, line, anchor=anchor, is_bold=number == 0)
+            self.write(x, top + (number + 0.5) * 16, line, anchor=anchor, is_bold=number == 0)
 
     def slab(
         self, left: float, floor: float, tall: float, thick: float, colour: Colour, is_flat: bool = False
@@ -116,9 +114,9 @@ class Sheet:
         self.line([*points[:-1], (float(base[0]), float(base[1]))], colour)
         self._polygon([tuple(end), tuple(base + _HEAD * across), tuple(base - _HEAD * across)], colour, 0)
 
-    def node(self, x: float, y: float, symbol: str, radius: float = 10) -> None:
+    def node(self, x: float, y: float, symbol: str) -> None:
         """Draws a circle with a symbol."""
-        self._axes.add_patch(Circle((x, y), radius, fc="white", ec=_INK, lw=1.2, zorder=3))
+        self._axes.add_patch(Circle((x, y), 10, fc="white", ec=_INK, lw=1.2, zorder=3))
         self._axes.text(x, y, symbol, ha="center", va="center_baseline", fontsize=10, zorder=4)
 
     def dot(self, x: float, y: float, colour: str) -> None:

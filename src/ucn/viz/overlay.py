@@ -58,16 +58,12 @@ def blend(image0: ImageLike, warped: ImageArray, is_inside: BoolArray) -> ImageA
     return np.where(is_inside[..., None], mixed, base).astype(np.uint8)
 
 
-def write_animation(
-    path: str | Path, images: Sequence[ImageArray], milliseconds: int = 600, overwrite: bool = False
-) -> None:
-    """Writes images of one size as an endless animated GIF.
+def write_animation(path: str | Path, images: Sequence[ImageArray]) -> None:
+    """Writes images of one size as an endless animated GIF, 600 ms each.
 
     Args:
         path: of the file.
         images: (H, W, 3) uint8, at least one.
-        milliseconds: duration of each frame.
-        overwrite: replace an existing file.
 
     Raises:
         OutputError: as `write_bytes_atomically`.
@@ -75,6 +71,6 @@ def write_animation(
     frames = [PIL.Image.fromarray(image) for image in images]
 
     def save(file: BinaryIO) -> None:
-        frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
+        frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=600, loop=0)
 
-    write_bytes_atomically(path, save, overwrite)
+    write_bytes_atomically(path, save, overwrite=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,7 @@ import torch
 
 from ucn.data.io import to_pixels
 from ucn.errors import OutputError
-from ucn.files import check_output
+from ucn.files import check_output, clean_up, scratch_folder
 from ucn.geometry.coords import resize_points, resize_scale
 from ucn.matching.tracking import TrackedFrame
 from ucn.types import FloatArray, ImageLike
@@ -110,15 +110,17 @@ def _fit_frame(
 class VideoFile:
     """An .mp4 that is written frame by frame to a temporary file and moved into place when complete."""
 
-    def __init__(self, path: Path, frames_per_second: float, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, frames_per_second: float) -> None:
         """Prepares the file; the first frame opens it and sets its size.
 
         Raises:
-            OutputError: the file cannot be written.
+            OutputError: the file exists, or cannot be written.
         """
-        check_output(path, overwrite)
-        self._path, self._speed, self._overwrite = path, frames_per_second, overwrite
-        self._part = path.with_name(f".ucn-{secrets.token_hex(6)}.part.mp4")
+        clean_up(path)
+        check_output(path, overwrite=False)
+        self._path, self._speed = path, frames_per_second
+        self._work = ExitStack()
+        self._part = path
         self._writer: cv2.VideoWriter | None = None
 
     def add(self, frame: ImageArray) -> None:
@@ -134,6 +136,7 @@ class VideoFile:
         self._writer.write(np.ascontiguousarray(frame[:height, :width, ::-1]))
 
     def __enter__(self) -> Self:
+        self._part = self._work.enter_context(scratch_folder(self._path)) / f"{self._path.stem}.mp4"
         return self
 
     def __exit__(
@@ -147,7 +150,7 @@ class VideoFile:
                     raise OutputError(
                         f"cannot write {self._path}: the encoder wrote nothing; is the disk full?"
                     )
-                check_output(self._path, self._overwrite)
+                check_output(self._path, overwrite=False)
                 self._part.replace(self._path)
         finally:
-            self._part.unlink(missing_ok=True)
+            self._work.close()

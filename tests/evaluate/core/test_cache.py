@@ -81,18 +81,30 @@ def test_predictions_of_other_weights_are_warned_of_once(
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"x" * 100])
-def test_damaged_files_say_what_to_do(tmp_path: Path, content: bytes) -> None:
+def test_damaged_files_are_made_again(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     store = PredictionCache(tmp_path, "m", KEY)
     (store.folder / "0000.npz").write_bytes(content)
-    with pytest.raises(DataError, match=r"0000\.npz is damaged .*; delete it"):
-        store.get(3)
+    assert 3 not in store
+    assert "0000.npz is damaged" in caplog.text
+    store.put(3, {"points": np.ones(2)})
+    store.flush()
+    assert PredictionCache(tmp_path, "m", KEY).get(3)["points"].tolist() == [1, 1]
 
 
-def test_pickles_are_not_read(tmp_path: Path) -> None:
+def test_pickles_are_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = PredictionCache(tmp_path, "m", KEY)
     np.savez(store.folder / "0000.npz", **{"0/points": np.array([{"a": 1}], object)})  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="is damaged"):
-        store.get(0)
+    assert 0 not in store
+    assert "is damaged" in caplog.text
+
+
+def test_a_folder_of_others_is_kept(tmp_path: Path) -> None:
+    folder = PredictionCache(tmp_path, "m", KEY).folder
+    (folder / "key.json").rename(folder / "0000.npz")
+    with pytest.raises(DataError, match=r"holds 0000\.npz and no key\.json, so it was not made by ucn"):
+        PredictionCache(tmp_path, "m", KEY)
 
 
 def test_missing_record(tmp_path: Path) -> None:

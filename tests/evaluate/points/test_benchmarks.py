@@ -186,8 +186,7 @@ def test_own_pairs(tmp_path: Path) -> None:
     plain = write_own(tmp_path / "plain", "image0,image1,points", "a.png,b.png,points.csv")
     (pair,) = benchmark.open(plain)
     assert (pair.group, pair.name) == ("pairs", "a.png--b.png")
-    assert benchmark.adapt is not None
-    assert benchmark.adapt(benchmark, [pair]).unit == "px"
+    assert benchmark.adapt is not None and benchmark.adapt(benchmark, [pair]).unit == "px"
     split = write_own(
         tmp_path / "split",
         "image0,image1,points,class,split,pck_length",

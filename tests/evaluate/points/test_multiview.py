@@ -1,12 +1,11 @@
 """Pairs of reconstructed scenes, grouped by the angle between the views."""
 
-import math
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from support.colmap_cases import FakeModel
+from support.colmap_cases import make_circle
 from support.evaluation_cases import make_method, write_ramp
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core.predictions import RunSettings
@@ -21,18 +20,9 @@ COUNT = 40
 
 
 def write_scene(folder: Path, degrees: tuple[int, ...] = DEGREES, count: int = COUNT) -> None:
-    """Cameras on a circle around one place, where all points are; image i moves by i pixels."""
-    images = {}
-    for number, angle in enumerate(degrees):
-        centre = (10 * math.cos(math.radians(angle)), 10 * math.sin(math.radians(angle)), 0.0)
-        keypoints = [(2.5 + row + number, 20.5, row + 1) for row in range(count)]
-        images[number + 1] = ([1, 0, 0, 0, *(-value for value in centre)], 3, f"{number}.png", keypoints)
+    for number in range(len(degrees)):
         write_ramp(folder / "images" / f"{number}.png", (number, 0))
-    points = dict.fromkeys(range(1, count + 1), 0.5)
-    positions = dict.fromkeys(points, (0.0, 0.0, 0.0))
-    FakeModel(size=(64, 48), images=images, points=points, positions=positions).write(
-        folder / "sparse", "bin"
-    )
+    make_circle(degrees, count, (64, 48)).write(folder / "sparse", "bin")
 
 
 def test_groups_by_angle(tmp_path: Path) -> None:

@@ -219,8 +219,7 @@ def test_legend_covers_nothing(count: int, groups: tuple[str, ...], monkeypatch:
     for panel in canvas.axes:
         assert panel.get_legend() is None
         whole = panel.get_tightbbox()
-        assert whole is not None
-        assert whole.y0 >= box.y1
+        assert whole is not None and whole.y0 >= box.y1
         assert panel.get_window_extent().height > 2 * canvas.dpi  # it is not squeezed
 
 

@@ -1,8 +1,6 @@
 """Stage 2, from predictions made by hand."""
 
-import inspect
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.evaluation_cases import make_method
+from support.mutations import assert_noticed
 from ucn.data.bundled import Motorcycle
 from ucn.errors import DataError
 from ucn.evaluate.core.benchmark_pairs import BenchmarkPair
@@ -129,15 +128,7 @@ def test_scores(check: Callable[[ModuleType], None]) -> None:
 
 @pytest.mark.parametrize("fault", MUTATIONS)
 def test_checks_notice(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = MUTATIONS[fault]
-    source = inspect.getsource(scoring)
-    assert source.count(old) == 1, f"scoring.py no longer has one '{old}'"
-    broken = ModuleType("broken_scoring")
-    monkeypatch.setitem(sys.modules, broken.__name__, broken)  # dataclasses look their module up
-    exec(compile(source.replace(old, new), f"scoring with {fault}", "exec"), broken.__dict__)
-    with pytest.raises(Exception):  # noqa: B017 - an AssertionError, or one of numpy or the library
-        for check in CHECKS:
-            check(broken)
+    assert_noticed(scoring, MUTATIONS[fault], CHECKS, monkeypatch)
 
 
 def test_a_pair_without_a_length_is_named() -> None:

@@ -46,8 +46,7 @@ class TestMetrics:
     def test_similarity_is_found_exactly(self) -> None:
         found = (TRUTH - [1, 2, 3]) @ TURN / 2.5  # truth = 2.5 TURN found + shift
         similarity = fit_similarity(found, TRUTH)
-        assert similarity is not None
-        assert similarity.scale == pytest.approx(2.5)
+        assert similarity is not None and similarity.scale == pytest.approx(2.5)
         np.testing.assert_allclose(similarity.rotation, TURN, atol=1e-12)
         np.testing.assert_allclose(similarity.shift, [1, 2, 3], atol=1e-12)
         np.testing.assert_allclose(centre_errors(found, TRUTH), 0, atol=1e-12)
@@ -60,8 +59,7 @@ class TestMetrics:
 
     def test_no_mirror(self) -> None:
         similarity = fit_similarity(TRUTH * [1, 1, -1], TRUTH)
-        assert similarity is not None
-        assert np.linalg.det(similarity.rotation) == pytest.approx(1)
+        assert similarity is not None and np.linalg.det(similarity.rotation) == pytest.approx(1)
         assert centre_errors(TRUTH * [1, 1, -1], TRUTH).max() > 0.1
 
     @pytest.mark.parametrize("rows", [0, 1, 2])

@@ -40,7 +40,7 @@ UNFOLDED = Tuning(
 TUNINGS = (SMALL, UNFOLDED)
 # Steps of several blocks that `prepare` takes at a time, as on a device.
 PARTED = replace(SMALL, prepare_values=128)
-# What a device runs; the interpreter is too slow for so large steps.
+# What a device runs; the interpreter is too slow for so large steps, and takes fewer cases below.
 CHOSEN = choose_tuning(torch.device(DEVICE), 128)
 LAUNCHED = (CHOSEN, replace(CHOSEN, use_chain=False)) if DEVICE == "cuda" else TUNINGS
 
@@ -87,14 +87,14 @@ def test_unit_sets_of_odd_sizes(N: int, M: int, D: int, k: int) -> None:
     check(draw_unit(N, D), draw_unit(M, D, seed=1), k)
 
 
-@pytest.mark.parametrize("M", [64, 65, 96, 127])
+@pytest.mark.parametrize("M", [65, 96] if DEVICE == "cpu" else [64, 65, 96, 127])
 def test_queries_far_from_all_rows(M: int) -> None:
     """All scores are negative, so that a row that is not there, of score zero, would count as nearest."""
     rows = F.normalize(draw(M, 8, seed=1).abs(), dim=-1)
     check(-rows[:3], rows, 2)
 
 
-@pytest.mark.parametrize("spread", [1e-7, 1e-5, 1e-4, 1e-2])
+@pytest.mark.parametrize("spread", [1e-7, 1e-4] if DEVICE == "cpu" else [1e-7, 1e-5, 1e-4, 1e-2])
 def test_lengths_nearly_equal(spread: float) -> None:
     """Rows of one direction in each bin: their lengths alone say which is nearest, and less than float16."""
     directions = draw_unit(32, 8, seed=1).repeat(6, 1)
@@ -117,7 +117,7 @@ def test_database_of_a_feature_map_is_read_in_place() -> None:
     check(draw_unit(2, 32), draw(32, 120, seed=1).T, 2)
 
 
-@pytest.mark.parametrize("magnitude", [1e-6, 1e-2, 300.0, 1e5])
+@pytest.mark.parametrize("magnitude", [1e-6, 1e5] if DEVICE == "cpu" else [1e-6, 1e-2, 300.0, 1e5])
 def test_any_magnitude(magnitude: float) -> None:
     check(draw(2, 16) * magnitude, draw(100, 16, seed=1) * magnitude, 1)
 
@@ -211,8 +211,9 @@ def test_exclusion_in_a_feature_map(tuning: Tuning) -> None:
     database = draw_unit(256, 12, seed=1)
     usual = [i for i in range(20) if i not in (7, 9, 11, 13)]  # beside the others no tile is passed over
     every = tuple(product((0.0, 20.0, 40.0), (range(20), usual)))
-    # The interpreter takes seconds for each: none near, some near with queries nowhere, all near.
-    for radius, asked in every if DEVICE == "cuda" else (every[1], every[2], every[5]):
+    # The interpreter takes seconds for each: some near with queries nowhere; none near, all near.
+    few = (every[1], every[2], every[5]) if tuning is SMALL else (every[2],)
+    for radius, asked in every if DEVICE == "cuda" else few:
         own = centres[list(asked)]
         # The last cell down, or up, that does not count is the nearest, so that none can be forgotten.
         is_near = torch.cdist(own.nan_to_num(0.0, 0.0, 0.0), positions) <= radius
@@ -250,7 +251,9 @@ def test_exclusion_with_heights_that_sorting_does_not_tell_apart(tuning: Tuning,
     check(database[order], database, 1, ExclusionRadius(positions[order], positions, 0.0), tunings=[tuning])
 
 
-@pytest.mark.parametrize("height", [3.2e38, -3.2e38, 3.402e38, -3.402e38])
+@pytest.mark.parametrize(
+    "height", [3.402e38, -3.402e38] if DEVICE == "cpu" else [3.2e38, -3.2e38, 3.402e38, -3.402e38]
+)
 def test_exclusion_of_positions_at_the_largest_distances(height: float) -> None:
     positions = torch.tensor([[0.0, height]], device=DEVICE).repeat(40, 1)
     positions[:, 0] = torch.arange(40) * 4.0

@@ -23,9 +23,9 @@ def make_case(items: int, queries: int, cells: int, dim: int, teacher_dim: int, 
     return drawn[0].to(DEVICE), drawn[1].to(DEVICE), drawn[2].to(DEVICE), drawn[3].to(DEVICE)
 
 
-def diverge_slowly(q: Tensor, c: Tensor, taught_q: Tensor, taught_c: Tensor) -> Tensor:
+def diverge_slowly(q: Tensor, c: Tensor, teacher_q: Tensor, teacher_c: Tensor) -> Tensor:
     student = (q.double() @ c.double()).log_softmax(dim=-1)
-    teacher = (taught_q.double() @ taught_c.double()).log_softmax(dim=-1)
+    teacher = (teacher_q.double() @ teacher_c.double()).log_softmax(dim=-1)
     return (teacher.exp() * (teacher - student)).sum(dim=-1)
 
 
@@ -40,12 +40,12 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_divergences_and_gradients(shape: tuple[int, int, int, int, int]) -> None:
-    q, c, *taught = case = make_case(*shape)
+    q, c, *teacher = case = make_case(*shape)
     wanted_q, wanted_c = q.double().requires_grad_(), c.double().requires_grad_()
-    wanted = diverge_slowly(wanted_q, wanted_c, *taught)
-    found = compute_divergences(q, c, *taught)
+    wanted = diverge_slowly(wanted_q, wanted_c, *teacher)
+    found = compute_divergences(q, c, *teacher)
     torch.testing.assert_close(found.values, wanted.float().detach(), atol=TOLERANCE, rtol=TOLERANCE)
-    for sums, logits in ((found.student_log_sums, q @ c), (found.teacher_log_sums, taught[0] @ taught[1])):
+    for sums, logits in ((found.student_log_sums, q @ c), (found.teacher_log_sums, teacher[0] @ teacher[1])):
         torch.testing.assert_close(sums, logits.logsumexp(dim=-1), atol=TOLERANCE, rtol=TOLERANCE)
     weights = torch.rand(shape[:2], generator=torch.Generator().manual_seed(5)).to(DEVICE)
     weights[0, 0] = 0  # not valid
@@ -67,19 +67,19 @@ def test_a_network_that_is_its_own_teacher_costs_nothing() -> None:
 
 
 def test_cells_of_channels_last_maps() -> None:
-    q, c, taught_q, taught_c = make_case(2, 9, 30, 16, 24)
-    other, taught_other = c.mT.contiguous().mT, taught_c.mT.contiguous().mT
+    q, c, teacher_q, teacher_c = make_case(2, 9, 30, 16, 24)
+    other, teacher_other = c.mT.contiguous().mT, teacher_c.mT.contiguous().mT
     assert other.stride() != c.stride()
     found, again = (
-        compute_divergences(q, other, taught_q, taught_other),
-        compute_divergences(q, c, taught_q, taught_c),
+        compute_divergences(q, other, teacher_q, teacher_other),
+        compute_divergences(q, c, teacher_q, teacher_c),
     )
     torch.testing.assert_close(found.values, again.values)
     ones = torch.ones_like(found.values)
     sums = found.student_log_sums, found.teacher_log_sums
     for one, two in zip(
-        divergences_backward(q, other, taught_q, taught_other, *sums, ones),
-        divergences_backward(q, c, taught_q, taught_c, *sums, ones),
+        divergences_backward(q, other, teacher_q, teacher_other, *sums, ones),
+        divergences_backward(q, c, teacher_q, teacher_c, *sums, ones),
         strict=True,
     ):
         torch.testing.assert_close(one, two)
@@ -87,14 +87,14 @@ def test_cells_of_channels_last_maps() -> None:
 
 def test_cells_with_gaps_and_cells_that_share_memory() -> None:
     """Some channels of a map, and one map for several items: their gradients have another layout."""
-    q, c, taught_q, taught_c = make_case(2, 9, 30, 16, 24)
+    q, c, teacher_q, teacher_c = make_case(2, 9, 30, 16, 24)
     gaps = torch.cat([c, torch.full_like(c, 7.0)], dim=1)[:, :16]
     for cells in (gaps, c[:1].expand(2, -1, -1)):
-        found = compute_divergences(q, cells, taught_q, taught_c)
+        found = compute_divergences(q, cells, teacher_q, teacher_c)
         plain = cells.clone(memory_format=torch.contiguous_format)
-        torch.testing.assert_close(found.values, compute_divergences(q, plain, taught_q, taught_c).values)
+        torch.testing.assert_close(found.values, compute_divergences(q, plain, teacher_q, teacher_c).values)
         log_sums = found.student_log_sums, found.teacher_log_sums
-        rest = taught_q, taught_c, *log_sums, torch.ones_like(found.values)
+        rest = teacher_q, teacher_c, *log_sums, torch.ones_like(found.values)
         expected = divergences_backward(q, plain, *rest)
         for one, two in zip(divergences_backward(q, cells, *rest), expected, strict=True):
             torch.testing.assert_close(one, two)
@@ -109,7 +109,7 @@ def test_no_queries() -> None:
 
 
 def test_large_similarities_do_not_overflow() -> None:
-    q, c, taught_q, taught_c = make_case(1, 4, 50, 8, 8)
-    found = compute_divergences(q * 100, c, taught_q * 100, taught_c)
-    wanted = diverge_slowly(q * 100, c, taught_q * 100, taught_c)
+    q, c, teacher_q, teacher_c = make_case(1, 4, 50, 8, 8)
+    found = compute_divergences(q * 100, c, teacher_q * 100, teacher_c)
+    wanted = diverge_slowly(q * 100, c, teacher_q * 100, teacher_c)
     torch.testing.assert_close(found.values, wanted.float(), rtol=max(TOLERANCE, 1e-4), atol=0.1)

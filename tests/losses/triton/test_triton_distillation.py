@@ -31,10 +31,10 @@ def test_the_fused_loss_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> Non
         tq: torch.Tensor,
         tc: torch.Tensor,
         sums: torch.Tensor,
-        taught_sums: torch.Tensor,
+        teacher_sums: torch.Tensor,
         gradient: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        shares = (q @ c - sums[..., None]).exp() - (tq @ tc - taught_sums[..., None]).exp()
+        shares = (q @ c - sums[..., None]).exp() - (tq @ tc - teacher_sums[..., None]).exp()
         weights = shares * gradient[..., None]
         return weights @ c.mT, q.mT @ weights
 

@@ -43,7 +43,7 @@ def search(*inputs: Tensor) -> tuple[Tensor, ...]:
     return tuple(each.cpu() for each in found)
 
 
-@pytest.mark.parametrize("count", [1, 2, 12] if DEVICE == "cpu" else [1, 2, 33])
+@pytest.mark.parametrize("count", [1, 6] if DEVICE == "cpu" else [1, 2, 33])
 def test_positions_and_correlations(count: int) -> None:
     grey0, grey1 = draw_pair()
     points0, points1, linear = scatter(count)
@@ -62,7 +62,7 @@ def test_positions_and_correlations(count: int) -> None:
 def test_matches_far_off_and_blank_patches() -> None:
     grey0, grey1 = draw_pair()
     grey0[:40, :40] = 0.5
-    points0, points1, linear = scatter(12, spread=20.0)
+    points0, points1, linear = scatter(8, spread=20.0)
     points0[:4] = torch.tensor([[20.0, 20.0], [0.0, 0.0], [-30.0, -30.0], [500.0, 700.0]])
     points1[4:6] = torch.tensor([[-500.0, 40.0], [1e9, -1e9]])
     linear[6] = 0
@@ -72,7 +72,7 @@ def test_matches_far_off_and_blank_patches() -> None:
     torch.testing.assert_close(found[3].double(), expected[3], rtol=0, atol=2e-5)
     # A patch that lies on one place of image 1 has no contrast, and what is left of it is rounding.
     assert found[1][6].abs() < 0.05
-    others = torch.arange(12) != 6
+    others = torch.arange(8) != 6
     torch.testing.assert_close(found[1][others].double(), expected[1][others], rtol=0, atol=2e-5)
 
 
@@ -131,7 +131,7 @@ def test_shapes_that_are_no_numbers() -> None:
 
 def test_faint_image() -> None:
     grey0, grey1 = draw_pair()
-    points0, points1, linear = scatter(12)
+    points0, points1, linear = scatter(4)
     inputs = (grey0, 1e-3 * grey1 + 0.3, points0, points1, linear)
     expected = alignment._search_reference(*(x.double() for x in inputs))
     torch.testing.assert_close(search(*inputs)[1].double(), expected[1], rtol=0, atol=1e-2)

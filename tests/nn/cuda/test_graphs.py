@@ -57,8 +57,7 @@ def test_results_belong_to_their_images_and_are_not_overwritten() -> None:
     graphs = GraphCache(Recorder(), CapturePolicy())
     first = graphs.run(_image(5, 1.0))
     second = graphs.run(_image(5, 7.0))
-    assert first is not None
-    assert second is not None
+    assert first is not None and second is not None
     assert torch.equal(first, _image(5, 2.0))  # not overwritten by the second pass
     assert torch.equal(second, _image(5, 14.0))
 

@@ -51,9 +51,7 @@ def compare(inputs: list[Tensor | None], tolerance: float = 2e-6) -> None:
             None if x is None else x.detach().to(dtype or x.dtype).requires_grad_(x.requires_grad)
             for x in inputs
         ]
-        assert leaves[0] is not None
-        assert leaves[1] is not None
-        assert leaves[2] is not None
+        assert leaves[0] is not None and leaves[1] is not None and leaves[2] is not None
         out = function(leaves[0], leaves[1], leaves[2], leaves[3])
         gradient = sample(*out.shape, seed=9).to(out.dtype)
         leaves_with_gradient = [x for x in leaves if x is not None and x.requires_grad]
@@ -93,8 +91,7 @@ def test_output_and_gradients(B: int, C: int, C_out: int, h: int, w: int, kernel
 def test_without_bias_and_with_some_gradients_only() -> None:
     x, theta, weight, _ = build(1, 3, 2, 4, 3, 3, 0.2)
     compare([x, theta, weight, None])
-    assert x is not None
-    assert weight is not None
+    assert x is not None and weight is not None
     compare([x.detach(), theta, weight.detach(), None])
     assert theta is not None
     compare([x, theta.detach(), weight.detach(), None])

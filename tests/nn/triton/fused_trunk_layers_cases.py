@@ -10,7 +10,9 @@ from torch import Tensor
 from ucn.nn.triton.trunk_layers import fused_max_pool, fused_response_norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SHAPES = [(2, 5, 7, 9), (1, 64, 3, 3), (3, 70, 8, 6), (1, 1, 1, 1), (2, 192, 5, 4), (1, 3, 4, 33)]
+SHAPES = [(2, 5, 7, 9), (1, 64, 3, 3), (1, 70, 8, 6), (1, 1, 1, 1)]
+if DEVICE == "cuda":  # more blocks than the interpreter does in a second
+    SHAPES += [(3, 70, 8, 6), (2, 192, 5, 4), (1, 3, 4, 33)]
 
 
 def sample(shape: tuple[int, ...], seed: int = 0, spread: float = 1.0) -> Tensor:
@@ -77,8 +79,7 @@ def test_norm_equals_torch_in_float64(shape: tuple[int, int, int, int]) -> None:
     gradient = sample(shape, seed=1)
     found.backward(gradient)
     expected.backward(gradient.double())
-    assert ours.grad is not None
-    assert theirs.grad is not None
+    assert ours.grad is not None and theirs.grad is not None
     torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=2e-6)
 
 

@@ -343,14 +343,8 @@ def test_a_warning_where_validation_is_done_on_what_is_trained_on(
     assert warning.startswith("synthetic: validation uses the training photographs")
 
 
-def write_bad_photos(folder: Path, count: int, *bad: int) -> None:
-    for index, path in enumerate(write_photos(folder, [(90, 120)] * count)):
-        if index in bad:
-            path.write_bytes(path.read_bytes()[:200])
-
-
 def test_photographs_that_cannot_be_read_are_refused_or_skipped(tmp_path: Path) -> None:
-    write_bad_photos(tmp_path / "photos", 5, 1, 3)
+    write_photos(tmp_path / "photos", [(90, 120)] * 5, bad=(1, 3))
     with pytest.raises(
         DataError, match=r"synthetic in .*photos has 2 problems: .*01\.png: .*03\.png: .*use_skipping=True"
     ):
@@ -373,7 +367,7 @@ def test_photographs_that_cannot_be_read_are_refused_or_skipped(tmp_path: Path) 
 def test_where_one_part_of_the_photographs_is_bad_the_other_serves_both(
     tmp_path: Path, bad: tuple[int, ...]
 ) -> None:
-    write_bad_photos(tmp_path / "photos", 3, *bad)
+    write_photos(tmp_path / "photos", [(90, 120)] * 3, bad=bad)
     with open_sources(make_config(), tmp_path / "photos", CPU, use_skipping=True) as mixture:
         (source,) = mixture.sources
         assert len(mixture.warnings) == 1
@@ -383,6 +377,6 @@ def test_where_one_part_of_the_photographs_is_bad_the_other_serves_both(
 
 
 def test_photographs_that_are_all_bad_are_refused(tmp_path: Path) -> None:
-    write_bad_photos(tmp_path / "photos", 2, 0, 1)
+    write_photos(tmp_path / "photos", [(90, 120)] * 2, bad=(0, 1))
     with pytest.raises(DataError, match=r"has 2 problems: .*Without them no photograph is left"):
         open_sources(make_config(), tmp_path / "photos", CPU, use_skipping=True)

@@ -37,9 +37,7 @@ def make_config(*entries: SourceConfig, **changes: object) -> TrainConfig:
 
 def write_folder(folder: Path, prefix: str, count: int, *bad: int) -> SourceConfig:
     """A source of photographs PREFIX0.png, PREFIX1.png, …, some of which are cut off."""
-    for index, path in enumerate(write_photos(folder, [(70, 80)] * count)):
-        if index in bad:
-            path.write_bytes(path.read_bytes()[:200])
+    for index, path in enumerate(write_photos(folder, [(70, 80)] * count, bad=bad)):
         path.rename(folder / f"{prefix}{index}.png")
     return SourceConfig("synthetic", str(folder))
 

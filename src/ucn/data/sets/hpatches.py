@@ -59,7 +59,8 @@ class HPatches(DenseData):
         for sequence in sorted(path for path in root.iterdir() if path.name.startswith(_PREFIXES[split])):
             if sequence.is_dir():
                 self._add_sequence(sequence)
-        self.require_pairs(split, " or ".join(f"{prefix}NAME/1.ppm" for prefix in _PREFIXES[split]))
+        expected = " or ".join(f"{prefix}NAME/1.ppm" for prefix in _PREFIXES[split])
+        self.require_pairs(split, f"no {expected} in {root}")
 
     def _add_sequence(self, sequence: Path) -> None:
         if find_image(sequence / "1") is None:

@@ -21,7 +21,7 @@ from ucn.data.io import IMAGE_SUFFIXES, image_hw, read_image, read_mask
 from ucn.data.pairs import Problem
 from ucn.data.sets.layout import check_folder
 from ucn.data.synthetic.bank import ImageBank, find_held_hw
-from ucn.data.synthetic.part_pairs import PartAugmentation, render_views
+from ucn.data.synthetic.part_pairs import PartAugmentation, ViewPlan, render_view
 from ucn.errors import DataError, ImageReadError
 
 _MASK_SUFFIXES = (".png", ".PNG")
@@ -93,17 +93,9 @@ class ClassBank:
     def render(self, index: Tensor, is_mirrored: Tensor, side: int) -> Tensor:
         """Square views (B, 3, side, side) of images, scaled to fit and centred, without augmentation."""
         no_points = self.images.sizes.new_zeros(len(index), 0, 2)
-        views = render_views(
-            self.images,
-            index,
-            no_points,
-            no_points[..., 0].bool(),
-            is_mirrored,
-            (side, side),
-            PartAugmentation(),
-            torch.Generator(index.device),  # nothing is random without augmentation
-        )
-        return views.images
+        plan = ViewPlan(index, no_points, no_points[..., 0].bool(), is_mirrored)
+        generator = torch.Generator(index.device)  # nothing is random without augmentation
+        return render_view(self.images, plan, (side, side), PartAugmentation(), generator)[0]
 
     def to_image(self, points: Tensor, index: Tensor, is_mirrored: Tensor, side: int) -> Tensor:
         """Pixels (B, P, 2) of the images at pixels of their views of `render`."""

@@ -147,33 +147,10 @@ def make_part_pairs(
     is_mirrored0 = columns["mirror"] < augmentation.mirror
     is_mirrored1 = is_mirrored0 ^ (columns["mirror_view"] < augmentation.mirror_view)
     views = [
-        render_views(
-            bank.images,
-            index,
-            *_name_parts(bank, index, is_mirrored),
-            is_mirrored,
-            size_hw,
-            augmentation,
-            generator,
-        )
+        ViewPlan(index, *_name_parts(bank, index, is_mirrored), is_mirrored)
         for index, is_mirrored in ((index0, is_mirrored0), (index1, is_mirrored1))
     ]
-    view0, view1 = views
-    images = torch.stack([view0.images, view1.images])
-    image0, image1 = change_photometrically(images, augmentation.photometric, generator)
-
-    def name_pairs() -> Iterator[str]:
-        rows = zip(index0.tolist(), index1.tolist(), strict=True)
-        return (f"{bank.images.names[i]}--{bank.images.names[j]}" for i, j in rows)
-
-    return PairBatch(
-        image0=image0,
-        image1=image1,
-        points0=view0.points,
-        points1=view1.points,
-        is_valid=view0.is_visible & view1.is_visible,
-        names=LazyNames(batch, name_pairs),
-    )
+    return render_pairs(bank.images, views[0], views[1], size_hw, augmentation, generator)
 
 
 def _name_parts(bank: PartBank, index: Tensor, is_mirrored: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,44 +162,69 @@ def _name_parts(bank: PartBank, index: Tensor, is_mirrored: Tensor) -> tuple[Ten
 
 
 @dataclass(frozen=True)
-class Views:
-    """One view of all pairs: images (B, 3, H, W), points (B, P, 2) and their visibility (B, P)."""
+class ViewPlan:
+    """One view of all pairs, to be rendered.
 
-    images: Tensor
-    points: Tensor
-    is_visible: Tensor
-
-
-def render_views(
-    images: ImageBank,
-    index: Tensor,
-    points: Tensor,
-    is_visible: Tensor,
-    is_mirrored: Tensor,
-    size_hw: tuple[int, int],
-    augmentation: PartAugmentation,
-    generator: torch.Generator,
-) -> Views:
-    """Renders one view of each pair, scaled to fit, with random augmentation.
-
-    Args:
-        images: the images.
+    Attributes:
         index: (B,) int64, the image of each pair.
         points: (B, P, 2) pixels of these images.
         is_visible: (B, P) bool.
         is_mirrored: (B,) bool.
+    """
+
+    index: Tensor
+    points: Tensor
+    is_visible: Tensor
+    is_mirrored: Tensor
+
+
+def render_pairs(
+    images: ImageBank,
+    view0: ViewPlan,
+    view1: ViewPlan,
+    size_hw: tuple[int, int],
+    augmentation: PartAugmentation,
+    generator: torch.Generator,
+) -> PairBatch:
+    """Renders pairs, scaled to fit, with random augmentation of each view.
+
+    Args:
+        images: the images.
+        view0: what view 0 shows.
+        view1: what view 1 shows, in the same rows.
         size_hw: (H, W) of the views.
-        augmentation: of the views; the share of mirrored ones is not used.
+        augmentation: of the views; the shares of mirrored ones are not used.
         generator: random generator, on the device of the images.
     """
+    rendered0, points0, is_visible0 = render_view(images, view0, size_hw, augmentation, generator)
+    rendered1, points1, is_visible1 = render_view(images, view1, size_hw, augmentation, generator)
+    rendered = torch.stack([rendered0, rendered1])
+    image0, image1 = change_photometrically(rendered, augmentation.photometric, generator)
+
+    def name_pairs() -> Iterator[str]:
+        rows = zip(view0.index.tolist(), view1.index.tolist(), strict=True)
+        return (f"{images.names[i]}--{images.names[j]}" for i, j in rows)
+
+    names = LazyNames(len(view0.index), name_pairs)
+    return PairBatch(image0, image1, points0, points1, is_visible0 & is_visible1, names)
+
+
+def render_view(
+    images: ImageBank,
+    view: ViewPlan,
+    size_hw: tuple[int, int],
+    augmentation: PartAugmentation,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Images (B, 3, H, W), points (B, P, 2) and their visibility (B, P) of one view."""
     to_view, image_centre, view_centre = _sample_maps(
-        images.sizes[index], is_mirrored, size_hw, augmentation, generator
+        images.sizes[view.index], view.is_mirrored, size_hw, augmentation, generator
     )
-    grid = pixel_grid(size_hw, index.device).reshape(1, -1, 2)
+    grid = pixel_grid(size_hw, view.index.device).reshape(1, -1, 2)
     in_image = (grid - view_centre) @ torch.linalg.inv_ex(to_view)[0].transpose(1, 2) + image_centre
-    rendered = images.sample(index, in_image.view(len(index), *size_hw, 2))
-    points = (points - image_centre) @ to_view.transpose(1, 2) + view_centre
-    return Views(rendered, points, is_visible & is_inside(points, size_hw))
+    rendered = images.sample(view.index, in_image.view(len(view.index), *size_hw, 2))
+    points = (view.points - image_centre) @ to_view.transpose(1, 2) + view_centre
+    return rendered, points, view.is_visible & is_inside(points, size_hw)
 
 
 def _sample_maps(

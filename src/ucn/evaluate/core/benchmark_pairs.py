@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,14 @@ class BenchmarkPair:
     def image_paths(self) -> tuple[Path, Path]:
         """The files of both images."""
         return self.data.image_paths(self.index)
+
+
+def find_gap(name: str) -> int:
+    """The number of frames between the images of a pair whose name ends in ``FIRST-SECOND``."""
+    match = re.search(r"([0-9]+)-([0-9]+)$", name)
+    if match is None:
+        raise ValueError(f"the name of a pair of frames must end in FIRST-SECOND, got '{name}'")
+    return int(match[2]) - int(match[1])
 
 
 def group_pairs(
@@ -135,13 +144,14 @@ def sample_rows(total: int, count: int, seed: int = 0) -> list[int]:
     return sorted(order[:count].tolist())
 
 
-def sample_rows_by_class(data: PairData, count: int, seed: int = 0) -> list[int]:
-    """`count` pairs of each class, or all where it has fewer, sampled by a seed, in rising order.
+def sample_rows_by_class(data: PairData, count: int) -> list[int]:
+    """`count` pairs of each class, or all where it has fewer, sampled by seed 0, in rising order.
+
+    Each class has a seed of its own, so that a missing class does not change the others.
 
     Args:
         data: pairs of a class are contiguous, as where any two images of a class are a pair.
         count: of each class.
-        seed: of the sampling; each class has its own, so that a missing class does not change the others.
     """
     rows: list[int] = []
     start = 0
@@ -149,7 +159,7 @@ def sample_rows_by_class(data: PairData, count: int, seed: int = 0) -> list[int]
         category = data.pair_class(start)
         # There may be millions of pairs: the end of a class is found by bisection.
         size = bisect.bisect(range(start, len(data)), False, key=lambda row: data.pair_class(row) != category)
-        own_seed = int.from_bytes(hashlib.sha256(f"{seed}/{category}".encode()).digest()[:7], "big")
+        own_seed = int.from_bytes(hashlib.sha256(f"0/{category}".encode()).digest()[:7], "big")
         rows += [start + row for row in sample_rows(size, count, own_seed)]
         start += size
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ucn.errors import DataError, OutputError
-from ucn.files import explain_failure, pack_npz, read_npz, write_bytes_atomically
+from ucn.files import explain_failure, is_scratch_name, pack_npz, read_npz, write_bytes_atomically
 
 Record = dict[str, NDArray[Any]]
 """Named arrays of a pair."""
@@ -89,7 +90,13 @@ class PredictionCache:
 
     def _check_key(self, key: Mapping[str, Any]) -> None:
         path, expected = self.folder / _KEY_FILE, _write_key(key)
-        if not path.exists():
+        if not os.path.lexists(path):
+            foreign = sorted(each.name for each in self.folder.iterdir() if not is_scratch_name(each.name))
+            if foreign:
+                raise DataError(
+                    f"{self.folder} holds {foreign[0]} and no {_KEY_FILE}, so it was not made by ucn; move "
+                    "it away or use another cache folder"
+                )
             self._warn_of_others(json.loads(expected))
             write_bytes_atomically(path, expected, overwrite=True)
             return
@@ -164,9 +171,8 @@ def _read_block(path: Path) -> dict[int, Record]:
             index, _, field = name.partition("/")
             block.setdefault(int(index), {})[field] = values
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} is damaged ({error}); delete it, and its pairs are predicted again"
-        ) from error
+        _log.warning("%s is damaged (%s): its pairs are predicted again", path, error)
+        return {}
     return block
 
 

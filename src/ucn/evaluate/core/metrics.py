@@ -21,6 +21,9 @@ from scipy.spatial import cKDTree
 Counts = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
+LEVEL, RESAMPLES = 0.95, 1000
+"""Confidence level and number of resamplings of bootstrap intervals."""
+
 Average = Literal["point", "pair", "class"]
 """What a share is averaged over."""
 
@@ -98,11 +101,10 @@ def bootstrap_interval(
     totals: ArrayLike,
     generator: torch.Generator,
     *,
-    over: Literal["point", "pair"] = "point",
-    level: float = 0.95,
-    resamples: int = 1000,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
 ) -> Shares:
-    """Bootstrap confidence interval of a share.
+    """Bootstrap confidence interval of a mean over points.
 
     Pairs, not points, are resampled with replacement, since the errors of a pair are correlated.
 
@@ -110,7 +112,6 @@ def bootstrap_interval(
         correct: (P, T) as in `average`.
         totals: (P,) as in `average`.
         generator: of the resampling, on the CPU.
-        over: what the mean is taken over.
         level: confidence level, in (0, 1).
         resamples: number of resamplings.
 
@@ -119,15 +120,13 @@ def bootstrap_interval(
     """
     right, totals = _check_counts(correct, totals)
     is_used = totals > 0
-    right, totals = right[is_used], totals[is_used]
-    if not len(totals):
+    hits, points = right[is_used].astype(np.float64), totals[is_used].astype(np.float64)
+    if not len(points):
         return np.full((right.shape[1], 2), np.nan)
-    weights = np.ones(len(totals)) if over == "pair" else totals.astype(np.float64)
-    sums = right / totals[:, None] * weights[:, None]
-    sampled = torch.randint(len(totals), (resamples, len(totals)), generator=generator).numpy()
+    sampled = torch.randint(len(points), (resamples, len(points)), generator=generator).numpy()
     # How often each pair was sampled, so that one product gives all resampled sums.
-    times = np.stack([np.bincount(row, minlength=len(totals)) for row in sampled])
-    shares = (times @ sums) / (times @ weights)[:, None]
+    times = np.stack([np.bincount(row, minlength=len(points)) for row in sampled])
+    shares = (times @ hits) / (times @ points)[:, None]
     return _find_bounds(shares, level)
 
 
@@ -231,8 +230,8 @@ def bootstrap_auc_difference(
     clusters: Sequence[object],
     generator: torch.Generator,
     *,
-    level: float = 0.95,
-    resamples: int = 1000,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
 ) -> Shares:
     """Paired bootstrap interval of the difference of two methods' areas under the error curve.
 

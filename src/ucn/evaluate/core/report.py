@@ -12,6 +12,7 @@ import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import ucn
 from ucn.errors import OutputError
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.features.method import MethodInfo
-from ucn.files import check_output, explain_failure, write_bytes_atomically
+from ucn.files import check_output, clean_up, explain_failure, write_bytes_atomically, write_files
 from ucn.matching.cells import CONSENSUS_RADIUS
 
 SHEET = "-sheet.jpg"
@@ -176,6 +177,8 @@ def check_outputs(paths: Sequence[Path], overwrite: bool) -> None:
         except OSError as error:
             raise OutputError(f"cannot make the folder {folder}: {explain_failure(error)}") from error
     for path in paths:
+        clean_up(path)
+    for path in paths:
         check_output(path, overwrite)
 
 
@@ -194,9 +197,13 @@ def write_report(report: Report, folder: Path, overwrite: bool) -> list[Path]:
         contents += [plot.png, plot.svg]
     contents += report.images.values()
     paths = list_outputs(folder, report.name, [plot.suffix for plot in report.plots], list(report.images))
-    for path, content_bytes in zip(paths, contents, strict=True):
-        write_bytes_atomically(path, content_bytes, overwrite)
-    return paths
+    return write_files(
+        {
+            path: partial(write_bytes_atomically, content=each)
+            for path, each in zip(paths, contents, strict=True)
+        },
+        overwrite,
+    )
 
 
 def write_markdown(report: Report) -> str:

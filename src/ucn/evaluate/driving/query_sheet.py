@@ -5,7 +5,6 @@ Colours code the position in frame t, so that errors break their gradient, even 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ucn.data.checking import spread
 from ucn.data.io import read_image, to_pixels
-from ucn.evaluate.core.benchmark_pairs import BenchmarkPair
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair, find_gap
 from ucn.evaluate.points.predictions import FinderMethod, find_points
 from ucn.evaluate.points.report import PointsRun
 from ucn.evaluate.points.sheet import compose_sheet, encode_sheet
@@ -34,7 +33,6 @@ DENSE_PIXELS = 10
 """Pixels between dense query points."""
 
 _WIDTH = 620  # of an image on the sheet, in pixels
-_FRAMES = re.compile(r"([0-9]+)-([0-9]+)$")
 
 
 def detect_fast(grey: GreyArray) -> FloatArray:
@@ -53,16 +51,9 @@ def list_grid(image_hw: tuple[int, int]) -> FloatArray:
 
 def choose_close_pairs(pairs: Sequence[BenchmarkPair], count: int) -> list[BenchmarkPair]:
     """At most `count` pairs, evenly spread over those with the fewest frames between them."""
-    gaps = [_find_gap(pair) for pair in pairs]
+    gaps = [find_gap(pair.name) for pair in pairs]
     close = [pair for pair, gap in zip(pairs, gaps, strict=True) if gap == min(gaps)]
     return [close[row] for row in spread(len(close), count)]
-
-
-def _find_gap(pair: BenchmarkPair) -> int:
-    frames = _FRAMES.search(pair.name)
-    if frames is None:
-        raise ValueError(f"the name of a pair of frames must end in FIRST-SECOND, got '{pair.name}'")
-    return int(frames[2]) - int(frames[1])
 
 
 @torch.no_grad()

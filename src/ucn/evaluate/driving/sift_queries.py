@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from ucn.data.pairs import DataFile, PairData
+from ucn.data.pairs import PairData, Selection
 from ucn.evaluate.core.benchmark_pairs import BenchmarkPair, PreparedPair
 from ucn.evaluate.core.predictions import FeatureCache, digest_image
 from ucn.evaluate.points.predictions import FinderMethod
@@ -35,36 +34,17 @@ _SAME_POINT = 0.5  # pixels; the query point is one of the method's own keypoint
 _KEPT_IMAGES = 12  # whose keypoints are kept, since pairs share images
 
 
-class KeypointPairs(PairData):
+class KeypointPairs(Selection):
     """Pairs of another data set with keypoints of image 0 as points, near points of known correspondence."""
 
     def __init__(self, data: PairData) -> None:
-        super().__init__(data.root)
-        self._data, self._detector = data, SiftKeypoints()
+        super().__init__(data, range(len(data)))
+        self._detector = SiftKeypoints()
         self.problems, self.notes = data.problems, data.notes
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def pair_name(self, index: int) -> str:
-        """The name of a pair in the data set."""
-        return self._data.pair_name(index)
-
-    def image_paths(self, index: int) -> tuple[Path, Path]:
-        """The two images."""
-        return self._data.image_paths(index)
-
-    def pair_files(self, index: int) -> tuple[Path, ...]:
-        """The files of a pair in the data set."""
-        return self._data.pair_files(index)
-
-    def files(self) -> Sequence[DataFile]:
-        """All files of the data set."""
-        return self._data.files()
 
     def read(self, index: int) -> PairSample:
         """Reads a pair; each keypoint has the displacement of the nearest known point."""
-        sample = self._data.read(index)
+        sample = super().read(index)
         found = self._detector.detect(to_grey(sample.image0))
         if not len(found) or not len(sample):
             return sample.select(torch.zeros(0, dtype=torch.int64))

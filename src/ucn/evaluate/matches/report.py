@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ucn.errors import DataError
 from ucn.evaluate.core.benchmark_pairs import choose_rows, count_pairs, digest_pairs
+from ucn.evaluate.core.metrics import LEVEL, RESAMPLES
 from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, require_methods
 from ucn.evaluate.core.report import (
@@ -24,10 +25,8 @@ from ucn.evaluate.matches.predictions import HPATCHES, KEYPOINTS, VERSION, Match
 from ucn.evaluate.matches.scoring import (
     CURVE_LIMITS,
     INLIER_PIXELS,
-    LEVEL,
     LIMITS,
     NEAR_PIXELS,
-    RESAMPLES,
     Comparison,
     MatchScore,
     compare_homographies,

@@ -34,9 +34,6 @@ INLIER_PIXELS = 3.0
 NEAR_PIXELS = 16.0
 """Distance within which a pixel counts as covered by a match."""
 
-LEVEL, RESAMPLES = 0.95, 1000
-"""Confidence level and number of resamplings of the bootstrap intervals."""
-
 _COVERAGE_STEP = 4  # pixels between the positions at which coverage is measured
 
 
@@ -138,9 +135,7 @@ def compare_homographies(
     for score, own in zip(scores, errors, strict=True):
         lead = area_under_error_curve(errors[0], LIMITS) - area_under_error_curve(own, LIMITS)
         generator = torch.Generator().manual_seed(seed)
-        bounds = bootstrap_auc_difference(
-            errors[0], own, LIMITS, sequences, generator, level=LEVEL, resamples=RESAMPLES
-        )
+        bounds = bootstrap_auc_difference(errors[0], own, LIMITS, sequences, generator)
         intervals = tuple((low, high) for low, high in bounds.tolist())
         found.append(Comparison(score.method, float(np.median(own)), tuple(lead.tolist()), intervals))
     return found

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from ucn.evaluate.core.metrics import area_under_error_curve
+from ucn.evaluate.core.metrics import LEVEL, RESAMPLES, area_under_error_curve
 
 Angles = NDArray[np.float64]
 
@@ -123,7 +123,7 @@ def pose_auc(errors: Sequence[PoseError], limits: Sequence[float] = AUC_LIMITS) 
 
 
 def bootstrap_mean(
-    values: ArrayLike, generator: torch.Generator, *, level: float = 0.95, resamples: int = 1000
+    values: ArrayLike, generator: torch.Generator, *, level: float = LEVEL, resamples: int = RESAMPLES
 ) -> tuple[float, float]:
     """Bootstrap confidence interval of a mean over pairs.
 

@@ -6,7 +6,6 @@ twice: with its matches as they are, and after the same photometric refinement f
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,12 @@ from ucn.data.catalogue import Option, open_data
 from ucn.data.io import read_image
 from ucn.data.sets.posed.posed_pairs import PosedData
 from ucn.errors import DataError
-from ucn.evaluate.core.benchmark_pairs import BenchmarkPair, digest_pairs, group_pairs
+from ucn.evaluate.core.benchmark_pairs import (
+    BenchmarkPair,
+    digest_pairs,
+    find_gap,
+    group_pairs,
+)
 from ucn.evaluate.core.cache import PredictionCache, Record, name_folder
 from ucn.evaluate.core.predictions import FeatureCache, Progress, Task, predict_missing
 from ucn.evaluate.driving.benchmarks import open_raw_drives
@@ -36,7 +40,6 @@ VERSION = 1
 
 _MAX_GAP = 5
 _KEPT_IMAGES = 2 * (_MAX_GAP + 1)  # whose features are kept, since pairs share images
-_FRAMES = re.compile(r"([0-9]+)-([0-9]+)$")
 
 Array = NDArray[np.float64]
 
@@ -253,10 +256,7 @@ def _open_raw(folder: Path) -> list[BenchmarkPair]:
 
 
 def _name_gap(name: str) -> str:
-    match = _FRAMES.search(name)
-    if match is None:
-        raise ValueError(f"the name of a pair of frames must end in FIRST-SECOND, got '{name}'")
-    return f"gap {int(match[2]) - int(match[1])}"
+    return f"gap {find_gap(name)}"
 
 
 _ODOMETRY_POSES = "published camera poses; frames whose poses were interpolated are skipped"

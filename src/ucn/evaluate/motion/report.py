@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ucn.evaluate.core.benchmark_pairs import ALL, choose_rows, count_pairs
+from ucn.evaluate.core.metrics import LEVEL, RESAMPLES
 from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, count_part, require_methods
 from ucn.evaluate.core.report import Plot, Report, Table, describe_run, format_number, format_percent
@@ -20,9 +21,7 @@ from ucn.evaluate.motion.predictions import (
     predict_frames,
 )
 from ucn.evaluate.motion.scoring import (
-    LEVEL,
     MIN_BASELINE,
-    RESAMPLES,
     MotionResults,
     MotionScore,
     score_motions,

@@ -17,8 +17,6 @@ from ucn.evaluate.motion.metrics import PoseError, bootstrap_mean, measure_pose,
 from ucn.evaluate.motion.predictions import MotionPair, MotionVariant
 from ucn.geometry.pose import Estimator, estimate_pose
 
-LEVEL, RESAMPLES = 0.95, 1000
-"""Confidence level and number of resamplings of the bootstrap intervals."""
 MIN_BASELINE = 0.1
 """Metres; with a shorter baseline the direction of translation is undefined, and the pair is left out."""
 
@@ -298,4 +296,4 @@ def _angles(estimates: Sequence[ScoredPose]) -> tuple[NDArray[np.float64], NDArr
 def _bound(values: NDArray[np.float64], seed: int) -> tuple[float, float]:
     # The same resamplings for each variant, so that their intervals can be compared.
     generator = torch.Generator().manual_seed(seed)
-    return bootstrap_mean(values, generator, level=LEVEL, resamples=RESAMPLES)
+    return bootstrap_mean(values, generator)

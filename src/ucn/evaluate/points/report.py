@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core.benchmark_pairs import choose_rows, count_pairs, digest_pairs
+from ucn.evaluate.core.metrics import LEVEL, RESAMPLES
 from ucn.evaluate.core.plots import PANELS_A_ROW, add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, require_methods
 from ucn.evaluate.core.report import (
@@ -27,8 +28,6 @@ from ucn.evaluate.core.update import Page
 from ucn.evaluate.points.benchmarks import Benchmark
 from ucn.evaluate.points.predictions import VERSION, Predictions, predict_points
 from ucn.evaluate.points.scoring import (
-    LEVEL,
-    RESAMPLES,
     Curve,
     Results,
     Score,

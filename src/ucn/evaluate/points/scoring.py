@@ -27,9 +27,6 @@ from ucn.evaluate.points.benchmarks import Benchmark
 from ucn.evaluate.points.predictions import PairPrediction, Predictions
 from ucn.paper.registry import METHODS
 
-LEVEL, RESAMPLES = 0.95, 1000
-"""Confidence level and number of resamplings of the bootstrap intervals."""
-
 
 @dataclass(frozen=True)
 class Score:
@@ -193,7 +190,7 @@ def _score_group(
     classes = [pairs[row].pair.category for row in group.rows]
     # The same resamplings for each variant, so that their intervals can be compared.
     generator = torch.Generator().manual_seed(seed)
-    bounds = bootstrap_interval(right, counts, generator, level=LEVEL, resamples=RESAMPLES)
+    bounds = bootstrap_interval(right, counts, generator)
     all_errors = np.concatenate(errors)
     middle, mean, found = median_error(all_errors), end_point_error(all_errors), share_found(all_errors)
     per_point = average(right, counts)

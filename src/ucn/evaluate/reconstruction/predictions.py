@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from ucn.evaluate.core.cache import PredictionCache, Record, digest_key
 from ucn.evaluate.core.predictions import Progress
 from ucn.features.method import MethodInfo
 from ucn.features.names import COLMAP_SIFT
+from ucn.files import scratch_folder
 from ucn.folders.extraction import LocalExecutor, digest_images, list_image_names
 from ucn.folders.keypoint_adjustment import ADJUSTMENT_ROUNDS, MAX_RESIDUAL, MAX_SHIFT
 from ucn.folders.reconstruction import (
@@ -225,11 +225,11 @@ def _make(scene: Scene, variant: Variant, cache: Path, seed: int, device: str) -
     settings = build_settings(variant, scene.K, seed)
     method = variant.method
     try:
-        with tempfile.TemporaryDirectory(dir=cache) as folder, quiet():
+        with scratch_folder(cache / "model") as work, quiet():
             if method.name == COLMAP_SIFT:
                 mapping = use_strict_limits(settings.mapping) if variant.is_adjusted else settings.mapping
                 model = make_sift_model(
-                    Path(folder),
+                    work,
                     scene.folder,
                     scene.images,
                     settings.cameras,

@@ -265,14 +265,8 @@ def divergences_backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradients (B, N, D) of the queries and (B, D, M) of the cells; the teacher gets none.
 
-    Args:
-        queries: as given to `compute_divergences`.
-        cells: as given to `compute_divergences`.
-        teacher_queries: as given to `compute_divergences`.
-        teacher_cells: as given to `compute_divergences`.
-        student_log_sums: (B, N) that `compute_divergences` returned.
-        teacher_log_sums: (B, N) that `compute_divergences` returned.
-        gradient: (B, N) of the loss by the divergences.
+    The first four arguments are those of `compute_divergences`, which returned the sums (B, N); `gradient`
+    (B, N) is that of the loss by the divergences.
     """
     queries, teacher_queries = queries.contiguous(), teacher_queries.contiguous()
     cells = make_dense(cells)

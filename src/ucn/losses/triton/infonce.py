@@ -201,14 +201,8 @@ def log_sum_exp_backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradients (B, N, D) of the queries and (B, D, M) of the cells.
 
-    Args:
-        queries: as given to `log_sum_exp`.
-        cells: as given to `log_sum_exp`.
-        centres: as given to `log_sum_exp`.
-        positions: as given to `log_sum_exp`.
-        radius: as given to `log_sum_exp`.
-        result: (B, N) that `log_sum_exp` returned.
-        gradient: (B, N) of the loss by `result`.
+    The arguments up to `radius` are those of `log_sum_exp`, which returned `result` (B, N); `gradient` (B, N)
+    is that of the loss by `result`.
     """
     queries, centres, positions = _make_contiguous(queries, centres, positions)
     cells = make_dense(cells)

@@ -1,7 +1,7 @@
 """Triton kernels of the trunk's max pools and response norm, forward and backward; see `nn/googlenet.py`.
 
-Maps are channels-last: contiguous (B, h, w, C). A program takes a block of cells times channels. In the
-backward pass every cell gathers its gradient, so that sums have a fixed order.
+Maps are channels-last: contiguous (B, h, w, C). A program instance takes a block of cells times channels. In
+the backward pass every cell gathers its gradient, so that sums have a fixed order.
 """
 
 from __future__ import annotations

@@ -12,18 +12,17 @@ from torch import Tensor
 
 from ucn.config import SourceConfig
 from ucn.config.training import CLASSES
-from ucn.data.augment.photometric import change_photometrically
 from ucn.data.augment.random import uniform_columns
 from ucn.data.catalogue import parse_options
 from ucn.data.synthetic.class_bank import ClassBank, list_classes
-from ucn.data.synthetic.part_pairs import PartAugmentation, render_views
+from ucn.data.synthetic.part_pairs import PartAugmentation, ViewPlan, render_pairs
 from ucn.errors import DataError
 from ucn.geometry.coords import cells_to_pixels, pixel_grid
 from ucn.nn import CorrespondenceNetwork
 from ucn.train.sources.pseudo_matches import PseudoMatches, match_cells
 from ucn.train.sources.source import Source
 from ucn.train.teacher import load_same
-from ucn.types import LazyNames, PairBatch
+from ucn.types import PairBatch
 
 _ENCODED_AT_ONCE = 32
 _MIN_MATCHES = 16  # of a pair; those with fewer have no valid point
@@ -121,28 +120,9 @@ class ClassSource(Source):
         targets = found.targets.gather(1, rows[..., None].expand(-1, -1, 2))
         points1 = encoded.to_image(targets, index1, is_mirrored1)
         flip = columns["mirror"] < augmentation.mirror
-        view0, view1 = (
-            render_views(bank.images, index, points, is_valid, is_mirrored, size_hw, augmentation, generator)
-            for index, points, is_mirrored in (
-                (index0, points0, flip),
-                (index1, points1, is_mirrored1 ^ flip),
-            )
-        )
-        both = torch.stack([view0.images, view1.images])
-        image0, image1 = change_photometrically(both, augmentation.photometric, generator)
-
-        def name_pairs() -> Iterator[str]:
-            rows = zip(index0.tolist(), index1.tolist(), strict=True)
-            return (f"{bank.images.names[i]}--{bank.images.names[j]}" for i, j in rows)
-
-        return PairBatch(
-            image0=image0,
-            image1=image1,
-            points0=view0.points,
-            points1=view1.points,
-            is_valid=view0.is_visible & view1.is_visible,
-            names=LazyNames(self._batch, name_pairs),
-        )
+        view0 = ViewPlan(index0, points0, is_valid, flip)
+        view1 = ViewPlan(index1, points1, is_valid, is_mirrored1 ^ flip)
+        return render_pairs(bank.images, view0, view1, size_hw, augmentation, generator)
 
     def _choose(self, is_kept: Tensor, generator: torch.Generator) -> Tensor:
         """Rows (B, P) of random cells, those with a match first."""

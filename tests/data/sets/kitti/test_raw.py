@@ -233,7 +233,7 @@ def test_drives_of_other_days_are_in_no_split_of_the_paper(tmp_path: Path) -> No
 
 
 def write_labels(drive: Path, kind: str, places: list[tuple[float, float, float]]) -> None:
-    """A box of 1 m round places in the scanner's coordinates, from frame 0 on."""
+    """A box of 1 m around places in the scanner's coordinates, from frame 0 on."""
     poses = "".join(
         f"<item><tx>{x}</tx><ty>{y}</ty><tz>{z - 0.5}</tz><rz>0</rz></item>" for x, y, z in places
     )
@@ -246,7 +246,7 @@ def write_labels(drive: Path, kind: str, places: list[tuple[float, float, float]
 
 def test_labelled_boxes_that_move(tmp_path: Path) -> None:
     drive = write_drive(tmp_path, frames=4)
-    # Round the second point: parked (it comes nearer by 1 m a frame), then driving along with the car.
+    # Around the second point: parked (it comes nearer by 1 m a frame), then driving along with the car.
     write_labels(drive, "Car", [(5 - i, 1, 0) for i in range(4)])
     assert_points(open_folder(tmp_path, "train").read(0), [0, 1, 2])
     write_labels(drive, "Car", [(5, 1, 0)] * 4)

@@ -189,8 +189,7 @@ class TestParts:
         self.write_parts(folder, "name,mirror\nleft eye,right eye\nright eye,left eye\nbeak,\n")
         data = open_own(folder)
         sample = data.read(0)
-        assert sample.parts is not None
-        assert sample.mirror_parts is not None
+        assert sample.parts is not None and sample.mirror_parts is not None
         assert sample.parts.tolist() == [1, 2, 0]
         assert sample.mirror_parts.tolist() == [1, 0, 2]
         assert data.part_names == ("left eye", "right eye", "beak")
@@ -200,8 +199,7 @@ class TestParts:
         self.write_parts(folder, "name,mirror\nleft eye,right eye\nright eye,left eye\n")
         write_json(folder, record(parts=["left eye", 1]))
         parts = open_own(folder).read(0).parts
-        assert parts is not None
-        assert parts.tolist() == [0, 1]
+        assert parts is not None and parts.tolist() == [0, 1]
 
     def test_without_the_table_they_are_ignored(self, folder: Path) -> None:
         write(folder / "points" / "a__c.csv", "x0,y0,x1,y1,part\n1,2,3,4,eye\n")

@@ -1,6 +1,5 @@
 """A folder of reconstructed scenes: found by name, read as one set, balanced by scene and angle."""
 
-import math
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from support.colmap_cases import FakeModel
+from support.colmap_cases import make_circle
 from ucn.cli.app import app
 from ucn.data.catalogue import guess_data, open_data
 from ucn.data.checking import check_data
@@ -27,16 +26,7 @@ def write_scene(
     inside: str = "sparse",
     form: str = "bin",
 ) -> None:
-    """Cameras on a circle around one place, where all points are; keypoints of image i move by i pixels."""
-    images = {}
-    for number, angle in enumerate(degrees):
-        centre = (10 * math.cos(math.radians(angle)), 10 * math.sin(math.radians(angle)), 0.0)
-        keypoints = [(2.5 + row + number, 10.5, row + 1) for row in range(count)]
-        images[number + 1] = ([1, 0, 0, 0, *(-value for value in centre)], 3, f"{number}.png", keypoints)
-    points = dict.fromkeys(range(1, count + 1), 0.5)
-    model = FakeModel(
-        size=(64, 32), images=images, points=points, positions=dict.fromkeys(points, (0.0, 0, 0))
-    )
+    model = make_circle(degrees, count, (64, 32))
     model.write(folder / inside, form)
     model.write_photographs(folder / "images")
 

@@ -151,11 +151,6 @@ class FilePairs(PairData):
         elif image0 is not None and image1 is not None:
             self.pairs.append(DensePair(name, image0, image1, ground_truth))
 
-    def require_pairs(self, split: str, expected: str) -> None:
-        """Raises `DataError` where the split has neither pairs nor problems that explain it."""
-        if not self.pairs and not self.problems:
-            raise DataError(f"split '{split}' is empty: no {expected} in {self.root}")
-
     def _pair(self, index: int) -> DensePair:
         check_index(index, len(self.pairs))
         return self.pairs[index]

@@ -92,7 +92,7 @@ class KittiFlow(FilePairs):
                 name = f"{number:06d}"
                 files = (GroundTruthFile(flows / f"{name}_10.png", "flow"),)
                 self.add_pair(name, images / f"{name}_10", images / f"{name}_11", files, f"scene {name}")
-        self.require_pairs(split, f"{images.name}/NNNNNN_10.png with its number in it")
+        self.require_pairs(split, f"no {images.name}/NNNNNN_10.png with a number of that split in {root}")
 
     def read_correspondences(
         self, pair: DensePair, image0_hw: SizeHW, image1_hw: SizeHW

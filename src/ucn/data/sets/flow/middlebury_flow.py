@@ -53,7 +53,7 @@ class MiddleburyFlow(DenseData):
         for scene in sorted(path.name for path in flows.iterdir() if path.is_dir()):
             files = (GroundTruthFile(flows / scene / "flow10.flo", "flow"),)
             self.add_pair(scene, images / scene / "frame10", images / scene / "frame11", files, scene)
-        self.require_pairs(split, "other-gt-flow/SCENE/flow10.flo")
+        self.require_pairs(split, f"no other-gt-flow/SCENE/flow10.flo in {root}")
         # Four of the official twelve have no public flow (Beanbags, DogDance, MiniCooper, Walking).
         without = [p.name for p in images.iterdir() if p.is_dir() and not (flows / p.name).is_dir()]
         if without:

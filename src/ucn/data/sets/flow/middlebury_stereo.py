@@ -105,7 +105,7 @@ class MiddleburyStereo(DenseData):
         self._scales: dict[str, float] = {}
         for scene in sorted(path for path in root.iterdir() if path.is_dir()):
             self._add(scene, disparity_scale)
-        self.require_pairs(split, "SCENE/disp2.png, disp1.png or disp0.pfm")
+        self.require_pairs(split, f"no SCENE/disp2.png, disp1.png or disp0.pfm in {root}")
         one_sided = [pair.name for pair in self.pairs if len(pair.ground_truth) == 1]
         if one_sided and not keep_occluded:
             scenes = ", ".join(one_sided)

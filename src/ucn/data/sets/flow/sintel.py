@@ -69,7 +69,7 @@ class Sintel(DenseData):
         for scene in sorted({folder.name for folder in folders if folder.is_dir()}):
             if split == "training" or (split == "val") == (scene in VALIDATION_SCENES):
                 self._add_scene(training, scene, render_pass, masks)
-        self.require_pairs(split, f"training/flow/SCENE/frame_NNNN.flo of a scene of '{split}'")
+        self.require_pairs(split, f"no training/flow/SCENE/frame_NNNN.flo of a scene of that split in {root}")
 
     def _add_scene(self, training: Path, scene: str, render_pass: str, masks: tuple[str, ...]) -> None:
         images = training / render_pass / scene

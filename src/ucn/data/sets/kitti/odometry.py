@@ -148,12 +148,11 @@ class KittiOdometry(SequenceData[_Sequence]):
                 and _is_in_split(int(folder.name), split)
             ):
                 self._index(folder)
-        if not len(self) and not self.problems:
-            raise DataError(
-                f"split '{split}' is empty: no sequence of it in {root / 'sequences'} has a frame with left "
-                f"and right image and another {choice.gaps[0]} to {choice.gaps[1]} frames later"
-                + "".join(f"; {note}" for note in self.notes)
-            )
+        self.require_pairs(
+            split,
+            f"no sequence of it in {root / 'sequences'} has a frame with left and right image and another "
+            f"{choice.gaps[0]} to {choice.gaps[1]} frames later" + "".join(f"; {n}" for n in self.notes),
+        )
 
     def _index(self, folder: Path) -> None:
         """Adds a sequence, or records why it is excluded."""

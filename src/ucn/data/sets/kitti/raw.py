@@ -162,11 +162,12 @@ class KittiRaw(SequenceData[Drive]):
             # Folders of masks contain drives, too.
             if folder.name.startswith(f"{folder.parent.name}_drive_") and _is_in_split(folder.name, split):
                 self._index(folder)
-        if not len(self) and not self.problems:
-            raise DataError(
-                f"split '{split}' is empty: no drive of it in {root} has two frames {settings.gaps[0]} to "
-                f"{settings.gaps[1]} apart; try split all, or change min_gap and max_gap"
-            )
+        low, high = settings.gaps
+        self.require_pairs(
+            split,
+            f"no drive of it in {root} has two frames {low} to {high} apart; try split all, or change "
+            "min_gap and max_gap",
+        )
 
     def _index(self, folder: Path) -> None:
         """Adds a drive, or records why it is excluded."""

@@ -27,7 +27,7 @@ from ucn.data.sets.own.files import (
     read_parts,
 )
 from ucn.data.sets.own.finder import FileFinder
-from ucn.data.sets.own.images import OwnImages, open_images
+from ucn.data.sets.own.images import OwnImages
 from ucn.data.sets.own.json_lines import read_pair_json
 from ucn.data.sets.own.labels import LABEL_FILES, has_label_files, read_labels
 from ucn.errors import DataError
@@ -102,7 +102,7 @@ def open_folder(
     parts = read_parts(folder / "parts.csv") if (folder / "parts.csv").is_file() else None
     path = resolve_inside(folder, found) if found else None
     labels = read_labels(folder, path, image_folder, parts, occluded)
-    return open_images(
+    return OwnImages(
         folder,
         labels,
         split,

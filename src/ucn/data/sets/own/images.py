@@ -27,7 +27,6 @@ class OwnImages(KeypointData):
 
     Attributes:
         part_names: names of all parts.
-        has_splits: whether images are assigned to splits.
     """
 
     def __init__(
@@ -42,8 +41,28 @@ class OwnImages(KeypointData):
         length: str,
         mirror_names: bool,
     ) -> None:
+        """Makes the pairs.
+
+        Args:
+            root: the folder.
+            labels: its points.
+            split: all, or one of the splits that the points assign.
+            parts: the names of ``parts.csv``, if there is one.
+            pairing: one of `ucn.data.sets.semantic.keypoint_pairs.PAIRINGS`.
+            crop: crop to each object.
+            length: one of `LENGTHS`.
+            mirror_names: whether left and right in names mark mirror parts.
+
+        Raises:
+            DataError: there is no pair, and no problem that explains it.
+        """
+        if split != "all" and not labels.has_splits:
+            file = labels.shared_file or root
+            raise DataError(
+                f"{file} does not assign images to split '{split}'; add a column split or use split all"
+            )
         check_choice(length, LENGTHS, "length")
-        self.part_names, self.has_splits = labels.part_names, labels.has_splits
+        self.part_names = labels.part_names
         self._crop, self._length = crop, length
         self._mirror = None if parts is None else parts.mirror
         if parts is None and mirror_names:
@@ -58,6 +77,7 @@ class OwnImages(KeypointData):
         examples = [_make_example(self._objects[row], row, is_shared) for row in chosen]
         lists = () if labels.shared_file is None else (labels.shared_file,)
         super().__init__(root, examples, pairing, None, lists, labels.problems, notes)
+        self.require_pairs(split, f"{self._explain_empty()}{''.join(f'; {note}' for note in notes)}")
 
     def keypoints(self, example: Example) -> Keypoints:
         """The parts of an object; those that it does not have are not visible."""
@@ -126,13 +146,13 @@ class OwnImages(KeypointData):
         """The splits that images are assigned to."""
         return set(map(self.example_split, self.examples)) - {""}
 
-    def explain_empty(self, split: str) -> str:
+    def _explain_empty(self) -> str:
         """Why there is no pair."""
         if not self.examples:
-            return f"split '{split}' of {self.root} has no annotated image"
+            return f"{self.root} has no annotated image of it"
         return (
-            f"split '{split}' of {self.root} has no pair: no two of its {len(self.examples)} annotated "
-            "images are of one class; use option pairing=any"
+            f"no two of the {len(self.examples)} annotated images in {self.root} are of one class; use "
+            "option pairing=any"
         )
 
 
@@ -161,43 +181,3 @@ def _enlarge(points: NDArray[np.float64]) -> Box | None:
     margin = max(1.0, _MARGIN * float((high - low).max()))
     (left, top), (right, bottom) = (low - margin).tolist(), (high + margin).tolist()
     return left, top, right, bottom
-
-
-def open_images(
-    root: Path,
-    labels: Labels,
-    split: str,
-    *,
-    parts: Parts | None,
-    pairing: str,
-    crop: bool,
-    length: str,
-    mirror_names: bool,
-) -> OwnImages:
-    """Makes the pairs of annotated images.
-
-    Args:
-        root: the folder.
-        labels: its points.
-        split: all, or one of the splits that the points assign.
-        parts: the names of ``parts.csv``, if there is one.
-        pairing: one of `ucn.data.sets.semantic.keypoint_pairs.PAIRINGS`.
-        crop: crop to each object.
-        length: one of `LENGTHS`.
-        mirror_names: whether left and right in names mark mirror parts.
-
-    Raises:
-        DataError: there is no pair, and no problem that explains it.
-    """
-    if split != "all" and not labels.has_splits:
-        file = labels.shared_file or root
-        raise DataError(
-            f"{file} does not assign images to split '{split}'; add a column split or use split all"
-        )
-    data = OwnImages(
-        root, labels, split, parts=parts, pairing=pairing, crop=crop, length=length, mirror_names=mirror_names
-    )
-    if not len(data) and not data.problems:
-        notes = "".join(f"; {note}" for note in data.notes)
-        raise DataError(f"{data.explain_empty(split)}{notes}")
-    return data

@@ -94,11 +94,11 @@ class ColmapData(PairData):
         self.problems += problems.finish()
         self._pairs = self._find_pairs(observed, min_shared)
         self._note_other_models()
-        if len(self._pairs) == 0 and not self.problems:
-            raise DataError(
-                f"split 'all' is empty: no two of {len(self._images)} images in {root} have {min_shared} 3D "
-                "points in common; lower the option min_shared"
-            )
+        self.require_pairs(
+            "all",
+            f"no two of {len(self._images)} images in {root} have {min_shared} 3D points in common; lower "
+            "the option min_shared",
+        )
         self._point_ids, self._positions = self._model.point_ids, self._model.point_positions
         del self._model
 

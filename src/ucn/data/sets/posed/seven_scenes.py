@@ -129,12 +129,12 @@ class SevenScenes(SequenceData[_Sequence]):
         for folder in self._find_sequences(split):
             sequence = self._index(folder)
             self.add_sequence(sequence, sequence.suffixes, sequence.suffixes, *gaps)
-        if not len(self) and not self.problems:
-            frames = sum(len(sequence.suffixes) for sequence in self.sequences)
-            raise DataError(
-                f"split '{split}' is empty: {frames} frames in {root}, none of them {gaps[0]} to {gaps[1]} "
-                "frame numbers after another of its sequence; change min_gap or max_gap"
-            )
+        frames = sum(len(sequence.suffixes) for sequence in self.sequences)
+        self.require_pairs(
+            split,
+            f"{frames} frames in {root}, none of them {gaps[0]} to {gaps[1]} frame numbers after another of "
+            "its sequence; change min_gap or max_gap",
+        )
 
     def _find_sequences(self, split: str) -> list[Path]:
         """The folders of the sequences of a split."""

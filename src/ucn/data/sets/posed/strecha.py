@@ -135,9 +135,8 @@ class Strecha(PosedData):
         folders = [root] if (root / "gt_dense_cameras").is_dir() else sorted(root.glob("*/gt_dense_cameras"))
         for folder in folders:
             self._index(folder if folder == root else folder.parent, max_angle)
-        if not self._pairs and not self.problems:
-            got = f"no two images in {root} have viewing directions within {max_angle:g} degrees"
-            raise DataError(f"split 'all' is empty: {got}; increase max_angle")
+        got = f"no two images in {root} have viewing directions within {max_angle:g} degrees"
+        self.require_pairs("all", f"{got}; increase max_angle")
 
     def _index(self, scene: Path, max_angle: float) -> None:
         images: list[_PosedImage] = []

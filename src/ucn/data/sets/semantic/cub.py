@@ -147,7 +147,9 @@ def open_folder(
     root = find_root(folder, INFO.markers, INFO.inside)
     check_choice(pairing, PAIRINGS, "pairing")
     data = CubData(root, split, pairing, list_file, crop)
-    return data.require_pairs(split, "two images of a class in images.txt and train_test_split.txt")
+    return data.require_pairs(
+        split, f"no two images of a class in images.txt and train_test_split.txt of {root}"
+    )
 
 
 def _read_locations(tables: _Tables, parts: dict[str, int]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:

@@ -103,7 +103,7 @@ def open_folder(folder: Path, split: str, *, length: str = "eyes") -> FaceData:
     """
     root = find_root(folder, INFO.markers)
     check_choice(length, LENGTHS, "length")
-    return FaceData(root, split, length).require_pairs(split, "two images with .pts files")
+    return FaceData(root, split, length).require_pairs(split, f"no two images with .pts files in {root}")
 
 
 def read_pts(path: Path) -> Keypoints:

@@ -124,4 +124,4 @@ def open_folder(folder: Path, split: str) -> FlowWebData:
         count = training_count(len(members))
         examples += {"all": members, "train": members[:count], "test": members[count:]}[split]
     data = FlowWebData(root, examples, problems=problems)
-    return data.require_pairs(split, "two images with .mat files in a folder such as car_set_1")
+    return data.require_pairs(split, f"no two images with .mat files in a folder of {root} such as car_set_1")

@@ -358,12 +358,6 @@ class KeypointData(PairData):
             part._use_all_pairs([self._examples[row] for row in rows])
         return part
 
-    def require_pairs(self, split: str, looked_for: str) -> Self:
-        """Returns the set; raises `DataError` where the split has neither pairs nor problems."""
-        if not len(self) and not self.problems:
-            raise DataError(f"split '{split}' of {self.root} has no pairs; looked for {looked_for}")
-        return self
-
 
 def _common_parts(keypoints0: Keypoints, keypoints1: Keypoints) -> NDArray[np.int64]:
     count0, count1 = len(keypoints0.points), len(keypoints1.points)

@@ -171,7 +171,9 @@ def open_folder(
         notes += chosen.notes
     data = BerkeleyData(root, examples, pairs=pairs, problems=problems, notes=notes)
     data.crop = crop
-    return data.require_pairs(split, "two objects of a class in annotations/CLASS/*.xml with their images")
+    return data.require_pairs(
+        split, f"no two objects of a class in annotations/CLASS/*.xml of {root} with their images"
+    )
 
 
 def _names(example: Example) -> tuple[str, str]:

@@ -108,7 +108,9 @@ def open_folder(folder: Path, split: str, *, length: str = "image") -> PfPascalD
             notes.append(f"{table}: {repeated:,} lines repeat a pair (to be mirrored); excluded")
     data = PfPascalData(root, examples, pairs=pairs, problems=problems, notes=notes)
     data.length = length
-    return data.require_pairs(split, "two annotated images of a class in Annotations/ and JPEGImages/")
+    return data.require_pairs(
+        split, f"no two annotated images of a class in Annotations/ and JPEGImages/ of {root}"
+    )
 
 
 def _find_pair(rows: Mapping[str, int], cells: list[str]) -> tuple[int, int] | str:

@@ -79,7 +79,7 @@ def open_folder(folder: Path, split: str) -> WillowData:
         pairs, wrong, _ = read_listed_pairs(table, partial(_find_pair, _index_by_name(examples)))
         problems += wrong
     data = WillowData(root, examples, pairs=pairs, problems=problems)
-    return data.require_pairs(split, "two images with .mat files in a folder such as car(S)")
+    return data.require_pairs(split, f"no two images with .mat files in a folder of {root} such as car(S)")
 
 
 def _index_by_name(examples: Sequence[Example]) -> dict[str, int]:

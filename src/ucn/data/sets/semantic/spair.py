@@ -224,11 +224,7 @@ def open_folder(folder: Path, split: str, *, layout: str = "large", length: str 
     check_choice(layout, LAYOUTS, "layout")
     check_choice(length, LENGTHS, "length")
     data = SpairData(root, split, layout, length)
-    if not len(data) and not data.problems:
-        raise DataError(
-            f"split '{split}' of {root} has no pairs: its list in Layout/{layout} is empty; unpack it again"
-        )
-    return data
+    return data.require_pairs(split, f"so is its list in Layout/{layout} of {root}; unpack it again")
 
 
 def _split_name(name: str) -> tuple[str, str, str]:

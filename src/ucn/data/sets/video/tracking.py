@@ -95,8 +95,7 @@ class VideoData(PairData):
                 needed = f"a pair needs {gap + 1} (option gap={gap})"
                 self.notes.append(f"{source.path} has {len(source)} frames, {needed}; it is excluded")
         self._ends = np.cumsum(starts, dtype=np.int64)
-        if len(self) == 0 and not self.problems:
-            raise DataError(f"split 'all' is empty: {self.notes[0] if self.notes else folder}")
+        self.require_pairs("all", self.notes[0] if self.notes else f"{folder}")
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0

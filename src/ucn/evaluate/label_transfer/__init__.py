@@ -1,0 +1,1 @@
+"""The evaluation `transfer`: points of labelled images carried to other images."""
