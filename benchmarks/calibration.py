@@ -129,7 +129,8 @@ def read_unrelated(
     birds = list(read_pairs("birds", folder, count))
     for number, bird in enumerate(birds if "birds" in kinds else birds[: count // 2]):
         if "birds" in kinds:
-            yield "bird and photograph", bird.image0, Photograph(files[number % len(files)], _SIDE).render()
+            side = _SIDE if number % 2 else max(bird.image0.shape[-2:])
+            yield "bird and photograph", bird.image0, Photograph(files[number % len(files)], side).render()
         else:
             yield "two birds", bird.image0, bird.image1
     by_kind: dict[str, int] = {}

@@ -65,7 +65,7 @@ _BIRDS = WeightsInfo(
 
 _UNIVERSAL = WeightsInfo(
     name="universal",
-    sha256="9eb777b0b9b1d28ce30ceb3abd1347a74124f4cae288a1b5c84a05936d28059e",
+    sha256="5dcb839280fb1999aabe0b9be3dda6327438bd62884f876e65e3aebc38ec4a58",
     task="geometric and semantic",
     data="synthetic views of 2,128 photographs, parts of 5,994 photographs of birds, 68 points of 400 faces, "
     "40 frames of KITTI odometry, 23 scenes with COLMAP reconstructions, objects, pets and Caltech 101 "
