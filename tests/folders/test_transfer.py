@@ -71,6 +71,12 @@ def test_coco_has_no_place_of_what_is_not_visible(
     np.testing.assert_array_equal(again.images[0].points, [(15, 18), (np.nan, np.nan)])
 
 
+def test_json_has_the_places_of_the_csv(photos: Path, labels: LabelledImages, tmp_path: Path) -> None:
+    carry(QueryShiftMatcher(), labels, photos, tmp_path / "l.json")
+    row = json.loads((tmp_path / "l.json").read_text())["points"][1]
+    assert (row["x"], row["y"], row["score"], row["visible"]) == (35.5, 38, "0.1250", "0")
+
+
 def test_the_same_run_again_does_what_is_new(photos: Path, labels: LabelledImages, tmp_path: Path) -> None:
     out = tmp_path / "labels.csv"
     carry(QueryShiftMatcher(), labels, photos, out, sheet=tmp_path / "s.png")
