@@ -100,7 +100,7 @@ def test_other_labels_or_foreign_outputs_are_refused(
     carry(QueryShiftMatcher(), labels, photos, out)
     (tmp_path / "p.csv").write_text("part,x,y\nbeak,11,20\n")
     other = read_labelled_images([tmp_path / "p.csv"], [tmp_path / "ref.png"])
-    with pytest.raises(DataError, match=r"other settings \(labels .*start over"):
+    with pytest.raises(DataError, match=r"other settings \(other labels\).*another output, or start over"):
         carry(QueryShiftMatcher(), other, photos, out)
     assert len(carry(QueryShiftMatcher(), other, photos, out, overwrite=True).table) == 3
     (tmp_path / "mine.csv").write_text("mine")

@@ -76,6 +76,8 @@ class FolderTransfer:
 class TransferJournal(Journal):
     """The finished images of a run."""
 
+    home = "output"
+
     def check_item(self, item: Mapping[str, Any]) -> None:
         """Raises where an item is no record."""
         _to_record(item)
