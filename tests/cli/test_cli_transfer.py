@@ -72,6 +72,10 @@ def test_json_names_failures(here: Path, loaded: list[str]) -> None:
     assert "failed: bad.png" in run("ref.png", "--points", "p.csv", "photos", "-o", "l.csv").stderr
 
 
+def test_help_names_both_arguments() -> None:
+    assert "│ [REF]... FOLDER" in run("--help").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

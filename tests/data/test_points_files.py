@@ -211,6 +211,11 @@ class TestColumns:
             assert values["points"][2]["name"] == "ü, 1"
             assert values["points"][2]["x0"] == matches.points0[2, 0]
 
+    def test_json_of_matches_from_csv(self, tmp_path: Path) -> None:
+        write_matches(tmp_path / "m.csv", make_matches())
+        write_matches(tmp_path / "m.json", read_matches(tmp_path / "m.csv")[0])
+        assert json.loads((tmp_path / "m.json").read_text())["pair_score"] is None
+
     def test_coco_has_the_points_of_image_1(self, tmp_path: Path) -> None:
         columns = {**self.COLUMNS, "image": ("a.jpg",) * 3, "box": ("1 2 3 4",) * 3}
         matches = make_matches()

@@ -71,6 +71,12 @@ def test_coco_has_no_place_of_what_is_not_visible(
     np.testing.assert_array_equal(again.images[0].points, [(15, 18), (np.nan, np.nan)])
 
 
+def test_json_has_the_places_of_the_csv(photos: Path, labels: LabelledImages, tmp_path: Path) -> None:
+    carry(QueryShiftMatcher(), labels, photos, tmp_path / "l.json")
+    row = json.loads((tmp_path / "l.json").read_text())["points"][1]
+    assert (row["x"], row["y"], row["score"], row["visible"]) == (35.5, 38, "0.1250", "0")
+
+
 def test_the_same_run_again_does_what_is_new(photos: Path, labels: LabelledImages, tmp_path: Path) -> None:
     out = tmp_path / "labels.csv"
     carry(QueryShiftMatcher(), labels, photos, out, sheet=tmp_path / "s.png")
@@ -94,7 +100,7 @@ def test_other_labels_or_foreign_outputs_are_refused(
     carry(QueryShiftMatcher(), labels, photos, out)
     (tmp_path / "p.csv").write_text("part,x,y\nbeak,11,20\n")
     other = read_labelled_images([tmp_path / "p.csv"], [tmp_path / "ref.png"])
-    with pytest.raises(DataError, match=r"other settings \(labels .*start over"):
+    with pytest.raises(DataError, match=r"other settings \(other labels\).*another output, or start over"):
         carry(QueryShiftMatcher(), other, photos, out)
     assert len(carry(QueryShiftMatcher(), other, photos, out, overwrite=True).table) == 3
     (tmp_path / "mine.csv").write_text("mine")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucn.config import MIN_VISIBLE_SCORE, Calibration, ModelConfig
-from ucn.errors import PointsError
+from ucn.errors import ConfigError, PointsError
 from ucn.matching.matcher import Matcher
 from ucn.matching.transfer import AGREEMENT_SHARE, combine_votes, decide
 from ucn.nn import build_model
@@ -159,12 +159,21 @@ class TestMatcher:
             ([], "references must hold at least one labelled image"),
             ([[(1.0, 2.0)], [(1.0, 2.0), (3.0, 4.0)]], "reference 1 has 2, the first 1; give NaN"),
             ([[(1.0, 2.0, 3.0)]], r"points of reference 0 must be \(N, 2\), got \(1, 3\)"),
+            ([[(1.0, 2.0), (3.0,)]], r"points of reference 0 must be \(N, 2\) numbers"),
             ([[NAN, (500.0, 2.0)]], r"reference 0, row 1: point \(500, 2\) lies outside the image"),
         ],
     )
     def test_wrong_points(self, matcher: Matcher, image: Tensor, points: list[Any], message: str) -> None:
         with pytest.raises(PointsError, match=message):
             matcher.transfer([(image, own) for own in points], image)
+
+    def test_points_of_types_that_numpy_lacks(self, matcher: Matcher, image: Tensor) -> None:
+        points = torch.tensor([[40.0, 30.0]], dtype=torch.bfloat16)
+        assert len(matcher.transfer([(image, points)], image)) == 1
+
+    def test_a_threshold_beyond_all_scores_is_refused(self, matcher: Matcher, image: Tensor) -> None:
+        with pytest.raises(ConfigError, match=r"min_score must be in \[0, 1\], got 40"):
+            matcher.transfer([(image, [(40.0, 30.0)])], image, min_score=40)
 
     def test_no_pairs_of_image_and_points(self, matcher: Matcher, image: Tensor) -> None:
         with pytest.raises(PointsError, match=r"references must hold \(image, points\), got a Tensor as 0"):

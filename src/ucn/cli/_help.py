@@ -195,7 +195,8 @@ def _format_name(parameter: Any) -> Text:
     from rich.text import Text
 
     if parameter.param_type_name == "argument":
-        return Text((parameter.metavar or parameter.name.upper()).strip("[]"), "bold cyan")
+        name = parameter.metavar or parameter.name.upper()
+        return Text(name if " " in name else name.strip("[]"), "bold cyan")
     names = sorted(parameter.opts, key=len)
     value = (f" {parameter.metavar}", "yellow") if parameter.metavar else ""
     opposite = f"\n{', '.join(parameter.secondary_opts)}" if parameter.secondary_opts else ""

@@ -168,7 +168,7 @@ def _format_text(
         values = to_coco(_to_table(matches, image1, columns), {image1: matches.image1_hw})
     else:
         values = {
-            "pair_score": float(matches.pair_score),
+            "pair_score": _without_nan(float(matches.pair_score)),
             "image0_hw": list(matches.image0_hw),
             "image1_hw": list(matches.image1_hw),
             "meta": dict(meta or {}),

@@ -34,6 +34,18 @@ _FLO_MAGIC = struct.pack("<f", 202021.25)  # reads "PIEH"
 _FLO_UNKNOWN = 1e10  # Middlebury: a component above 1e9 marks an unknown vector
 
 
+def to_numbers(points: ArrayLike | Tensor, name: str = "points") -> NDArray[np.float64]:
+    """Points as float64 of any shape; raises `PointsError` under a name where they are not numbers."""
+    import torch
+
+    try:
+        if isinstance(points, torch.Tensor):  # float64 also takes types that numpy lacks, such as bfloat16
+            points = points.detach().to("cpu", torch.float64).numpy()
+        return np.asarray(points, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:  # sparse and meta tensors raise the last
+        raise PointsError(f"{name} must be (N, 2) numbers, got {error}") from error
+
+
 def check_points(
     points: ArrayLike | Tensor, image_hw: tuple[int, int], row_names: Sequence[str] | None = None
 ) -> FloatArray:
@@ -50,14 +62,7 @@ def check_points(
     Raises:
         PointsError: wrong shape, not numbers, not finite, or outside the image; names the first bad row.
     """
-    import torch
-
-    try:
-        if isinstance(points, torch.Tensor):  # float64 also takes types that numpy lacks, such as bfloat16
-            points = points.detach().to("cpu", torch.float64).numpy()
-        array = np.asarray(points, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:  # sparse and meta tensors raise the last
-        raise PointsError(f"points must be (N, 2) numbers, got {error}") from error
+    array = to_numbers(points)
     if array.size == 0 and array.shape in ((0,), (0, 2)):
         return np.zeros((0, 2), np.float32)
     if array.ndim != 2 or array.shape[1] != 2:

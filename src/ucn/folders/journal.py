@@ -32,6 +32,8 @@ class Journal:
 
     fields: tuple[str, ...] = ("image",)
     format = "ucn-images-1"
+    home = "folder"
+    """What a run has for itself, in errors."""
 
     def __init__(
         self, path: Path, key: Mapping[str, Any], outputs: Collection[Path], start_over: bool = False
@@ -107,9 +109,9 @@ class Journal:
             return
         if key != self._key:
             raise DataError(
-                f"{self._path.parent} holds results of a run with other settings "
-                f"({_describe_changes(key, self._key)}); repeat that run, give another folder, or start over "
-                "(overwrite=True)"
+                f"{self._path} is of a run with other settings "
+                f"({_describe_changes(key, self._key)}); repeat that run, give another "
+                f"{self.home}, or start over (overwrite=True)"
             )
         for line in lines:
             try:
@@ -145,8 +147,17 @@ def _describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The first settings that differ, with both values."""
     before, now = _list_leaves(old), _list_leaves(new)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    shown = [f"{name} {before.get(name)!r:.60}, now {now.get(name)!r:.60}" for name in names[:_SHOWN_CHANGES]]
+    shown = [
+        f"other {name}"
+        if _is_hash(before.get(name)) and _is_hash(now.get(name))
+        else f"{name} {before.get(name)!r:.60}, now {now.get(name)!r:.60}"
+        for name in names[:_SHOWN_CHANGES]
+    ]
     return "; ".join(shown) + ("; …" if len(names) > _SHOWN_CHANGES else "")
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64
 
 
 def _list_leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from ucn.config import MIN_VISIBLE_SCORE
 from ucn.data.checking import spread
 from ucn.data.io import write_image
-from ucn.data.point_files.files import write_point_table
+from ucn.data.point_files.files import is_coco, write_point_table
 from ucn.data.point_files.table import PointTable, rename_columns
 from ucn.errors import OutputError, UcnError
 from ucn.folders.extraction import list_image_names
@@ -75,6 +75,8 @@ class FolderTransfer:
 
 class TransferJournal(Journal):
     """The finished images of a run."""
+
+    home = "output"
 
     def check_item(self, item: Mapping[str, Any]) -> None:
         """Raises where an item is no record."""
@@ -144,8 +146,7 @@ def transfer_folder(
                 progress(resumed + count, len(names))
     done = tuple(records[name] for name in names if name in records)
     table = _tabulate(labels, done, min_score)
-    is_coco = output.suffix.lower() == ".json"
-    written = _hide(table) if is_coco else table
+    written = _hide(table) if is_coco(output) else table
     write_point_table(output, written, sizes_hw={r.image: r.image_hw for r in done}, overwrite=True)
     if sheet is not None:
         write_image(sheet, _draw(labels, done, folder, min_score), overwrite=True)
@@ -195,7 +196,7 @@ def _tabulate(labels: LabelledImages, records: tuple[TransferRecord, ...], min_s
 
 
 def _hide(table: PointTable) -> PointTable:
-    """Without the places of points that are not visible: JSON has no other sign for them."""
+    """Without the places of points that are not visible: COCO has no other sign for them."""
     hidden = np.array(table.columns["visible"]) == "0"
     return table.with_points(np.where(hidden[:, None], np.nan, table.points))
 

@@ -26,7 +26,7 @@ from ucn.config import MIN_VISIBLE_SCORE, MatchConfig
 from ucn.config.matching import change_config
 from ucn.data.io import MaskLike, read_reduced_image, to_mask, to_tensor
 from ucn.data.points import check_points
-from ucn.errors import ImageReadError
+from ucn.errors import ConfigError, ImageReadError
 from ucn.geometry.coords import cell_centres, cells_to_pixels, resize_points, resize_scale
 from ucn.geometry.sampling import read_nearest
 from ucn.matching.alignment import passes_same_surface_test, refine_photometric
@@ -267,7 +267,10 @@ class Matcher:
         Raises:
             ImageReadError: an image cannot be read or is too small.
             PointsError: there is no reference, they differ in their number of points, or a point is outside.
+            ConfigError: `min_score` is out of range.
         """
+        if not 0 <= min_score <= 1:
+            raise ConfigError(f"min_score must be in [0, 1], got {min_score}")
         labelled = check_labelled(references)
         target = self._encode_dense(image, "image", None)
         features = [each if isinstance(each, Features) else self.extract(each) for each, _ in references]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ucn.config import MIN_VISIBLE_SCORE
-from ucn.data.points import check_points
+from ucn.data.points import check_points, to_numbers
 from ucn.errors import PointsError
 from ucn.types import BoolArray, Features, FloatArray, Matches
 
@@ -106,7 +106,7 @@ def check_labelled(references: Sequence[tuple[Any, ArrayLike]]) -> list[NDArray[
             raise PointsError(
                 f"references must hold (image, points), got a {type(item).__name__} as {number}"
             )
-        points = np.asarray(item[1], np.float64)
+        points = to_numbers(item[1], f"points of reference {number}")
         points = points.reshape(0, 2) if points.size == 0 else points
         if points.ndim != 2 or points.shape[1] != 2:
             raise PointsError(f"points of reference {number} must be (N, 2), got {points.shape}")
