@@ -110,7 +110,7 @@ class TestChecks:
     def test_files_and_folders(self, tmp_path: Path) -> None:
         (tmp_path / "p.csv").touch()
         _checks.check_file(tmp_path / "p.csv", "points")
-        with pytest.raises(DataError, match=r"cannot read points .*: it is not a regular file"):
+        with pytest.raises(DataError, match=r"cannot read points .*: it is a folder"):
             _checks.check_file(tmp_path, "points")
         _checks.check_image_folder(tmp_path)
         with pytest.raises(DataError, match="is a file; expected a folder of images"):

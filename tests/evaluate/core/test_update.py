@@ -238,7 +238,7 @@ def test_no_page_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no .*hpatches\.json to update; evaluate all methods first"):
         read_page(tmp_path / "hpatches.json", "hpatches")
     (tmp_path / "hpatches.json").mkdir()
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match="it is a folder"):
         read_page(tmp_path / "hpatches.json", "hpatches")
 
 
