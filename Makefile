@@ -23,11 +23,11 @@ check: lint
 test: lint browser
 	$(BIN)/python -m pytest $(PARALLEL) --durations=20
 
-# Thousands of hostile files, within half an hour; FUZZ_SEED takes other ones.
+# Thousands of hostile files and hundreds of kills, within half an hour; FUZZ_SEED takes other ones.
 FUZZ ?= 3000
 FUZZ_SEED ?= 0
 fuzz: $(VENV)/.dev
-	UCN_FUZZ=$(FUZZ) UCN_FUZZ_SEED=$(FUZZ_SEED) timeout 1800 $(BIN)/python -m pytest -q tests/hostile
+	UCN_FUZZ=$(FUZZ) UCN_FUZZ_SEED=$(FUZZ_SEED) UCN_KILLS=6 timeout 1800 $(BIN)/python -m pytest -q tests/hostile
 
 # Every CUDA case, on a machine with a GPU: tests marked gpu, and the kernels' cases that `make test` interprets.
 # GPU_PYTHON=python3 takes the Python that is there instead of .venv.

@@ -1,6 +1,8 @@
 """VGG-16's conv4_3: against a slow reference, where its cells lie, and files that are not it."""
 
+import io
 import itertools
+import random
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ucn.errors import ConfigError, WeightsError
+from ucn.features.extractor import load_tensors
 from ucn.features.method import MethodFiles
 from ucn.features.vgg import VggConv4
 from ucn.paper.registry import METHODS
@@ -89,6 +92,24 @@ def test_pickles_of_arrays_are_read(path: Path, tmp_path: Path) -> None:
     image = torch.rand(3, 40, 40)
     first, second = (VggConv4(file).extract(image) for file in (path, tmp_path / "vgg16.pth"))
     assert torch.equal(first.map.features, second.map.features)
+
+
+def test_damaged_pickles_are_read_or_refused(tmp_path: Path) -> None:
+    """torch raises IndexError, AssertionError, struct.error and others, which are not ours."""
+    whole, damaged = io.BytesIO(), tmp_path / "vgg16.pth"
+    torch.save({"features.0.bias": torch.zeros(4)}, whole, _use_new_zipfile_serialization=False)
+    rng, refused = random.Random(0), 0
+    for _ in range(200):
+        content = bytearray(whole.getvalue())
+        for _ in range(rng.randint(1, 10)):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        damaged.write_bytes(content[: rng.choice((len(content), rng.randrange(len(content))))])
+        for read in (VggConv4, lambda path: load_tensors(path, "VGG", dict)):
+            try:
+                read(damaged)
+            except WeightsError:
+                refused += 1
+    assert refused > 200
 
 
 class Harmful:

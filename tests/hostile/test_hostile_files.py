@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -36,9 +37,11 @@ from ucn.config.strict_yaml import load_yaml
 from ucn.data.image_limits import check_structure
 from ucn.data.io import decode_image, decode_reduced_image, read_header_hw, read_image, read_reduced_image
 from ucn.data.sets.semantic import matlab
-from ucn.errors import DataError, ImageReadError
+from ucn.errors import DataError, ImageReadError, WeightsError
 from ucn.files.reading import open_regular, read_binary, shorten
 from ucn.nn.tiling import reduce_image
+from ucn.train import checkpoint
+from ucn.weights.store import load_weights, read_weights_header
 
 _COUNT = int(os.environ.get("UCN_FUZZ", "100"))
 _SEED = int(os.environ.get("UCN_FUZZ_SEED", "0"))
@@ -131,6 +134,19 @@ class TestOpenRegular:
     def test_messages_of_libraries_are_shortened(self) -> None:
         assert shorten("a\n  b") == "a b"
         assert len(shorten("x" * 5000)) == 161
+        assert shorten("a\x1b[2Jb") == "a\ufffd[2Jb"
+
+    def test_message_of_safetensors_is_shortened(self, tmp_path: Path) -> None:
+        """It quotes a type that it does not know, however long that is."""
+        path = tmp_path / "w.safetensors"
+        header = {"a": {"dtype": "\x1bX" * 50_000, "shape": [1], "data_offsets": [0, 4]}}
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+        for read in (load_weights, read_weights_header, checkpoint._read):
+            with pytest.raises(WeightsError, match="unknown variant") as caught:
+                read(path)
+            assert len(str(caught.value)) < 300 + len(str(path))
+            assert str(caught.value).isprintable()
 
 
 class TestImageLimits:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ucn.errors import WeightsError
 from ucn.features.extractor import make_features, read_pixels
-from ucn.files.reading import shorten
+from ucn.files.reading import open_regular, shorten
 from ucn.types import Features, ImageLike
 
 SUFFIXES = (".safetensors", ".pth")
@@ -81,8 +79,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix.lower() == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
+        with open_regular(path) as file:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises a dozen classes on damaged files
         raise WeightsError(f"{path} is not a file of weights: {shorten(error)}; download it again") from error
     if not isinstance(found, dict):
         raise WeightsError(f"{path} holds {type(found).__name__}, expected arrays by name; download it again")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from ucn.errors import WeightsError
 from ucn.features.extractor import make_features, read_pixels
-from ucn.files.reading import open_regular
+from ucn.files.reading import open_regular, shorten
 from ucn.types import Features, ImageLike
 
 INPUT_HW = (480, 640)
@@ -58,7 +58,9 @@ class XFeat:
                 content = file.read()
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises many classes of its own
-            raise WeightsError(f"{path} is not an ONNX network that onnxruntime can run: {error}") from error
+            raise WeightsError(
+                f"{path} is not an ONNX network that onnxruntime can run: {shorten(error)}"
+            ) from error
         self._input, self._output = _find_tensors(self._session, path)
         self._path, self._threads = path, threads
 

@@ -196,8 +196,9 @@ def explain_failure(error: Exception) -> str:
 
 
 def shorten(text: object, length: int = 2 * QUOTED) -> str:
-    """A library's message about a stranger's file, which may quote it: on one line, and not longer."""
+    """A library's message about a stranger's file, which may quote it: on one line, printable and short."""
     line = " ".join(str(text)[: 4 * length].split())
+    line = "".join(each if each.isprintable() else "\ufffd" for each in line)
     return line if len(line) <= length else f"{line[:length]}…"
 
 

@@ -135,12 +135,7 @@ def extract_folder(
     check_output(output, overwrite=True)
     with lock_output(output):
         names = list_image_names(folder)[:limit]
-        key = {
-            "method": dict(method.key),
-            "settings": settings.to_key(),
-            "images": digest_images(folder, names),
-            "version": CONTENT_VERSION,
-        }
+        key = _build_key(folder, names, method, settings)
         meta = {
             "name": method.name,
             "key": key["method"],
@@ -158,6 +153,31 @@ def extract_folder(
     extracted = {name for item in job.shards for name in item.names}
     resumed = sum(name not in extracted and name not in failures for name in names)
     return ExtractionResult(output, images, resumed, failures)
+
+
+def discard_remains(folder: Path, output: Path, method: MethodInfo, settings: ExtractSettings) -> None:
+    """Removes what `extract_folder` left beside a complete output where it was killed in the end.
+
+    Raises:
+        DataError: the shards lie among files that ucn did not write.
+        OutputError: another run is writing the output.
+    """
+    clean_up(output)
+    with lock_output(output):
+        names = list_image_names(folder)
+        ShardFolder(output, names, SHARD_SIZE, _build_key(folder, names, method, settings)).discard()
+
+
+def _build_key(
+    folder: Path, names: Sequence[str], method: MethodInfo, settings: ExtractSettings
+) -> dict[str, Any]:
+    """Everything that features depend on."""
+    return {
+        "method": dict(method.key),
+        "settings": settings.to_key(),
+        "images": digest_images(folder, names),
+        "version": CONTENT_VERSION,
+    }
 
 
 def _find_finished(output: Path, names: Sequence[str], meta: Mapping[str, Any]) -> ExtractionResult:

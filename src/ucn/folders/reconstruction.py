@@ -30,6 +30,7 @@ from ucn.folders.extraction import (
     ExtractionResult,
     LocalExecutor,
     digest_images,
+    discard_remains,
     extract_folder,
     list_image_names,
 )
@@ -230,10 +231,13 @@ def _extract(
         fault = "was extracted from other images or with other settings"
         try:
             with open_features(path) as file:
-                if _is_reusable(file.meta, expected, folder, names):
-                    return ExtractionResult(path, len(file), len(file), file.meta.get("failures", {}))
+                found = ExtractionResult(path, len(file), len(file), file.meta.get("failures", {}))
+                is_reusable = _is_reusable(file.meta, expected, folder, names)
         except DataError:
-            fault = "is damaged or no file of features"
+            fault, is_reusable = "is damaged or no file of features", False
+        if is_reusable:
+            discard_remains(folder, path, method, settings.extract)
+            return found
         if not overwrite:
             raise DataError(f"{path} {fault}; pass overwrite=True or choose a new folder")
     return extract_folder(

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from ucn.errors import WeightsError
-from ucn.files.reading import open_regular
+from ucn.files.reading import open_regular, shorten
 from ucn.nn.googlenet import GoogLeNetTrunk
 from ucn.nn.lite import LiteTrunk
 
@@ -155,7 +155,7 @@ def _read_npz(path: Path, shapes: _Shapes) -> _Layers:
     except WeightsError:
         raise
     except _DAMAGE as error:
-        raise WeightsError(f"{path} is not an .npz of BVLC GoogLeNet arrays: {error}") from error
+        raise WeightsError(f"{path} is not an .npz of BVLC GoogLeNet arrays: {shorten(error)}") from error
 
 
 def _read_onnx(path: Path, shapes: _Shapes) -> _Layers:
@@ -190,7 +190,7 @@ def _parse_onnx(path: Path) -> GraphProto:
             model: ModelProto = ModelProto.FromString(file.read())
         return model.graph
     except DecodeError as error:
-        raise WeightsError(f"{path} is not a whole .onnx file: {error}") from error
+        raise WeightsError(f"{path} is not a whole .onnx file: {shorten(error)}") from error
 
 
 def _find_convolutions(

@@ -25,7 +25,7 @@ from torch.optim import SGD, Optimizer
 import ucn
 from ucn.config import Calibration, TrainConfig
 from ucn.errors import ConfigError, UcnError, WeightsError
-from ucn.files.reading import open_regular
+from ucn.files.reading import open_regular, shorten
 from ucn.files.writing import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork
 from ucn.train.validation import Validation
@@ -231,7 +231,7 @@ def _read(path: Path) -> Checkpoint:
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         if isinstance(error, UcnError):
             raise
-        raise WeightsError(f"{path} is not a readable checkpoint: {error}; remove it") from error
+        raise WeightsError(f"{path} is not a readable checkpoint: {shorten(error)}; remove it") from error
     if header.get("format") != FORMAT:
         raise WeightsError(
             f"{path} is not a checkpoint of ucn: expected format '{FORMAT}' in its header, "
@@ -251,9 +251,11 @@ def _read(path: Path) -> Checkpoint:
             Calibration.from_dict(json.loads(header.get("start_calibration", "{}"))),
         )
     except ConfigError as error:
-        raise WeightsError(f"the settings in {path} are not of this version of ucn: {error}") from error
+        raise WeightsError(
+            f"the settings in {path} are not of this version of ucn: {shorten(error)}"
+        ) from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise WeightsError(f"the header of {path} is damaged: {error}; remove the file") from error
+        raise WeightsError(f"the header of {path} is damaged: {shorten(error)}; remove the file") from error
 
 
 def _to_plain(validation: StepValidation) -> dict[str, Any]:

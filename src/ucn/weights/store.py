@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ucn.config import Calibration, ModelConfig
 from ucn.errors import UcnError, WeightsError
-from ucn.files.reading import hash_file, open_regular
+from ucn.files.reading import hash_file, open_regular, shorten
 from ucn.files.writing import write_bytes_atomically
 from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.weights.checking import check_weights_file
@@ -209,7 +209,7 @@ def read_safetensors_header(path: Path, file_format: str, mistake: str) -> dict[
         with safetensors.safe_open(path, "pt") as file:
             header = file.metadata() or {}
     except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise WeightsError(f"{path} is not a readable .safetensors file: {error}") from error
+        raise WeightsError(f"{path} is not a readable .safetensors file: {shorten(error)}") from error
     _check_format(header, path, file_format, mistake)
     return header
 
@@ -231,7 +231,7 @@ def parse_safetensors(
     try:
         tensors = safetensors.torch.load(content)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise WeightsError(f"{path} is not a readable .safetensors file: {error}") from error
+        raise WeightsError(f"{path} is not a readable .safetensors file: {shorten(error)}") from error
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
     _check_format(header, path, file_format, mistake)
@@ -252,7 +252,7 @@ def _read_header(header: dict[str, str], key: str, build: Callable[[Any], _Built
     except RecursionError:
         raise WeightsError(f"the header of {path} has no usable '{key}': it is nested too deeply") from None
     except (KeyError, TypeError, ValueError, OverflowError, UcnError) as error:
-        raise WeightsError(f"the header of {path} has no usable '{key}': {error}") from error
+        raise WeightsError(f"the header of {path} has no usable '{key}': {shorten(error)}") from error
 
 
 def _check_mapping(value: Any) -> dict[str, Any]:

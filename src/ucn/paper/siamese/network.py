@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ucn.config import Config
 from ucn.config.base import require, require_at_most
 from ucn.errors import UcnError, WeightsError
-from ucn.files.reading import open_regular
+from ucn.files.reading import open_regular, shorten
 from ucn.geometry.sampling import sample_image
 from ucn.nn import GoogLeNetTrunk
 from ucn.weights.store import (
@@ -227,4 +227,4 @@ def _parse_config(header: dict[str, str], path: Path) -> SiameseConfig:
     try:
         return SiameseConfig.from_dict(json.loads(header["model"]))
     except (KeyError, TypeError, ValueError, RecursionError, UcnError) as error:
-        raise WeightsError(f"the header of {path} has no usable 'model': {error}") from error
+        raise WeightsError(f"the header of {path} has no usable 'model': {shorten(error)}") from error
