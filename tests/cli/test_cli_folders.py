@@ -169,7 +169,7 @@ class TestPairs:
 
     def test_errors(self, features: Path, out: Path, tmp_path: Path) -> None:
         for arguments, message in [
-            ((tmp_path / "no.h5",), "no such file"),
+            ((tmp_path / "no.h5",), "no file of features"),
             ((features, "-o", features), "it is an input"),
             ((features, "-o", out / "no" / "p.txt"), "does not exist"),
         ]:

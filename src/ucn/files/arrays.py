@@ -6,6 +6,7 @@ numpy and h5py are imported where they are needed, since `ucn.config` must stay 
 from __future__ import annotations
 
 import io
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,6 +96,8 @@ def open_h5(path: Path, what: str, remedy: str, limit: int | None = None) -> Ite
     """
     import h5py
 
+    if not os.path.lexists(path):
+        raise DataError(f"no file of {what} {path}; {remedy}", path=path)
     with open_data(path, ".h5", limit):
         pass  # the library opens it by name
     with checked_h5(path, what, remedy):
