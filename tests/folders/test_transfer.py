@@ -120,8 +120,20 @@ def test_a_bad_image_is_a_failure_and_a_labelled_one_keeps_its_points(photos: Pa
     own, missing = rows["img2.png", "beak"], rows["img2.png", "eye"]
     assert (own["x"], own["y"], own["score"], own["visible"]) == ("1", "2", "1.0000", "1")
     assert (missing["x"], missing["score"], missing["visible"]) == ("", "0.0000", "0")
-    assert rows["below/b.png", "eye"]["score"] == "0.0625"  # one of two labelled images has it
+    assert rows["below/b.png", "eye"]["score"] == "0.1250"  # the labelled image without it does not count
     assert read_image(tmp_path / "s.jpg").shape[-1] > 300
+
+
+@pytest.mark.parametrize(("hidden", "score"), [("img2.png,eye,,,0\n", "0.0625"), ("", "0.1250")])
+def test_an_image_that_shows_a_point_hidden_counts(
+    photos: Path, tmp_path: Path, hidden: str, score: str
+) -> None:
+    shown = "image,part,x,y,visible\nimg2.png,beak,1,2,1\nimg10.png,beak,3,4,1\nimg10.png,eye,5,6,1\n"
+    (tmp_path / "k.csv").write_text(shown + hidden)
+    labels = read_labelled_images([tmp_path / "k.csv"], folder=photos)
+    carry(QueryShiftMatcher(), labels, photos, tmp_path / "l.csv")
+    rows = {(row["image"], row["part"]): row for row in read_rows(tmp_path / "l.csv")}
+    assert rows["below/b.png", "eye"]["score"] == score
 
 
 class TestLabelledImages:

@@ -77,6 +77,12 @@ def test_a_confident_vote_outweighs_two_doubtful_ones() -> None:
     np.testing.assert_allclose(scores, [0.3], rtol=1e-6)
 
 
+def test_only_images_that_label_a_point_count_in_its_score() -> None:
+    places, scores = [[(5.0, 5.0)], [NAN], [NAN]], [[0.8], [0.0], [0.0]]
+    is_labelled = [[True], [True], [False]]  # the second shows that it is hidden
+    assert combine_votes(places, scores, 2.0, is_labelled)[1] == pytest.approx([0.4])
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
 def test_nothing_to_combine(shape: tuple[int, int]) -> None:
     points, scores, votes = combine_votes(np.zeros((*shape, 2)), np.zeros(shape), radius=1.0)
@@ -100,16 +106,18 @@ def test_as_the_definition() -> None:
 
 def test_visible_from_the_threshold_on() -> None:
     low = MIN_VISIBLE_SCORE - 0.01
-    found = decide([[(1.0, 1.0), (2.0, 2.0), NAN]], [[MIN_VISIBLE_SCORE + 0.01, low, 1.0]], (50, 100))
+    found = decide([[(1.0, 1.0), (2.0, 2.0), NAN]], [[MIN_VISIBLE_SCORE + 0.01, low, 1.0]], True, (50, 100))
     assert found.is_visible.tolist() == [True, False, False]
     assert repr(found) == "TransferredPoints(1 of 3 visible, image 100 × 50)"
-    assert decide([[NAN]], [[0.0]], (50, 100), min_score=0.0).is_visible.tolist() == [False]
+    assert decide([[NAN]], [[0.0]], True, (50, 100), min_score=0.0).is_visible.tolist() == [False]
 
 
 def test_the_kernel_grows_with_the_image() -> None:
     far = 2 * AGREEMENT_SHARE * 100
     places, scores = [[(10.0, 0.0)], [(10.0 + far, 0.0)]], [[0.5], [0.5]]
-    assert decide(places, scores, (20, 1000)).scores > 1.5 * decide(places, scores, (20, 100)).scores
+    assert (
+        decide(places, scores, True, (20, 1000)).scores > 1.5 * decide(places, scores, True, (20, 100)).scores
+    )
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +154,9 @@ class TestMatcher:
         found = matcher.transfer([(image, left), (features, right)], matcher.extract(image))
         np.testing.assert_allclose(found.points[:2], [(40.0, 30.0), (70.0, 50.0)], atol=1.5)
         assert found.votes.tolist() == [2, 1, 0]
-        # The second labelled image alone has the second point: half of its score is left.
+        # The second labelled image alone labels the second point: the first does not count.
         alone = matcher.transfer([(features, right)], image)
-        np.testing.assert_allclose(found.scores[1], alone.scores[1] / 2, rtol=1e-3)
+        np.testing.assert_allclose(found.scores[1], alone.scores[1], rtol=1e-3)
 
     def test_no_points(self, matcher: Matcher, image: Tensor) -> None:
         assert len(matcher.transfer([(image, [])], image)) == 0

@@ -19,6 +19,7 @@ from ucn.data.points import MAX_POINTS_BYTES, check_points
 from ucn.data.sets.own.finder import FileFinder
 from ucn.errors import DataError, PointsError
 from ucn.folders.journal import stamp_files
+from ucn.types import BoolArray
 
 _OWN = ("image", "part", "object", "visible", "box", "split", "pck_length")  # columns of one labelled image
 
@@ -29,11 +30,14 @@ class LabelledImage:
 
     Attributes:
         path: of the image.
-        points: (N, 2) in pixels, a row for each part of all labelled images; NaN where it is not labelled.
+        points: (N, 2) in pixels, a row for each part of all labelled images; NaN where it is not labelled, or
+            hidden.
+        is_hidden: (N,) bool, whether a part is labelled as not visible.
     """
 
     path: Path
     points: NDArray[np.float64]
+    is_hidden: BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +58,10 @@ class LabelledImages:
 
     def digest(self) -> str:
         """A hash of images and points, which tells whether labels have changed."""
-        images = [(each.path.name, stamp_files([each.path]), each.points.tolist()) for each in self.images]
+        images = [
+            (each.path.name, stamp_files([each.path]), each.points.tolist(), each.is_hidden.tolist())
+            for each in self.images
+        ]
         return hashlib.sha256(json.dumps([self.parts, images]).encode()).hexdigest()
 
 
@@ -157,6 +164,8 @@ def _collect(
     images = []
     for image, rows, table in groups:
         places = [table.points[rows[part]] if part in rows else (np.nan, np.nan) for part in first]
-        images.append(LabelledImage(image, np.array(places, np.float64).reshape(-1, 2)))
+        points = np.array(places, np.float64).reshape(-1, 2)
+        is_given = np.array([part in rows for part in first], np.bool_)
+        images.append(LabelledImage(image, points, is_given & np.isnan(points).any(axis=1)))
     kept = {name: tuple(cells) for name, cells in columns.items()}
     return LabelledImages(tuple(first), kept, tuple(images), notes)

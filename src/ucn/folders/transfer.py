@@ -159,15 +159,19 @@ class _Work:
     def __init__(self, matcher: Matcher, labels: LabelledImages, cache_bytes: int) -> None:
         self._matcher, self._labels = matcher, labels
         self._features = SharedFeatures(matcher.extract, cache_bytes)
+        self._is_reversed = False
         self._known = {os.path.realpath(each.path): each.points for each in reversed(labels.images)}
 
     def transfer(self, path: Path, name: str) -> TransferRecord:
         target = self._matcher.extract(path)
         points, scores = self._known.get(os.path.realpath(path)), np.ones(len(self._labels.parts))
         if points is None:
-            references = ((self._features.get(each.path), each.points) for each in self._labels.images)
-            votes = collect_votes(self._matcher.match_features, references, target)
-            found = decide(*votes, target.image_hw)
+            images = self._labels.images[::-1] if self._is_reversed else self._labels.images
+            self._is_reversed = not self._is_reversed  # begin with those that are still in the cache
+            references = ((self._features.get(each.path), each.points) for each in images)
+            places, likely, is_labelled = collect_votes(self._matcher.match_features, references, target)
+            is_labelled |= np.stack([each.is_hidden for each in images])
+            found = decide(places, likely, is_labelled, target.image_hw)
             points, scores = found.points.astype(np.float64), found.scores.astype(np.float64)
         is_found: BoolArray = np.asarray(np.isfinite(points).all(axis=1))
         rounded = [(x, y) for x, y in points.round(2).tolist()]

@@ -2,10 +2,10 @@
 
 A labelled image matches its points to the target, so each point gets a vote: a place, and the match's score
 as its weight. Votes are smoothed by a Gaussian (a kernel density); the point lies where the density is
-largest, found by mean shift from the vote with most support. Its score is the mean over all labelled images
-of weight times kernel: votes that agree with the place count in full, votes elsewhere, and images on which
-the point is not labelled, count nothing. Averaging the similarities of all labelled images before the search
-was no more accurate (docs/development/experiments.md).
+largest, found by mean shift from the vote with most support. Its score is the mean of weight times kernel
+over the images on which the point is labelled: votes that agree with the place count in full, votes
+elsewhere, and images that label the point as hidden, count nothing. Averaging the similarities of all
+labelled images before the search was no more accurate (docs/development/experiments.md).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TransferredPoints:
 
 
 def combine_votes(
-    places: ArrayLike, scores: ArrayLike, radius: float
+    places: ArrayLike, scores: ArrayLike, radius: float, is_labelled: ArrayLike = True
 ) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
     """Combines the votes of R labelled images for N points.
 
@@ -67,6 +67,7 @@ def combine_votes(
         places: (R, N, 2) in pixels of the target; NaN where an image has no vote.
         scores: (R, N) in [0, 1]; not read where an image has no vote.
         radius: standard deviation of the kernel in pixels, above 0.
+        is_labelled: (R, N) bool, whether an image labels a point, as visible or as hidden; by default all do.
 
     Returns:
         points (N, 2), NaN where all votes are missing or have score 0; scores (N,); votes (N,) within twice
@@ -91,7 +92,8 @@ def combine_votes(
         total = np.where(is_known, support.sum(axis=0), 1.0)
         mode = (support[..., None] * spots).sum(axis=0) / total[:, None]
     near = has_vote & (np.square(spots - mode).sum(axis=2) <= (2 * radius) ** 2)
-    agreed = weigh(mode).mean(axis=0)  # 0 without votes
+    labelled_count = np.broadcast_to(np.asarray(is_labelled, np.bool_), weights.shape).sum(axis=0)
+    agreed = weigh(mode).sum(axis=0) / labelled_count.clip(1)  # 0 without votes
     mode[~is_known] = np.nan
     return mode.astype(np.float32), agreed.astype(np.float32), near.sum(axis=0)
 
@@ -123,8 +125,8 @@ def collect_votes(
     match: Callable[..., Matches],
     references: Iterable[tuple[Features, NDArray[np.float64]]],
     target: Features,
-) -> tuple[FloatArray, FloatArray]:
-    """The votes of labelled images: places (R, N, 2), NaN where there is none, and scores (R, N).
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """The votes of labelled images: places (R, N, 2), NaN where there is none, scores and is_labelled (R, N).
 
     Args:
         match: as `Matcher.match_features`.
@@ -134,9 +136,10 @@ def collect_votes(
     Raises:
         PointsError: a point lies outside its image.
     """
-    places, scores = [], []
+    places, scores, is_labelled = [], [], []
     for number, (features, points) in enumerate(references):
-        rows = np.flatnonzero(~np.isnan(points).any(axis=1))
+        is_labelled.append(~np.isnan(points).any(axis=1))
+        rows = np.flatnonzero(is_labelled[-1])
         names = [f"reference {number}, row {row}" for row in rows]
         queries = check_points(points[rows], features.image_hw, names)
         places.append(np.full((len(points), 2), np.nan, np.float32))
@@ -144,13 +147,17 @@ def collect_votes(
         if len(rows):
             found = match(features, target, points=queries)
             places[-1][rows], scores[-1][rows] = found.points1, found.scores
-    return np.stack(places), np.stack(scores)
+    return np.stack(places), np.stack(scores), np.stack(is_labelled)
 
 
 def decide(
-    places: ArrayLike, scores: ArrayLike, image_hw: tuple[int, int], min_score: float = MIN_VISIBLE_SCORE
+    places: ArrayLike,
+    scores: ArrayLike,
+    is_labelled: ArrayLike,
+    image_hw: tuple[int, int],
+    min_score: float = MIN_VISIBLE_SCORE,
 ) -> TransferredPoints:
     """Combines votes, as `collect_votes` returns them, and decides which points are visible."""
-    points, agreed, votes = combine_votes(places, scores, AGREEMENT_SHARE * max(image_hw))
+    points, agreed, votes = combine_votes(places, scores, AGREEMENT_SHARE * max(image_hw), is_labelled)
     is_visible = np.isfinite(points[:, 0]) & (agreed >= min_score)
     return TransferredPoints(points, agreed, is_visible, votes, image_hw)

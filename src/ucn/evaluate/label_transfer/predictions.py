@@ -181,7 +181,7 @@ class _Predictor:
             own = case.source.read_view(example)
             points = np.where(own.keypoints.is_visible[:, None], own.keypoints.points, np.nan)
             references.append((self._features.extract(own.image, example.image), points))
-        places, scores = collect_votes(self._matcher.match_features, references, target)
+        places, scores, _ = collect_votes(self._matcher.match_features, references, target)
         labelled = np.stack([np.isfinite(points).all(axis=1) for _, points in references])
         points, is_visible, length = (
             np.full(places.shape[1:], np.nan),
