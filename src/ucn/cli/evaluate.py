@@ -92,14 +92,14 @@ def run(
             metavar="A,B,…", help="Scenes of the folder, for multiview.", show_default="all of them"
         ),
     ] = None,
-    jobs: Annotated[int, opt.count_option("Number of processes that share the pairs, and a GPU.")] = 1,
+    jobs: Annotated[int, opt.count_option("Number of processes; they share the pairs and the GPU.")] = 1,
     device: opt.Device = None,
     update: Annotated[
         bool,
         opt.flag("--update", "Evaluate only these methods, and keep all others of the existing results."),
     ] = False,
     verbose: Annotated[
-        bool, opt.flag("--verbose", "Print all tables, the protocol and the methods, not one table alone.")
+        bool, opt.flag("--verbose", "Print all tables, the protocol and the methods, not only one table.")
     ] = False,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,

@@ -26,7 +26,7 @@ def run(
 ) -> None:
     """Extract keypoints and descriptors of all images of a folder, in the format of hloc.
 
-    An interrupted run resumes when the same command is given again.
+    An interrupted run resumes when the same command is run again.
     """
     from ucn.errors import OutputError
 

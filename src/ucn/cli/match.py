@@ -45,7 +45,7 @@ def run(
         opt.path_option("Folder of the images of --pairs.", metavar="DIR", show_default="that of the list"),
     ] = None,
     use_all: Annotated[
-        bool, opt.flag("--all-pairs", "Of two folders, match all images with all, whatever their names.")
+        bool, opt.flag("--all-pairs", "Match every image of one folder with every image of the other.")
     ] = False,
     points: Annotated[
         Path | None,
@@ -102,7 +102,7 @@ def run(
         bool | None, opt.switch("refine", "Refine matches to sub-cell positions of the feature map.")
     ] = None,
     align: Annotated[
-        bool | None, opt.switch("align", "Then refine them photometrically, to a fraction of a pixel.")
+        bool | None, opt.switch("align", "Refine matches photometrically, to a fraction of a pixel.")
     ] = None,
     verify: Annotated[
         GeometricModel | None,
@@ -128,7 +128,7 @@ def run(
 
     Many pairs are those of a list (--pairs) or, of two folders, images of equal names. Each gets a file of
     matches in the folder -o, and a row in its summary.csv. A pair that fails does not stop the others; the
-    exit code is then 1. The same command again matches only the pairs that are not done.
+    exit code is then 1. Run again, the command matches only the remaining pairs.
     """
     if mask is not None and (mask0 is not None or mask1 is not None):
         raise typer.BadParameter("give --mask for both images, or --mask0 and --mask1, not both kinds")

@@ -80,16 +80,16 @@ def run(
     seed: Annotated[int, opt.count_option("Random seed of COLMAP.", minimum=0)] = 0,
     threads: Annotated[int, opt.count_option("Threads of COLMAP; more than one is not reproducible.")] = 1,
     colmap: Annotated[
-        ColmapName, typer.Option(help="COLMAP that opens database.db: 4 only, or every one from 3 on.")
+        ColmapName, typer.Option(help="Oldest COLMAP that can open database.db; newer ones open it, too.")
     ] = ColmapName.four,
     *,
     options: _folder.ExtractOptions,
 ) -> None:
     """Reconstruct a scene: extract, match, verify and refine features, then map with COLMAP.
 
-    DIR gets features.h5, pairs.txt and matches.h5 as of hloc, database.db and sparse/ as of COLMAP,
-    summary.json, above.png, a top view, points.ply and cameras.ply for MeshLab and others, and view.html,
-    which shows both in a browser, offline. The next run reuses the features.
+    The output folder gets features.h5, pairs.txt and matches.h5 in the format of hloc; database.db and
+    sparse/ in the format of COLMAP; above.png, a top view; points.ply and cameras.ply; view.html, which
+    shows both in a browser, offline; and summary.json. The next run reuses the features.
     """
     options.check_inputs(folder)
     check_file(pairs, "the list of pairs")

@@ -34,7 +34,7 @@ def run(
         Path, opt.output_option("Write the panorama: .png, .jpg or .webp.", show_default=True)
     ] = Path("panorama.jpg"),
     max_megapixels: Annotated[
-        float, typer.Option(metavar="N", help="Reduce a panorama that would have more million pixels.")
+        float, typer.Option(metavar="N", help="Largest panorama in megapixels; larger ones are reduced.")
     ] = 50.0,
     use_gains: Annotated[
         bool, opt.flag("--gains/--no-gains", "Adjust the brightness of the images to each other.")

@@ -29,7 +29,7 @@ _TABLE, _VIDEO = "tracks.csv", "tracks.mp4"
 
 
 def run(
-    video: Annotated[Path, opt.path_argument("VIDEO", "A video, or a folder of frames (2 before 10).")],
+    video: Annotated[Path, opt.path_argument("VIDEO", "A video, or a folder of frames in natural order.")],
     output: Annotated[
         Path, opt.output_option(f"Folder for {_TABLE} and {_VIDEO}; created if missing.", metavar="DIR")
     ],

@@ -1,4 +1,4 @@
-"""``ucn transfer``: the points of labelled images on every image of a folder."""
+"""``ucn transfer``: the points of labelled images, found on every image of a folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(
         list[Path],
         opt.path_option(
             "Points of the labelled images (CSV, COCO, labelme, .pts): one file for all, or one for each "
-            "(repeat the option). Without REF, the images that it names."
+            "(repeat the option). Without REF, the file must name its images."
         ),
     ],
     output: Annotated[
@@ -60,9 +60,9 @@ def run(
     """Carry the points of labelled images to all images of a folder.
 
     Each labelled image votes with the scores of its matches, and agreement decides: ten labelled images are
-    better than one. Each point of each image gets a place, a score, and whether it is visible.
+    better than one. Each point of each image gets a position, a score, and whether it is visible.
 
-    The same command again does only the images that are not done, or have changed. An image that fails does
+    Run again, the command processes only images that are new, changed or failed. An image that fails does
     not stop the others; the exit code is then 1.
     """
     from ucn.data.point_files.files import POINT_TABLE_SUFFIXES

@@ -1,1 +1,1 @@
-"""Safe reading and atomic writing, a cache of recent items, and 'did you mean'; import the modules."""
+"""Safe reading, atomic writing, temporary files, a cache, and 'did you mean'; import the modules."""

@@ -1,1 +1,1 @@
-"""Folders of images: features, pairs, matches of pairs, reconstruction; in this process or on Ray."""
+"""Folders of images: features, pairs, matches of pairs, transferred labels, reconstruction."""

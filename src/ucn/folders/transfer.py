@@ -1,4 +1,4 @@
-"""Carries the points of labelled images to all images of a folder; a stopped run resumes."""
+"""Label transfer to a folder: points of labelled images on all its images; a stopped run resumes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From a pair of images to matches: start with `matcher`, then `cells`."""
+"""From a pair of images to matches: start with `matcher`, then `cells`; `transfer` carries labels."""

@@ -1,7 +1,7 @@
-"""Points of labelled images on another image: each labelled image votes for each point, agreement decides.
+"""Label transfer to one image: each labelled image votes for the position of each point, agreement decides.
 
-A labelled image matches its points to the target, so each point gets a vote: a place, and the match's score
-as its weight. Votes are smoothed by a Gaussian (a kernel density); the point lies where the density is
+A labelled image matches its points to the target, so each point gets a vote: a position, and the match's
+score as its weight. Votes are smoothed by a Gaussian (a kernel density); the point lies where the density is
 largest, found by mean shift from the vote with most support. Its score is the mean of weight times kernel
 over the images on which the point is labelled: votes that agree with the place count in full, votes
 elsewhere, and images that label the point as hidden, count nothing. Averaging the similarities of all

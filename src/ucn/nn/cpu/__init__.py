@@ -1,1 +1,1 @@
-"""The CPU engine: the network in bands of rows, checked against the reference one folder up."""
+"""The CPU engine: `encoder` runs the network in `bands` of rows, checked against ``nn/model.py``."""
