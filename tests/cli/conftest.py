@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
-from torch import Tensor
 
 from support.pair_cases import SHIFT, FeatureShiftMatcher
 from ucn.cli import _command
 from ucn.config import MatchConfig
-from ucn.types import Flow, Matches
+from ucn.types import Flow, ImageLike, Matches
 
 
 class ShiftMatcher(FeatureShiftMatcher):
@@ -21,13 +20,15 @@ class ShiftMatcher(FeatureShiftMatcher):
     def __init__(self, config: MatchConfig | None) -> None:
         super().__init__(config)
         self.calls: list[dict[str, Any]] = []
+        self.images: list[ImageLike] = []
 
     def match(
-        self, image0: Tensor, image1: Tensor, *, progress: Callable[[str], None], **options: Any
+        self, image0: ImageLike, image1: ImageLike, *, progress: Callable[[str], None], **options: Any
     ) -> Matches:
         from ucn.data.io import to_tensor
 
         self.calls.append(options)
+        self.images += [image0, image1]
         progress("encoding image 0 tile 1/2")
         progress("encoding image 0 tile 2/2")
         sizes = [(int(t.shape[1]), int(t.shape[2])) for t in (to_tensor(image0), to_tensor(image1))]
@@ -39,10 +40,11 @@ class ShiftMatcher(FeatureShiftMatcher):
         scores = np.full(count, 0.5, np.float32)
         return Matches(points, points1, scores, np.ones(count, np.bool_), 0.25, sizes[0], sizes[1])
 
-    def flow(self, image0: Tensor, image1: Tensor, *, progress: Callable[[str], None]) -> Flow:
+    def flow(self, image0: ImageLike, image1: ImageLike, *, progress: Callable[[str], None]) -> Flow:
         from ucn.data.io import to_tensor
 
-        size_hw = to_tensor(image0).shape[1:]
+        self.images += [image0, image1]
+        size_hw, _ = (to_tensor(image).shape[1:] for image in (image0, image1))  # reads both
         vectors = np.broadcast_to(np.array(SHIFT, np.float32), (*size_hw, 2)).copy()
         return Flow(vectors, np.ones(size_hw, np.float32))
 

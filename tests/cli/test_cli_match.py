@@ -130,6 +130,29 @@ class TestMatch:
         rows = json.loads(run_ok("match", *pair, "--points", path, "--json"))["points"]
         assert [(row["x0"], row["part"]) for row in rows] == [(1, "left eye"), (5, "beak")]
 
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("match",),
+            ("flow", "-o", "f.flo"),
+            ("pose", "--intrinsics", "90,90,40,32"),
+            ("align", "-o", "w.png"),
+        ],
+        ids=lambda words: words[0],
+    )
+    def test_the_matcher_reads_the_images_itself(
+        self,
+        command: tuple[str, ...],
+        pair: tuple[str, str],
+        out: Path,
+        shift_matchers: list[Any],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """It reduces them while it reads them, so that no command holds them at full size."""
+        monkeypatch.chdir(out)
+        runner.invoke(app, [command[0], *pair, *command[1:]])
+        assert shift_matchers[-1].images == [Path(each) for each in pair]
+
     def test_options_reach_the_matcher(self, pair: tuple[str, str], shift_matchers: list[Any]) -> None:
         sizes = ("--max-side", "none", "--keypoints", "grid", "--max-keypoints", "9")
         run_ok("match", *pair, *sizes, "--ratio", "0.8", "--min-score", "0.2", "--no-mutual", "--no-refine")

@@ -21,8 +21,6 @@ from ucn.cli._report import (
 from ucn.files.writing import write_files
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ucn.config import MatchConfig
     from ucn.matching.matcher import Matcher
 
@@ -81,20 +79,19 @@ class PairCommand:
         """As `check_files`."""
         check_files(outputs, inputs, self._options.overwrite)
 
-    def read_images(
+    def check_images(
         self,
         image0: Path,
         image1: Path,
         *,
         masks: Iterable[Path | None] = (),
         points: Path | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Reads both images, before weights are loaded.
+    ) -> None:
+        """Checks images, masks, points and weights by their headers.
 
-        Images, masks, points and weights are checked first: an error comes before torch is imported, if the
-        caller does not import it earlier.
+        An error comes before torch is imported, if the caller does not import it earlier. The matcher reads
+        the images at the size at which it encodes them, drawings at full size.
         """
-        from ucn.data.io import read_image
         from ucn.weights import check_weights
 
         _checks.check_images((image0, image1))
@@ -103,9 +100,7 @@ class PairCommand:
         check_weights(self._options.weights)
         import torch  # noqa: F401  (its seconds count as starting, not as reading)
 
-        self.stages("reading images")
         self._images = {"image0": str(image0), "image1": str(image1)}
-        return read_image(image0), read_image(image1)
 
     def load_matcher(self) -> Matcher:
         """Loads the weights; the next stage is matching."""

@@ -56,11 +56,12 @@ def run(
             Output(matrix, "a homography", (".json",)),
             inputs=(image0, image1),
         )
-        images = command.read_images(image0, image1)
+        command.check_images(image0, image1)
+        from ucn.data.io import read_image
         from ucn.geometry.homography import estimate_homography
 
         matcher = command.load_matcher()
-        matches = matcher.match(*images, progress=command.stages)
+        matches = matcher.match(image0, image1, progress=command.stages)
         command.stages("estimating the homography")
         found = estimate_homography(
             matches.points0, matches.points1, threshold=threshold, min_inliers=min_inliers, seed=seed
@@ -77,6 +78,7 @@ def run(
             "image1_hw": list(matches.image1_hw),
         }
         if found.H_0to1 is not None:
+            images = read_image(image0), read_image(image1)
             writers = _list_writers(images, found.H_0to1, command.summary)
             command.write(dict(zip((output, overlay, blink, matrix), writers, strict=True)))
     hint = {} if command.written else {"written": "nothing"}

@@ -28,19 +28,19 @@ def run(
         from ucn.data.points import FLOW_SUFFIXES, write_flow
 
         command.check_outputs(Output(output, "flow", FLOW_SUFFIXES), Output(draw), inputs=(image0, image1))
-        images = command.read_images(image0, image1)
-        from ucn.data.io import write_image
+        command.check_images(image0, image1)
+        from ucn.data.io import read_image, write_image
         from ucn.viz import draw_flow
 
         matcher = command.load_matcher()
-        flow = matcher.flow(*images, progress=command.stages)
+        flow = matcher.flow(image0, image1, progress=command.stages)
         height, width = flow.confidence.shape
         mean_confidence = float(flow.confidence.mean())
         command.summary |= {"flow_hw": [height, width], "mean_confidence": mean_confidence}
         command.write(
             {
                 output: lambda path: write_flow(path, flow, command.run),
-                draw: lambda path: write_image(path, draw_flow(flow, images[0])),
+                draw: lambda path: write_image(path, draw_flow(flow, read_image(image0))),
             }
         )
     command.report({"flow": f"{width} × {height} vectors", "mean confidence": f"{mean_confidence:.3f}"})

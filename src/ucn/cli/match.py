@@ -19,7 +19,6 @@ from ucn.config import MatchConfig
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from ucn.data.point_files.table import PointTable
     from ucn.geometry.verification import VerifySettings
@@ -170,22 +169,23 @@ def run(
         command.check_outputs(
             Output(output, "matches", MATCH_SUFFIXES), Output(draw), inputs=(image0, image1, points, *masks)
         )
-        images = command.read_images(image0, image1, masks=masks, points=points)
+        command.check_images(image0, image1, masks=masks, points=points)
         from ucn import viz
-        from ucn.data.io import write_image
+        from ucn.data.io import read_image, read_image_hw, write_image
         from ucn.data.points import read_image_points
 
-        size_hw = (int(images[0].shape[-2]), int(images[0].shape[-1]))
-        table = None if points is None else read_image_points(points, image0, size_hw)
+        sizes = read_image_hw(image0), read_image_hw(image1)
+        table = None if points is None else read_image_points(points, image0, sizes[0])
         columns = None if table is None else table.columns
-        inputs = _read_options(images, table, masks)
+        inputs = _read_options(sizes, table, masks)
         is_empty = _warn_empty(inputs, masks)
         matcher = command.load_matcher()
-        matches = matcher.match(*images, **inputs, progress=command.stages)
+        matches = matcher.match(image0, image1, **inputs, progress=command.stages)
         command.summary |= _summarise(matches)
         is_inlier = None if verifier is None else _verify(command, matches, verifier)
 
         def paint() -> NDArray[np.uint8]:
+            images = read_image(image0), read_image(image1)
             if points is not None and is_inlier is None:
                 return viz.draw_points(*images, matches)
             low = matcher.config.min_score
@@ -243,12 +243,13 @@ def _verify(command: PairCommand, matches: Matches, settings: VerifySettings) ->
 
 
 def _read_options(
-    images: tuple[Tensor, Tensor], table: PointTable | None, masks: tuple[Path | None, Path | None]
+    sizes: tuple[tuple[int, int], tuple[int, int]],
+    table: PointTable | None,
+    masks: tuple[Path | None, Path | None],
 ) -> dict[str, Any]:
     """Points and masks, as arguments of `Matcher.match`."""
     from ucn.data.io import read_mask
 
-    sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
     options: dict[str, Any] = {} if table is None else {"points": table.points.astype("float32")}
     for name, path, size_hw in zip(("mask0", "mask1"), masks, sizes, strict=True):
         if path is not None:

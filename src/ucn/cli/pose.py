@@ -83,13 +83,13 @@ def run(
             inputs=(image0, image1, *(Path(text) for _, text in given)),
         )
         K0, K1 = _read_cameras(given, (image0, image1))
-        images = command.read_images(image0, image1)
-        from ucn.data.io import write_image
+        command.check_images(image0, image1)
+        from ucn.data.io import read_image, write_image
         from ucn.geometry.pose import estimate_pose
         from ucn.viz.epipolar import draw_pose
 
         matcher = command.load_matcher()
-        matches = matcher.match(*images, progress=command.stages)
+        matches = matcher.match(image0, image1, progress=command.stages)
         command.stages("estimating the pose")
         pose = estimate_pose(
             matches.points0,
@@ -110,6 +110,7 @@ def run(
             low = matcher.config.min_score
 
             def paint(path: Path) -> None:
+                images = read_image(image0), read_image(image1)
                 write_image(path, draw_pose(*images, matches, pose, K0, K1, min_score=low))
 
             command.write(

@@ -228,6 +228,15 @@ def read_header_hw(path: Path) -> tuple[int, int] | None:
         return None
 
 
+def read_image_hw(path: Path) -> tuple[int, int]:
+    """(H, W) of an image file, with EXIF orientation applied; raises `ImageReadError`, as `read_image`."""
+    size_hw = read_header_hw(path)
+    if size_hw is not None:
+        return size_hw
+    height, width = read_image(path).shape[-2:]
+    return int(height), int(width)
+
+
 def read_exif(path: Path, directory: int | None = None) -> dict[int, Any]:
     """The EXIF data of an image file by tag, without its pixels; empty where it has none.
 
