@@ -1,5 +1,7 @@
 import io
+import os
 import pickle
+import sys
 import zipfile
 from pathlib import Path
 
@@ -100,3 +102,10 @@ def test_other_archives(tmp_path: Path) -> None:
     (tmp_path / "net.pt").write_bytes(zip_file("code/x.py"))  # TorchScript
     with pytest.raises(WeightsError, match="is a PyTorch pickle"):
         check_weights(tmp_path / "net.pt")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes among its files")
+def test_a_pipe_is_not_called_missing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "w.safetensors")
+    with pytest.raises(WeightsError, match=r"are not a regular file; give a \.safetensors file"):
+        check_weights(str(tmp_path / "w.safetensors"))

@@ -30,6 +30,8 @@ def check_weights_file(path: Path, given: str) -> None:
     try:
         if path.is_dir():
             raise WeightsError(f"weights {path} are a folder; give a .safetensors file")
+        if path.exists() and not path.is_file():
+            raise WeightsError(f"weights {path} are not a regular file; give a .safetensors file")
         if not path.is_file():
             raise WeightsError(_explain_missing(given))
         size = path.stat().st_size
