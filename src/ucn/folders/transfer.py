@@ -197,7 +197,8 @@ def _tabulate(labels: LabelledImages, records: tuple[TransferRecord, ...], min_s
         "visible": tuple(str(int(score >= min_score and score > 0)) for score in scores),
         **extra,
     }
-    return PointTable(np.array(points, np.float64).reshape(-1, 2), columns, header=(*COLUMNS, *extra))
+    header, kinds = (*COLUMNS, *extra), {"score": float, "visible": bool}
+    return PointTable(np.array(points, np.float64).reshape(-1, 2), columns, header=header, kinds=kinds)
 
 
 def _hide(table: PointTable) -> PointTable:
