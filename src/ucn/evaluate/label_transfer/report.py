@@ -209,3 +209,7 @@ def _describe(cases: Sequence[Case]) -> Iterator[str]:
         f"kept, rejected: at a score of {MIN_VISIBLE_SCORE:g}, chosen on training images; the kernel of the "
         f"votes has a standard deviation of {AGREEMENT_SHARE:g} of the longer side"
     )
+    yield (
+        "the parts of birds are named, so that left and right count as sides; points of faces and PF-WILLOW "
+        "have no names"
+    )
