@@ -280,7 +280,7 @@ class Matcher:
         target = self._encode_dense(image, "image", None)
         features = [each if isinstance(each, Features) else self.extract(each) for each, _ in references]
         votes = collect_votes(self.match_features, list(zip(features, labelled, strict=True)), target)
-        return decide(votes, target.image_hw, min_score, names)
+        return decide(votes, target.image_hw, min_score, None if names is None else list(names))
 
     def extract_many(
         self,

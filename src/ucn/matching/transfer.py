@@ -243,7 +243,7 @@ def decide(
     fits, mirrored = rate_layouts(votes.layouts, points, scores).T[..., None]  # (R, 1)
     exponent = min(POSE_WEIGHT * len(fits), MAX_POSE_WEIGHT)
     weights *= np.exp(exponent * (fits - 1))
-    is_side = has_side(names) if names else np.zeros(len(points), np.bool_)
+    is_side = has_side(names or [""] * len(points))
     trust = np.where(is_side, np.exp(-(mirrored - fits).clip(0) / MIRROR_TOLERANCE), 1.0)
     points, scores, near = combine_votes(votes.places, votes.scores, radius, weights, trust)
     is_visible = np.isfinite(points[:, 0]) & (scores >= min_score)
