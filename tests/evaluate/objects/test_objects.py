@@ -1,7 +1,8 @@
 """Pairs of images with masks, measures by hand and against slow references, and whole runs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,11 @@ from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.core.report import write_report
 from ucn.evaluate.core.update import read_page, update_report
 from ucn.evaluate.objects import predictions
-from ucn.evaluate.objects.pairs import list_pairs, read_view
+from ucn.evaluate.objects.pairs import ObjectImage, ObjectPair, list_pairs, read_view
 from ucn.evaluate.objects.predictions import predict_objects
 from ucn.evaluate.objects.report import run_objects
 from ucn.evaluate.objects.scoring import (
     MEAN,
-    ObjectScore,
     intersection_over_union,
     is_in_box,
     read_mask_at,
@@ -33,6 +33,7 @@ from ucn.evaluate.objects.scoring import (
 from ucn.features.method import DenseMethod, LoadedMethods
 from ucn.matching.matcher import Matcher
 from ucn.nn import build_model
+from ucn.paper.transfer import UnboundTransfer
 from ucn.weights import LoadedWeights, WeightsInfo
 
 HEADS = "file,kind,head_x0,head_y0,head_x1,head_y1"
@@ -69,16 +70,9 @@ def ramps(tmp_path: Path) -> Path:
     write_mask(root / "ramp" / "a.png", (16, 12, 32, 28))
     write_object(root / "ramp" / "b.bmp", SHIFT_XY)
     write_mask(root / "ramp" / "b.png", (24, 16, 32, 32))
-    write_text(
-        root / "heads.csv", HEADS, "ramp/a.bmp,x,15.5,11.5,23.5,27.5", "ramp/b.bmp,x,23.5,15.5,27.5,31.5"
-    )
+    heads = "ramp/a.bmp,x,15.5,11.5,23.5,27.5", "ramp/b.bmp,x,23.5,15.5,27.5,31.5"
+    write_text(root / "heads.csv", HEADS, *heads)
     return root
-
-
-def measure(scores: Sequence[dict[str, object]], category: str) -> tuple[object, ...]:
-    """The measures of a class."""
-    row = next(score for score in scores if score["category"] == category)
-    return tuple(row[name] for name in ("pairs", "points", "heads", "head", "iou"))
 
 
 def test_measures_by_hand(ramps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,12 +196,15 @@ def _one_mask(root: Path) -> None:
         (root / "cat" / f"{number}.png").unlink()
 
 
+def _nothing(_: Path) -> None:
+    pass
+
+
 def _heads(*lines: str) -> Callable[[Path], None]:
-    return lambda root: void(write_text(root / "heads.csv", *lines))
+    def spoil(root: Path) -> None:
+        write_text(root / "heads.csv", *lines)
 
-
-def void(_: object) -> None:
-    """Nothing."""
+    return spoil
 
 
 @pytest.mark.parametrize(
@@ -217,7 +214,7 @@ def void(_: object) -> None:
         (_small_mask, [], r"mask .*1.png must be as large as its image"),
         (_no_masks, [], r"no masks in .*: expected a folder of images per class, and beside an image a PNG"),
         (_one_mask, ["cat"], r"class 'cat' of .* has 1 images with masks"),
-        (void, ["dgo"], r"no class 'dgo' in .*; did you mean 'dog'\? \(there are cat, dog\)"),
+        (_nothing, ["dgo"], r"no class 'dgo' in .*; did you mean 'dog'\? \(there are cat, dog\)"),
         (_heads(HEADS.replace("head_y1", "bottom")), [], r"heads.csv has no column 'head_y1'"),
         (
             _heads(HEADS, "cat/1.bmp,x,9,5,9,8"),
@@ -253,10 +250,10 @@ def test_a_run_its_cache_and_an_update(ramps: Path, tmp_path: Path, monkeypatch:
     assert seen == [(1, 2), (2, 2)]
     assert [row[:2] for row in report.tables[0].rows] == [("ramps", "first"), ("ramps", "second")]
     assert report.tables[0].rows[0][3] == "–"  # no head boxes
-    assert [len(table.rows) for table in report.tables] == [2, 2, 0, 2]
+    assert [len(table.rows) for table in report.tables] == [2, 2, 2]
     write_report(report, tmp_path, overwrite=False)
     monkeypatch.setattr(predictions, "_carry", None)  # all of it is in the cache
-    assert run_objects(ramps, both, settings).rows == report.rows
+    assert run_objects(ramps, both, settings).tables == report.tables
     page = read_page(tmp_path / "objects.json", "objects")
     second = LoadedMethods([both.methods[1]])
     updated = update_report(run_objects(ramps, second, RunSettings(settings.cache, page=page)), page)
@@ -264,13 +261,18 @@ def test_a_run_its_cache_and_an_update(ramps: Path, tmp_path: Path, monkeypatch:
     assert updated.tables == report.tables
     with pytest.raises(DataError, match="pairs was 2, now it is 1"):
         run_objects(ramps, second, RunSettings(settings.cache, limit=1, page=page))
-    transfer = DenseMethod("nn-transfer", "", {"transfer": {}}, extractor=both.methods[0].extractor)
+    transfer = replace(both.methods[0], name="nn-transfer", matcher=UnboundTransfer())
     with pytest.raises(DataError, match="no labelled parts to copy"):
         run_objects(ramps, LoadedMethods([transfer]), settings)
 
 
 def test_pairs_without_a_head_do_not_count() -> None:
-    pair = type("Pair", (), {"group": "g", "category": "c"})
-    scores = score_objects("m", [pair(), pair()], [(1.0, math.nan, 0.5), (0.0, 0.25, 0.5)], seed=0)  # type: ignore[list-item]
-    assert isinstance(scores[0], ObjectScore)
-    assert (scores[0].pairs, scores[0].points, scores[0].heads, scores[0].head) == (2, 0.5, 1, 0.25)
+    image = ObjectImage(Path("0.jpg"), Path("0.png"))
+    pairs = [ObjectPair("g", category, image, image) for category in "ccd"]
+    scores = score_objects("m", pairs, [(1.0, math.nan, 0.5), (0.0, 0.25, 0.5), (1.0, math.nan, 0.0)], seed=0)
+    assert [(score.category, score.pairs, score.points, score.heads, score.iou) for score in scores] == [
+        ("c", 2, 0.5, 1, 0.5),
+        ("d", 1, 1.0, 0, 0.0),
+        (MEAN, 3, 0.75, 1, 0.25),
+    ]
+    assert scores[0].head == scores[2].head == 0.25 and math.isnan(scores[1].head)

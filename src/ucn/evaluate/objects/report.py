@@ -22,7 +22,7 @@ from ucn.evaluate.objects.predictions import HEAD_POINTS, POINTS, VERSION, predi
 from ucn.evaluate.objects.scoring import MEAN, ObjectScore, score_objects, score_pair
 from ucn.features.method import DenseMethod, LoadedMethods, MethodInfo
 from ucn.nn import MIN_SIDE
-from ucn.paper.names import TRANSFER
+from ucn.paper.transfer import UnboundTransfer
 
 PAIRS = 40
 """Pairs of a class, or all where it has fewer."""
@@ -54,7 +54,7 @@ def run_objects(
         DataError: the data is not there or wrong, there is nothing to evaluate, or the page to update is of
             other data or another protocol.
     """
-    methods = [method for method in loaded.methods if TRANSFER not in method.key]
+    methods = [method for method in loaded.methods if not isinstance(method.matcher, UnboundTransfer)]
     skipped = dict(loaded.skipped)
     skipped |= {m.name: "there are no labelled parts to copy" for m in loaded.methods if m not in methods}
     require_methods(LoadedMethods(methods, skipped))
@@ -92,7 +92,7 @@ def run_objects(
     return Report(
         name="objects",
         title="points and masks carried between images of objects of one class, whose parts are not labelled",
-        tables=(_summarise(scores), *(_tabulate(scores, measure) for measure in _MEASURES)),
+        tables=(_summarise(scores), *_tabulate_classes(scores)),
         protocol=tuple(_describe(pairs, count, max_side, settings.seed, evaluated)),
         methods=tuple(evaluated),
         skipped=skipped,
@@ -113,18 +113,19 @@ def _summarise(scores: Sequence[ObjectScore]) -> Table:
     return Table(title, ("data", "method", *_MEASURES), rows)
 
 
-def _tabulate(scores: Sequence[ObjectScore], name: str) -> Table:
-    """A measure of each class, and its means; without the classes that do not have it."""
+def _tabulate_classes(scores: Sequence[ObjectScore]) -> Iterator[Table]:
+    """A table of each measure, with the classes that have it."""
     methods = tuple(dict.fromkeys(score.method for score in scores))
-    cells = {
-        (score.group, score.category, score.method): _format(*_MEASURES[name](score)) for score in scores
-    }
-    rows = tuple(
-        (f"{group}: {category}", *(cells[group, category, method] for method in methods))
-        for group, category in dict.fromkeys((score.group, score.category) for score in scores)
-        if cells[group, category, methods[0]] != _format(math.nan, math.nan, math.nan)
-    )
-    return Table(f"{name}, % ({LEVEL:.0%} interval)", ("class", *methods), rows)
+    rows = dict.fromkeys((score.group, score.category) for score in scores)
+    for name, measure in _MEASURES.items():
+        cells = {(score.group, score.category, score.method): measure(score) for score in scores}
+        shown = tuple(
+            (f"{group}: {category}", *(_format(*cells[group, category, method]) for method in methods))
+            for group, category in rows
+            if not math.isnan(cells[group, category, methods[0]][0])
+        )
+        if shown:
+            yield Table(f"{name}, % ({LEVEL:.0%} interval)", ("class", *methods), shown)
 
 
 def _format(share: float, low: float, high: float) -> str:
