@@ -19,7 +19,7 @@ from ucn.evaluate.core.predictions import RunSettings
 from ucn.evaluate.core.report import write_report
 from ucn.evaluate.core.update import read_page, update_report
 from ucn.evaluate.objects import predictions
-from ucn.evaluate.objects.pairs import ObjectImage, ObjectPair, list_pairs, read_view
+from ucn.evaluate.objects.pairs import ObjectImage, ObjectPair, choose_rows, list_pairs, read_view
 from ucn.evaluate.objects.predictions import predict_objects
 from ucn.evaluate.objects.report import run_objects
 from ucn.evaluate.objects.scoring import (
@@ -81,7 +81,7 @@ def test_measures_by_hand(ramps: Path, tmp_path: Path, monkeypatch: pytest.Monke
     method = make_method()
     pairs = list_pairs(ramps, [], 40, seed=0)
     assert sorted(pair.name for pair in pairs) == ["ramps/ramp/a--b", "ramps/ramp/b--a"]
-    truths, found = predict_objects(pairs, [method], tmp_path / "cache", max_side=256)
+    truths, found = predict_objects(pairs, range(len(pairs)), [method], tmp_path / "cache", max_side=256)
     results = {
         pair.image0.path.stem: score_pair(truth, own)
         for pair, truth, own in zip(pairs, truths, found["colour"], strict=True)
@@ -116,7 +116,9 @@ def test_a_network_matches_as_the_matcher_does(ramps: Path, tmp_path: Path) -> N
     write_mask(ramps / "ramp" / "b.png", (4, 20, 40, 36), (40, 56))
     matcher = make_network()
     pairs = list_pairs(ramps, [], 1, seed=0)
-    truths, found = predict_objects(pairs, [make_method("network", matcher)], tmp_path, max_side=256)
+    truths, found = predict_objects(
+        pairs, range(len(pairs)), [make_method("network", matcher)], tmp_path, max_side=256
+    )
     truth, own = truths[0], found["network"][0]
     images = [read_image(image.path) for image in (pairs[0].image0, pairs[0].image1)]
     plain = matcher.with_config(consensus=False)
@@ -161,6 +163,8 @@ def test_pairs_are_sampled_by_class(tmp_path: Path) -> None:
     assert list_pairs(tmp_path, ["dog"], 4, seed=0) == pairs[4:8]  # whatever the other classes
     assert list_pairs(tmp_path, ["dog"], 2, seed=0) == pairs[4:6]
     assert list_pairs(tmp_path, ["dog"], 4, seed=1) != pairs[4:8]
+    assert choose_rows(pairs, 2) == [0, 4, 8, 1, 5, 9]
+    assert len(choose_rows(pairs, 40)) == 12
 
 
 def test_large_images_are_reduced_with_mask_and_box(tmp_path: Path) -> None:

@@ -136,6 +136,16 @@ def list_pairs(folder: Path, classes: Sequence[str], count: int, seed: int) -> l
     return pairs
 
 
+def choose_rows(pairs: Sequence[ObjectPair], count: int) -> list[int]:
+    """Rows of the first `count` pairs of each class, or all where it has fewer; classes take turns."""
+    ranks: dict[tuple[str, str], int] = {}
+    chosen = []
+    for row, pair in enumerate(pairs):
+        rank = ranks[pair.group, pair.category] = ranks.get((pair.group, pair.category), -1) + 1
+        chosen.append((rank, row))
+    return [row for rank, row in sorted(chosen) if rank < count]
+
+
 def _find_sets(folder: Path) -> dict[Path, dict[str, list[Path]]]:
     """The images with masks of each class, by folder of classes: those in the folder, else it itself."""
     check_folder(folder, "a folder of images per class")

@@ -34,6 +34,7 @@ HEAD_POINTS = 100
 
 def predict_objects(
     pairs: Sequence[ObjectPair],
+    chosen: Sequence[int],
     methods: Sequence[DenseMethod],
     cache: Path,
     *,
@@ -43,10 +44,11 @@ def predict_objects(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> tuple[list[Record], dict[str, list[Record]]]:
-    """Ground truth of each pair, and what each method finds; what the cache has is not predicted again.
+    """Ground truth of each chosen pair, and what each method finds; cached pairs are not predicted again.
 
     Args:
-        pairs: what is evaluated.
+        pairs: all pairs.
+        chosen: rows of those to evaluate.
         methods: that are evaluated.
         cache: folder of predictions.
         max_side: larger images are reduced to this longest side.
@@ -71,12 +73,11 @@ def predict_objects(
         PredictionCache(folder, name_folder(method.name), {**key, "method": method.key}) for method in methods
     ]
     predictor = _Predictor(pairs, methods, max_side, seed, torch.device(device))
-    rows = range(len(pairs))
-    predict_missing(predictor, rows, [truths, *caches], jobs, progress)
+    predict_missing(predictor, chosen, [truths, *caches], jobs, progress)
     found = {
-        method.name: [held.get(row) for row in rows] for method, held in zip(methods, caches, strict=True)
+        method.name: [held.get(row) for row in chosen] for method, held in zip(methods, caches, strict=True)
     }
-    return [truths.get(row) for row in rows], found
+    return [truths.get(row) for row in chosen], found
 
 
 class _Predictor:

@@ -17,7 +17,7 @@ from ucn.evaluate.core.report import (
     format_percent,
     hash_protocol,
 )
-from ucn.evaluate.objects.pairs import MAX_SIDE, ObjectPair, digest_objects, list_pairs
+from ucn.evaluate.objects.pairs import MAX_SIDE, ObjectPair, choose_rows, digest_objects, list_pairs
 from ucn.evaluate.objects.predictions import HEAD_POINTS, POINTS, VERSION, predict_objects
 from ucn.evaluate.objects.scoring import MEAN, ObjectScore, score_objects, score_pair
 from ucn.features.method import DenseMethod, LoadedMethods, MethodInfo
@@ -59,7 +59,10 @@ def run_objects(
     skipped |= {m.name: "there are no labelled parts to copy" for m in loaded.methods if m not in methods}
     require_methods(LoadedMethods(methods, skipped))
     count, max_side = settings.limit or PAIRS, settings.max_side or MAX_SIDE
-    pairs = list_pairs(folder, classes, count, settings.seed)
+    # A smaller limit takes the first of these pairs, so that their predictions serve larger ones.
+    everything = list_pairs(folder, classes, max(count, PAIRS), settings.seed)
+    chosen = choose_rows(everything, count)
+    pairs = [everything[row] for row in chosen]
     identity = {
         "pairs": len(pairs),
         "seed": settings.seed,
@@ -72,7 +75,8 @@ def run_objects(
     if page is not None:
         page.check(**identity)
     truths, found = predict_objects(
-        pairs,
+        everything,
+        chosen,
         methods,
         settings.cache,
         max_side=max_side,
