@@ -254,6 +254,8 @@ def test_a_run_its_cache_and_an_update(ramps: Path, tmp_path: Path, monkeypatch:
     assert seen == [(1, 2), (2, 2)]
     assert [row[:2] for row in report.tables[0].rows] == [("ramps", "first"), ("ramps", "second")]
     assert report.tables[0].rows[0][3] == "–"  # no head boxes
+    # (256 + 128) / 2 of 48 × 64 pixels.
+    assert report.protocol[-1] == "by chance, ramps: the object fills 6.2 % of image 1"
     assert [len(table.rows) for table in report.tables] == [2, 2, 2]
     write_report(report, tmp_path, overwrite=False)
     monkeypatch.setattr(predictions, "_carry", None)  # all of it is in the cache

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
+from ucn.evaluate.core.cache import Record
 from ucn.evaluate.core.metrics import LEVEL, RESAMPLES
 from ucn.evaluate.core.predictions import Progress, RunSettings, require_methods
 from ucn.evaluate.core.report import (
@@ -97,7 +100,10 @@ def run_objects(
         name="objects",
         title="points and masks carried between images of objects of one class, whose parts are not labelled",
         tables=(_summarise(scores), *_tabulate_classes(scores)),
-        protocol=tuple(_describe(pairs, count, max_side, settings.seed, evaluated)),
+        protocol=(
+            *_describe(pairs, count, max_side, settings.seed, evaluated),
+            _describe_chance(pairs, truths),
+        ),
         methods=tuple(evaluated),
         skipped=skipped,
         rows=tuple(asdict(score) for score in scores),
@@ -136,6 +142,22 @@ def _format(share: float, low: float, high: float) -> str:
     if math.isnan(share):
         return format_percent(share)
     return f"{format_percent(share)} ({format_percent(low)}–{format_percent(high)})"
+
+
+def _describe_chance(pairs: Sequence[ObjectPair], truths: Sequence[Record]) -> str:
+    """What random matches would reach."""
+    shares: dict[str, list[tuple[float, float]]] = {}
+    for pair, truth in zip(pairs, truths, strict=True):
+        height, width = truth["mask1"].shape
+        x0, y0, x1, y1 = truth["head1"]
+        share = float(truth["mask1"].mean()), float((x1 - x0) * (y1 - y0)) / (height * width)
+        shares.setdefault(pair.group, []).append(share)
+    parts = []
+    for group, own in shares.items():
+        part = f"{group}: the object fills {format_percent(np.mean([area for area, _ in own]))} % of image 1"
+        heads = [head for _, head in own if not math.isnan(head)]
+        parts.append(f"{part}, and its head box {format_percent(np.mean(heads))} %" if heads else part)
+    return f"by chance, {'; '.join(parts)}"
 
 
 def _describe(
