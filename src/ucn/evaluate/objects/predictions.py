@@ -122,7 +122,8 @@ class _Predictor:
 
 
 def _draw(points: NDArray[np.float32], count: int, seed: int, name: str) -> NDArray[np.float32]:
-    return points[sample_points(len(points), count, seed, name).numpy()]
+    chosen = sample_points(len(points), count, seed, name)
+    return np.take(points, chosen.numpy(), axis=0)
 
 
 def _carry(

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-
-import numpy as np
+from statistics import mean
 
 from ucn.evaluate.core.cache import Record
 from ucn.evaluate.core.metrics import LEVEL, RESAMPLES
@@ -154,9 +153,9 @@ def _describe_chance(pairs: Sequence[ObjectPair], truths: Sequence[Record]) -> s
         shares.setdefault(pair.group, []).append(share)
     parts = []
     for group, own in shares.items():
-        part = f"{group}: the object fills {format_percent(np.mean([area for area, _ in own]))} % of image 1"
+        part = f"{group}: the object fills {format_percent(mean(area for area, _ in own))} % of image 1"
         heads = [head for _, head in own if not math.isnan(head)]
-        parts.append(f"{part}, and its head box {format_percent(np.mean(heads))} %" if heads else part)
+        parts.append(f"{part}, and its head box {format_percent(mean(heads))} %" if heads else part)
     return f"by chance, {'; '.join(parts)}"
 
 
