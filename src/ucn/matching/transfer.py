@@ -220,7 +220,8 @@ def collect_votes(
             found = match(features, target, points=queries)
             places[-1][rows], scores[-1][rows] = found.points1, found.scores
     known = np.stack(layouts)
-    return Votes(np.stack(places), np.stack(scores), ~np.isnan(known).any(axis=2), known)
+    is_labelled = np.asarray(~np.isnan(known).any(axis=2))
+    return Votes(np.stack(places), np.stack(scores), is_labelled, known)
 
 
 def decide(
