@@ -5,6 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import PIL.Image
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -199,3 +201,26 @@ def test_a_command_imports_no_other() -> None:
         "    print({'ucn.cli.match', 'ucn.cli.extract', 'ucn.cli.train', 'torch'} & set(sys.modules))"
     )
     assert run_python(code).stdout.splitlines()[-1] == "{'ucn.cli.match'}"
+
+
+@pytest.mark.slow
+def test_match_imports_what_it_needs_and_reads_weights_once(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for name in ("0.png", "1.png"):
+        PIL.Image.fromarray(generator.integers(0, 256, (64, 64), np.uint8)).save(tmp_path / name)
+    code = (
+        "import os, sys; from ucn.cli import main; opened = []\n"
+        "sys.addaudithook(lambda event, given: event == 'open' and opened.append(str(given[0])))\n"
+        f"sys.argv = ['ucn', 'match', {str(tmp_path / '0.png')!r}, {str(tmp_path / '1.png')!r},"
+        " '--json', '--device', 'cpu']\n"
+        "try:\n    main()\nexcept SystemExit as leave:\n    assert leave.code in (0, None)\n"
+        "heavy = {'sympy', 'torch._dynamo', 'torch.fx.experimental.symbolic_shapes', 'matplotlib', 'h5py',"
+        " 'poselib', 'rich', 'ucn.viz', 'ucn.evaluate', 'ucn.features', 'ucn.train'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        # Its first bytes are checked before torch is imported.
+        "assert sum(name.endswith('geometric.safetensors') for name in opened) == 2, opened\n"
+        "assert os.environ['OMP_WAIT_POLICY'] == 'PASSIVE'\n"
+    )
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["command"] == "match"
