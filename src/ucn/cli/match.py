@@ -189,7 +189,9 @@ def run(
                 write_image(path, viz.draw_points(*images, matches))
                 return
             low = matcher.config.min_score
-            drawn = viz.draw_matches(*images, matches, is_inlier=is_inlier, max_lines=max_lines, min_score=low)
+            drawn = viz.draw_matches(
+                *images, matches, is_inlier=is_inlier, max_lines=max_lines, min_score=low
+            )
             write_image(path, drawn)
 
         command.write(
