@@ -204,14 +204,15 @@ def test_a_command_imports_no_other() -> None:
 
 
 @pytest.mark.slow
-def test_match_imports_what_it_needs_and_reads_weights_once(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    for name in ("0.png", "1.png"):
-        PIL.Image.fromarray(generator.integers(0, 256, (64, 64), np.uint8)).save(tmp_path / name)
+def test_match_of_large_photographs_is_light(tmp_path: Path) -> None:
+    """It imports what it needs, reads the weights once, and two images of 12 megapixels take under 1 GB."""
+    for name in ("0.jpg", "1.jpg"):
+        small = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+        PIL.Image.fromarray(small).resize((4000, 3000)).save(tmp_path / name)
     code = (
-        "import os, sys; from ucn.cli import main; opened = []\n"
+        "import os, resource, sys; from ucn.cli import main; opened = []\n"
         "sys.addaudithook(lambda event, given: event == 'open' and opened.append(str(given[0])))\n"
-        f"sys.argv = ['ucn', 'match', {str(tmp_path / '0.png')!r}, {str(tmp_path / '1.png')!r},"
+        f"sys.argv = ['ucn', 'match', {str(tmp_path / '0.jpg')!r}, {str(tmp_path / '1.jpg')!r},"
         " '--json', '--device', 'cpu']\n"
         "try:\n    main()\nexcept SystemExit as leave:\n    assert leave.code in (0, None)\n"
         "heavy = {'sympy', 'torch._dynamo', 'torch.fx.experimental.symbolic_shapes', 'matplotlib', 'h5py',"
@@ -221,6 +222,9 @@ def test_match_imports_what_it_needs_and_reads_weights_once(tmp_path: Path) -> N
         "count = sum(name.endswith('geometric.safetensors') for name in opened)\n"
         "assert count == 3, count\n"
         "assert os.environ['OMP_WAIT_POLICY'] == 'PASSIVE'\n"
+        "unit = 1 if sys.platform == 'darwin' else 1024\n"
+        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit\n"
+        "assert peak < 1e9, peak\n"
     )
     result = run_python(code)
     assert result.returncode == 0, result.stderr

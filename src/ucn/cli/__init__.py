@@ -6,18 +6,11 @@ Nothing here imports torch, numpy or the rest of the library before a command ru
 
 def main() -> None:
     """Runs the command ``ucn``; where its first argument is a command, the others are not imported."""
-    import atexit
-    import gc
     import os
     import sys
 
     # Threads of OpenMP that wait would otherwise keep the cores from those that work: twice the time.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Imports make many objects and hardly any garbage. At the end all of them would be searched for garbage
-    # twice, after which the system takes the memory anyway.
-    gc.set_threshold(20_000)
-    atexit.register(gc.freeze)
-
     from ucn.cli.commands import COMMANDS, build_app
 
     named = [name for name in sys.argv[1:2] if name in COMMANDS]

@@ -182,9 +182,9 @@ def run(
 
         def paint(path: Path) -> None:
             from ucn import viz
-            from ucn.data.io import read_image, write_image
+            from ucn.data.io import to_pixels, write_image
 
-            images = read_image(image0), read_image(image1)
+            images = to_pixels(image0), to_pixels(image1)
             if points is not None and is_inlier is None:
                 write_image(path, viz.draw_points(*images, matches))
                 return
