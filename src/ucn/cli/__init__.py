@@ -6,11 +6,8 @@ Nothing here imports torch, numpy or the rest of the library before a command ru
 
 def main() -> None:
     """Runs the command ``ucn``; where its first argument is a command, the others are not imported."""
-    import os
     import sys
 
-    # Threads of OpenMP that wait would otherwise keep the cores from those that work: twice the time.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from ucn.cli.commands import COMMANDS, build_app
 
     named = [name for name in sys.argv[1:2] if name in COMMANDS]
