@@ -208,7 +208,9 @@ def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
     """Converts any image that `to_tensor` takes to uint8 (H, W, 3) RGB, for drawing."""
     import torch
 
-    values = to_tensor(image).mul(255).round().to(torch.uint8)
+    if isinstance(image, np.ndarray) and image.ndim == 3:
+        return np.ascontiguousarray(check_pixels(image))
+    values = to_tensor(image).mul(255).round_().to(torch.uint8)
     return np.ascontiguousarray(values.permute(1, 2, 0).cpu().numpy())
 
 
