@@ -119,6 +119,8 @@ def _search_fused(
     if not can_search(queries, database, k, exclusion, memory_bytes):
         return None
     found = search_fused(queries.detach(), database.detach(), k, exclusion)
+    if queries.is_cuda and torch.cuda.is_current_stream_capturing():
+        return found.distances, found.indices  # nothing can be read: whoever captures checks the values
     # Infinite where a value is not finite, or too large for the copies in float16.
     is_valid = found.extremes.amax().item() < torch.inf
     return (found.distances, found.indices) if is_valid else None

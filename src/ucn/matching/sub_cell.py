@@ -68,11 +68,8 @@ def refine(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     prior: Prior | None = None,
 ) -> NearestPoints:
-    """Sub-cell refinement by the fused CUDA kernel where it applies, else by the reference in chunks.
-
-    With a prior, which the kernel does not know, by the reference.
-    """
-    if prior is None and use_fused(descriptors0, map1.features, index) and len(index):
+    """Sub-cell refinement by the fused CUDA kernel where it applies, else by the reference in chunks."""
+    if use_fused(descriptors0, map1.features, index) and len(index):
         from ucn.matching.triton.refinement import can_refine, refine_sub_cell_fused  # needs Triton
 
         if can_refine(descriptors0, map1.features):
@@ -81,6 +78,7 @@ def refine(
                 map1.features[0],
                 index,
                 is_allowed1,
+                None if prior is None else (prior.places, prior.spread, prior.weights),
                 stride=map1.stride,
                 offset=map1.offset,
                 fine_steps=_FINE_STEPS,
