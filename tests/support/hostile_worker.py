@@ -6,6 +6,7 @@ error of `ucn`. The peak of memory is measured from before the reading, by Linux
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,8 @@ HANG_SECONDS = 10.0
 SPARE_BYTES = 200_000_000
 MAX_SIDE = 1024
 _LIMIT = 3 * 2**30
-_PIXEL_BYTES = {".webp": 16, ".avif": 10, ".jp2": 20, ".j2k": 20}
+_MAX_PIXELS = 160_000_000
+_MAX_SIDE = 100_000
 
 
 @dataclass(frozen=True)
@@ -256,26 +259,40 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 
 def _find_allowed(reader: str, path: Path) -> int:
-    """The memory that reading a file may take; see docs/security.md."""
-    from ucn.data.image_limits import MAX_PIXELS
-    from ucn.data.io import read_header_hw
-
+    """The memory that reading a file may take; see docs/security.md. Of ucn it uses nothing."""
     try:
         size = path.stat().st_size if path.is_file() else 0
     except OSError:
         size = 0
     if reader not in ("image", "mask", "exif"):
         return SPARE_BYTES + 32 * size
-    hw = read_header_hw(path) if size else None
-    pixels = hw[0] * hw[1] if hw else 0
-    if hw is None or pixels > MAX_PIXELS or min(hw) < 32:
-        pixels = 0
-    reduced = pixels if hw is None else min(pixels, MAX_SIDE**2 * min(hw) // max(1, max(hw)))
-    start = path.read_bytes()[: 2**16] if pixels else b""
-    copy = _PIXEL_BYTES.get(path.suffix, 4) * pixels
-    if start[:2] == b"\xff\xd8" and reader == "image":  # by draft, at less than four times the reduced sides
-        copy = min(copy, 4 * 16 * reduced) + (6 * pixels if b"\xff\xc2" in start else 0)
-    return SPARE_BYTES + size + copy + 6 * 12 * reduced
+    width, height, kind = _read_header(path) if size else (0, 0, "")
+    pixels = width * height
+    if reader == "exif" or pixels > _MAX_PIXELS or max(width, height) > _MAX_SIDE or min(width, height) < 32:
+        return SPARE_BYTES
+    allowed = SPARE_BYTES + 4 * pixels
+    if kind == "TIFF":
+        allowed += size  # libtiff maps it
+    if reader == "mask":
+        return allowed + 6 * pixels
+    reduced = min(pixels, MAX_SIDE**2 * min(width, height) // max(1, width, height))
+    if kind == "JPEG":  # by draft, at less than four times the reduced sides
+        allowed -= 4 * pixels - min(4 * pixels, 4 * 16 * reduced)
+    return allowed + 6 * 12 * reduced
+
+
+def _read_header(path: Path) -> tuple[int, int, str]:
+    """Width, height and format; "progressive" for a JPEG that is."""
+    import PIL.Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with PIL.Image.open(path) as image:
+                kind = "progressive" if image.info.get("progressive") else image.format or ""
+                return image.width, image.height, kind
+    except Exception:  # it has no size that counts
+        return 0, 0, ""
 
 
 def _status(name: str) -> int:
@@ -286,7 +303,7 @@ def _status(name: str) -> int:
 def _try(reader: str, path: Path) -> Outcome:
     from ucn.errors import UcnError
 
-    allowed = _find_allowed(reader, path)
+    ctypes.CDLL(None).malloc_trim(0)  # memory that is kept for reuse would hide a peak
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before, started = _status("VmRSS"), time.monotonic()
     kind, text = "read", ""
@@ -296,7 +313,8 @@ def _try(reader: str, path: Path) -> Outcome:
         kind, text = "refused", str(error)
     except (Exception, RecursionError) as error:
         kind, text = "foreign", f"{type(error).__name__}: {error}"
-    return Outcome(kind, text[:2000], time.monotonic() - started, _status("VmHWM") - before, allowed)
+    seconds, peak = time.monotonic() - started, _status("VmHWM") - before
+    return Outcome(kind, text[:2000], seconds, peak, _find_allowed(reader, path))
 
 
 def _warm(folder: Path) -> None:

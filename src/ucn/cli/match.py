@@ -171,7 +171,7 @@ def run(
         )
         command.check_images(image0, image1, masks=masks, points=points)
         from ucn import viz
-        from ucn.data.io import read_image, read_image_hw, write_image
+        from ucn.data.io import read_image_hw, to_pixels, write_image
         from ucn.data.points import read_image_points
 
         sizes = read_image_hw(image0), read_image_hw(image1)
@@ -185,7 +185,7 @@ def run(
         is_inlier = None if verifier is None else _verify(command, matches, verifier)
 
         def paint() -> NDArray[np.uint8]:
-            images = read_image(image0), read_image(image1)
+            images = to_pixels(image0), to_pixels(image1)
             if points is not None and is_inlier is None:
                 return viz.draw_points(*images, matches)
             low = matcher.config.min_score
