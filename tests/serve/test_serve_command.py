@@ -159,6 +159,21 @@ def test_absurd_limits_are_refused_in_words(option: str, value: str) -> None:
     assert f"{option} must be at most 1,0" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--max-upload", "at least 0.000977 and at most 1,024"),
+        ("--max-megapixels", "at least 0.00102"),
+        ("--memory", "at least 16"),
+    ],
+)
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_small_limits_are_refused_by_the_name_of_their_option(option: str, expected: str, value: str) -> None:
+    result = runner.invoke(app, ["serve", "--port", "0", option, value])
+    assert result.exit_code == 2
+    assert f"{option} must be {expected}, got {value}" in result.stderr
+
+
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = runner.invoke(app, ["serve"])

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 HANG_SECONDS = 10.0
 SPARE_BYTES = 200_000_000
@@ -55,41 +55,63 @@ class Outcome:
         return self.peak > self.allowed
 
 
-def run_cases(paths: Iterable[tuple[str, Path]], seconds: float = HANG_SECONDS) -> list[Outcome]:
-    """Reads files one after another, each by the reader of its name."""
-    outcomes: list[Outcome] = []
-    worker: subprocess.Popen[bytes] | None = None
-    for reader, path in paths:
-        if worker is None:
-            worker = _start()
+class Worker:
+    """A process that reads files; a new one follows where a file stopped it.
+
+    Args:
+        seconds: after which reading a file is a hang.
+        source: folder of another version of ucn.
+    """
+
+    def __init__(self, seconds: float = HANG_SECONDS, source: Path | None = None) -> None:
+        self._seconds, self._source = seconds, source
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._process is not None:
+            self._end(self._process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        process.wait(30)
+        process.stdout.close()
+        self._process = None
+
+    def read(self, reader: str, path: Path) -> Outcome:
+        """Reads a file by the reader of that name."""
+        worker = self._process = self._process or _start(self._source)
         assert worker.stdin is not None and worker.stdout is not None
+        started = time.monotonic()
         worker.stdin.write(json.dumps([reader, str(path)]).encode() + b"\n")
         worker.stdin.flush()
-        started = time.monotonic()
         with selectors.DefaultSelector() as waiting:
             waiting.register(worker.stdout, selectors.EVENT_READ)
-            is_ready = bool(waiting.select(seconds))
+            is_ready = bool(waiting.select(self._seconds))
         line = worker.stdout.readline() if is_ready else b""
         if line:
-            outcomes.append(Outcome(**json.loads(line)))
-            continue
-        kind = "died" if is_ready else "hang"
+            return Outcome(**json.loads(line))
         worker.kill()
-        worker.wait()
-        worker.stdin.close()
-        worker.stdout.close()
-        worker = None
-        outcomes.append(Outcome(kind, f"{reader} {path.name}", time.monotonic() - started, 0, 0))
-    if worker is not None:
-        assert worker.stdin is not None and worker.stdout is not None
-        worker.stdin.close()
-        worker.wait(30)
-        worker.stdout.close()
-    return outcomes
+        self._end(worker)
+        kind = "died" if is_ready else "hang"
+        return Outcome(kind, f"{reader} {path.name}", time.monotonic() - started, 0, 0)
 
 
-def _start() -> subprocess.Popen[bytes]:
+def run_cases(
+    paths: Iterable[tuple[str, Path]], seconds: float = HANG_SECONDS, source: Path | None = None
+) -> list[Outcome]:
+    """Reads files one after another, each by the reader of its name, as `Worker.read`."""
+    with Worker(seconds, source) as worker:
+        return [worker.read(reader, path) for reader, path in paths]
+
+
+def _start(source: Path | None) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+    if source is not None:
+        environment["PYTHONPATH"] = str(source)
     command = [sys.executable, str(Path(__file__))]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert worker.stdout is not None

@@ -137,6 +137,7 @@ def run(
     from ucn.evaluate.core.update import read_page
     from ucn.evaluate.evaluations import Request, find_evaluation
     from ucn.features.method import MethodFiles
+    from ucn.files.scratch import lock_output
     from ucn.runtime.device import choose_device
 
     evaluation = find_evaluation(name)
@@ -181,7 +182,7 @@ def run(
         command=_format_command(name, given),
         page=page,
     )
-    with CountBar(name, is_quiet=json) as bar:
+    with lock_output(output / name), CountBar(name, is_quiet=json) as bar:
         request = Request(
             folder=data or Path(),
             settings=settings,
@@ -194,7 +195,7 @@ def run(
             progress=bar,
         )
         report = evaluation.run(request)
-    written = write_report(report, output, overwrite or update)
+        written = write_report(report, output, overwrite or update)
     if json:
         print_json({**to_dict(report), "outputs": [str(path) for path in written]})
     else:

@@ -1,8 +1,8 @@
 """The memory that decoding an image takes, by its headers, and decoders that take less than Pillow's.
 
-Beside one copy of 4 bytes a pixel, decoding takes at most `MAX_EXTRA_BYTES`: `choose_decoder` refuses what would
-take more. Pillow's decoders of most formats take one copy; those below keep several, or the coefficients or
-strips of a whole image. The figures were measured with Pillow 13, pillow-heif 1.8 and OpenCV 5.
+Beside one copy of 4 bytes a pixel, decoding takes at most `MAX_EXTRA_BYTES`: `choose_decoder` refuses what
+would take more. Pillow's decoders of most formats take one copy; those below keep several, or the strips of a
+whole image. The figures were measured with Pillow 13, pillow-heif 1.8 and OpenCV 5.
 """
 
 from __future__ import annotations
@@ -22,22 +22,17 @@ _COPY = 4  # bytes a pixel of an image of Pillow
 _SMALL_MODES = {"1": 1, "L": 1, "P": 1, "LA": 4, "I;16": 2, "I;16B": 2}
 _MAX_SLOW_VALUES = 6_000_000  # of a PPM that Pillow converts in Python, at about 1 µs a value
 
-# Bytes a pixel of Pillow, and of `load_frugally` where that takes less, by bits (over 8) and chroma subsampling.
+# Bytes a pixel of Pillow, and of `load_frugally`, by bits (over 8) and chroma subsampling.
 _HEIF = {
-    **{
-        (False, 400): (3.0, 3.0),
-        (False, 420): (7.7, 5.2),
-        (False, 422): (8.9, 8.9),
-        (False, 444): (9.6, 9.6),
-    },
-    **{
-        (True, 400): (8.1, 8.1),
-        (True, 420): (8.1, 8.1),
-        (True, 422): (14.0, 14.0),
-        (True, 444): (15.6, 15.6),
-    },
+    **{(False, 400): (3.0, 3.0), (False, 420): (7.7, 5.2)},
+    **{(False, 422): (8.9, 8.9), (False, 444): (9.6, 9.6)},
+    **{(True, 400): (8.1, 8.1), (True, 420): (8.1, 8.1)},
+    **{(True, 422): (14.0, 14.0), (True, 444): (15.6, 15.6)},
 }
-_TRANSPARENT_HEIF = {(False, 420): (8.6, 7.2), (False, 422): (13.0, 13.0), (False, 444): (13.0, 13.0)}
+_TRANSPARENT_HEIF = {
+    **{(False, 420): (8.6, 7.2), (False, 422): (13.0, 13.0), (False, 444): (13.0, 13.0)},
+    (True, 420): (12.8, 12.8),
+}
 _OTHER_HEIF = (21.0, 21.0)
 
 
@@ -156,8 +151,8 @@ def _find_costs(image: PIL.Image.Image, file: BinaryIO) -> tuple[_Cost, _Cost]:
         values = image.width * image.height * len(image.getbands())
         if values > _MAX_SLOW_VALUES:
             raise ImageReadError(
-                f"it has {values:,} values of another range than 0 to 255, the limit is {_MAX_SLOW_VALUES:,}; "
-                "save it as PNG or TIFF"
+                f"it has {values:,} values of another range than 0 to 255, the limit is "
+                f"{_MAX_SLOW_VALUES:,}; save it as PNG or TIFF"
             )
         cost = (12.0, 0)
     return cost, cost
@@ -192,10 +187,7 @@ def _find_heif_costs(image: PIL.Image.Image, file_bytes: int) -> tuple[_Cost, _C
     """By bits and chroma subsampling, which the header declares."""
     depth, chroma = image.info.get("bit_depth", 10), image.info.get("chroma", 444)
     table = _HEIF if image.mode in ("RGB", "L") else _TRANSPARENT_HEIF
-    if table is _TRANSPARENT_HEIF and depth > 8 and chroma == 420:
-        plain, frugal = 12.8, 12.8
-    else:
-        plain, frugal = table.get((depth > 8, chroma), _OTHER_HEIF)
+    plain, frugal = table.get((depth > 8, chroma), _OTHER_HEIF)
     return (plain, 2 * file_bytes), (frugal, 3 * file_bytes)
 
 

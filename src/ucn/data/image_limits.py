@@ -1,8 +1,9 @@
 """What an image file may ask of its decoder, checked in its headers before anything is decoded.
 
 `check_structure` reads a file's own structure, where a few bytes can stand for hours of work or gigabytes:
-scans of a JPEG, tiles and tags of a TIFF, chunks of a PNG, extensions of a GIF. `check_sides` then judges the
-size that the header declares, and `ucn.data.decoding` what its decoder would take. docs/security.md states the limits.
+scans of a JPEG, tiles and tags of a TIFF, chunks of a PNG, extensions of a GIF. `check_sides` then judges
+the size that the header declares, and `ucn.data.decoding` what its decoder would take. docs/security.md
+states the limits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_SIDE = 100_000
 MAX_FILE_BYTES = 2**30
 """Larger image files are refused unread."""
 MAX_EXTRA_BYTES = 180_000_000
-"""What decoding may take beside 4 bytes a pixel; 20 MB less than promised, for all that is not measured here."""
+"""What decoding may take beside 4 bytes a pixel; 20 MB less than promised, for all that is not counted."""
 
 _REMEDY = "get it again or convert it"
 
@@ -155,7 +156,7 @@ def _check_jpeg(file: BinaryIO) -> None:
                 raise ImageReadError(
                     f"it has {scans} scans or more, which take too long to decode; save it as a baseline JPEG"
                 )
-    # The coefficients count as the decoded copy: where they are most of the memory, the image is decoded reduced.
+    # The coefficients count as the decoded copy: where they are most of the memory, that copy is reduced.
     if scans > 1 and coded - 4 * pixels > MAX_EXTRA_BYTES:
         most = int(pixels * MAX_EXTRA_BYTES / (coded - 4 * pixels))
         raise TooManyPixelsError(f"{pixels:,} pixels in {scans} scans", most, "save it as a baseline JPEG")

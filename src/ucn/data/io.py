@@ -207,7 +207,7 @@ def to_tensor(image: ImageLike) -> Tensor:
 
 
 def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
-    """Converts any image that `to_tensor` takes to uint8 (H, W, 3) RGB, for drawing; a file without floats."""
+    """Converts any image that `to_tensor` takes to uint8 (H, W, 3) RGB; a file without floats."""
     import torch
 
     if isinstance(image, (str, Path)):
@@ -228,11 +228,9 @@ def image_hw(image: Tensor) -> tuple[int, int]:
 
 def read_header_hw(path: Path) -> tuple[int, int] | None:
     """(H, W) of an image file by its header, with EXIF orientation applied; None where it is unreadable."""
-    from ucn.geometry.coords import orient_size
-
     try:
         with _open_image(path, f"image {path}") as opened:
-            return orient_size(opened.stored_hw, opened.turn)
+            return opened.upright_hw
     except ImageReadError:  # reading the image itself reports what is wrong
         return None
 
@@ -267,7 +265,7 @@ def read_orientation(path: Path) -> int:
         return opened.orientation
 
 
-def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -> None:
+def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -> tuple[int, int]:
     """Checks an image file by its header: nothing is decoded, and torch is not imported.
 
     Args:
@@ -275,17 +273,36 @@ def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -
         min_side: the shortest side that it may have, in pixels.
         kind: what errors call it.
 
+    Returns:
+        (H, W), with EXIF orientation applied.
+
     Raises:
         ImageReadError: as `read_image`, but for damage behind the header; or a side is too short.
     """
     with _open_image(Path(path), f"{kind} {path}") as opened:
-        height, width = opened.stored_hw
+        height, width = opened.upright_hw
     if min(width, height) < min_side:
         raise ImageReadError(
             f"{kind} {path} must be at least {min_side} px a side, got {width} × {height} (width × height); "
             "enlarge it first",
             path=Path(path),
         )
+    return height, width
+
+
+def check_mask_file(path: str | Path, image_hw: tuple[int, int]) -> None:
+    """Checks a mask file as `check_image_file`, and that it is as large as its image (H, W)."""
+    size_hw = check_image_file(path, kind="mask")
+    if size_hw != tuple(image_hw):
+        raise _mask_size_error(path, image_hw, size_hw)
+
+
+def _mask_size_error(path: str | Path, image_hw: tuple[int, ...], size_hw: tuple[int, ...]) -> ImageReadError:
+    expected = f"must be as large as its image, {_size(image_hw)}"
+    return ImageReadError(
+        f"mask {path} {expected}, got {_size(size_hw)} (width × height)",
+        path=Path(path),
+    )
 
 
 def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
@@ -308,11 +325,7 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     with _open_image(Path(path), f"mask {path}") as opened:
         mask = _find_used(opened.load(), opened.turn)
     if mask.shape != tuple(image_hw):
-        raise ImageReadError(
-            f"mask {path} must be as large as its image, {_size(image_hw)}, got {_size(mask.shape)} "
-            "(width × height)",
-            path=Path(path),
-        )
+        raise _mask_size_error(path, image_hw, mask.shape)
     return torch.from_numpy(mask)
 
 
@@ -395,6 +408,12 @@ class _OpenImage:
     def stored_hw(self) -> tuple[int, int]:
         """(H, W), not turned."""
         return self.image.height, self.image.width
+
+    @property
+    def upright_hw(self) -> tuple[int, int]:
+        """(H, W), turned; as `ucn.geometry.coords.orient_size`, which imports torch."""
+        height, width = self.stored_hw
+        return (width, height) if self.turn >= 5 else (height, width)
 
     def load(self) -> _Decoded:
         """Decodes it. Of those about whose size Pillow warns, one is decoded at a time."""

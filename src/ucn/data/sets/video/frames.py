@@ -183,6 +183,8 @@ class _Decoder:
 
     def _open(self) -> None:
         _check_not_text(self._path)
+        # Read when the first video is opened: FFmpeg prints nothing about damaged ones, of which we report.
+        os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
         # FFmpeg explicitly: other backends interpret % in a path as a pattern of files.
         self._capture = cv2.VideoCapture(str(self._path), cv2.CAP_FFMPEG)
         self._position = -1  # of the frame that was decoded last
