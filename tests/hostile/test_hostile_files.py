@@ -327,8 +327,9 @@ class TestDecoders:
         monkeypatch.setattr(image_limits, "MAX_EXTRA_BYTES", 180_000)
         for factor in (0.93, 1.1):
             side = int((1000 * factor * (megapixels or 160)) ** 0.5)
-            image = PIL.Image.new("RGB", (side, side), "red").convert(mode)
-            more = {"append_images": [image.rotate(90)]} if "save_all" in settings else {}
+            image = PIL.Image.new(mode, (side, side), (200, 100, 50, 128)[: len(mode)])
+            other = PIL.Image.new(mode, (side, side))
+            more = {"append_images": [other]} if "save_all" in settings else {}
             image.save(tmp_path / name, **settings, **more)
             if factor < 1 or megapixels is None:
                 assert read_header_hw(tmp_path / name) == (side, side)

@@ -678,7 +678,9 @@ def make_largest() -> Iterator[Case]:
         size = width, int(megapixels * 1e6 / width) // 16 * 16
         image = PIL.Image.new(mode, size, 128 if mode in ("L", "P") else (90, 120, 150, 200)[: len(mode)])
         kind, _, suffix = name.partition(".")
-        settings = {**settings, "append_images": [image.rotate(180)]} if kind == "animated" else settings
+        settings = (
+            {**settings, "append_images": [PIL.Image.new(mode, size)]} if kind == "animated" else settings
+        )
         yield Case(f"largest {kind}", "image", f".{suffix}", _save(image, _FORMATS[suffix], **settings))
 
 

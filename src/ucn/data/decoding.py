@@ -111,6 +111,7 @@ def load_frugally(image: PIL.Image.Image, file: BinaryIO) -> PixelArray:
     Raises:
         ImageReadError: it is damaged.
     """
+    file.seek(0)
     if image.format == "WEBP":
         import cv2
 
