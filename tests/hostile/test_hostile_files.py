@@ -305,7 +305,7 @@ class TestDecoders:
             ("transparent.avif", "RGBA", {}, 16.3),
             ("a.jp2", "RGB", {}, 12),
             ("tiled.jp2", "RGB", {"tile_size": (64, 64)}, None),
-            ("a.heic", "RGB", {}, 150),
+            ("a.heic", "RGB", {}, 52.9),
             ("full.heic", "RGB", {"chroma": 444}, 32),
         ],
     )
