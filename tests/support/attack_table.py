@@ -83,6 +83,7 @@ def main() -> None:
     )
     parser.add_argument("--damaged", type=int, default=1000, metavar="N", help="damaged copies")
     parser.add_argument("--seed", type=int, default=0, help="of the damage")
+    parser.add_argument("--skip", default="none", metavar="WORD", help="leave out the attack that begins so")
     arguments = parser.parse_args()
     folder, source = arguments.folder.resolve(), arguments.source and arguments.source.resolve()
     sound = folder.with_name(folder.name + ".sound")
@@ -95,6 +96,8 @@ def main() -> None:
     ]
     print(f"| attack | {' | '.join(_COLUMNS)} |\n|---|{'--:|' * len(_COLUMNS)}")
     for name, cases in attacks:
+        if name.startswith(arguments.skip):
+            continue
         _count(name, cases, folder, source)
     shutil.rmtree(sound)
 
