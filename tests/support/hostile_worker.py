@@ -314,7 +314,7 @@ def _find_allowed(reader: str, path: Path) -> int:
     if reader == "exif" or pixels > _MAX_PIXELS or max(width, height) > _MAX_SIDE or min(width, height) < 32:
         return SPARE_BYTES
     allowed = SPARE_BYTES + 4 * pixels
-    if kind == "TIFF":
+    if kind == "compressed TIFF":
         allowed += size  # libtiff maps it
     if reader == "mask":
         return allowed + 6 * pixels
@@ -325,15 +325,16 @@ def _find_allowed(reader: str, path: Path) -> int:
 
 
 def _read_header(path: Path) -> tuple[int, int, str]:
-    """Width, height and format; "progressive" for a JPEG that is."""
+    """Width, height and format, after "compressed" or "progressive" where it is."""
     import PIL.Image
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with PIL.Image.open(path) as image:
-                kind = "progressive" if image.info.get("progressive") else image.format or ""
-                return image.width, image.height, kind
+                is_packed = image.format == "TIFF" and image.info.get("compression") != "raw"
+                prefix = "compressed " if is_packed else "progressive " * ("progressive" in image.info)
+                return image.width, image.height, f"{prefix}{image.format}"
     except Exception:  # it has no size that counts
         return 0, 0, ""
 
