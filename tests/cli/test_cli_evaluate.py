@@ -103,6 +103,8 @@ def test_json_and_only_cells(tmp_path: Path) -> None:
         (("hpatches", "--data", "x", "--seeds", "5"), "hpatches does not average over seeds; leave --seeds"),
         (("hpatches", "--data", "x", "--scenes", "a"), "hpatches has no scenes to choose from; leave --sc"),
         (("multiview", "--data", "x", "--scenes", ","), "--scenes names no scene: expected names such as"),
+        (("multiview", "--data", "x", "--classes", "a"), "multiview has no classes to choose from; leave"),
+        (("objects", "--data", "x", "--classes", ","), "--classes names no class: expected names such as"),
         (("self", "--data", "x"), "self has its data in the package; leave --data out"),
         (("reconstruction", "--data", "x", "--methods", "foo"), "xfeat-lighterglue, colmap-sift; "),
         (("kitti-odometry", "--data", "x", "--methods", "sfit"), "no method 'sfit'; did you mean 'sift'?"),

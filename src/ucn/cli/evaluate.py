@@ -92,6 +92,10 @@ def run(
             metavar="A,B,…", help="Scenes of the folder, for multiview.", show_default="all of them"
         ),
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="Classes of the folder, for objects.", show_default="all of them"),
+    ] = None,
     jobs: Annotated[int, opt.count_option("Number of processes; they share the pairs and the GPU.")] = 1,
     device: opt.Device = None,
     update: Annotated[
@@ -118,6 +122,7 @@ def run(
       kitti-raw, kitti-odometry, kitti-odometry-train (relative pose)
     - semantic: cub, faces, pf-willow, pf-pascal, spair,
       pascal-berkeley, flowweb
+    - objects (classes of images with masks, without labelled points)
     - others: own (your pairs), pair-score, transfer (labels), reconstruction
 
     Methods:
@@ -141,7 +146,7 @@ def run(
     from ucn.runtime.device import choose_device
 
     evaluation = find_evaluation(name)
-    _check_options(name, evaluation, data, sheet, class_masks, scenes, update)
+    _check_options(name, evaluation, data, sheet, class_masks, scenes, classes, update)
     if seeds > 1 and not evaluation.has_seeds:
         raise ConfigError(f"{name} does not average over seeds; leave --seeds out")
     given = {
@@ -160,6 +165,7 @@ def run(
         "--sheet": sheet or None,
         "--class-masks": class_masks,
         "--scenes": scenes,
+        "--classes": classes,
         "--jobs": jobs if jobs > 1 else None,
         "--device": device,
         "-o": output,
@@ -191,6 +197,7 @@ def run(
             sheet_pairs=sheet,
             class_masks=class_masks,
             scenes=_split(scenes or ""),
+            classes=_split(classes or ""),
             on_skip=None if json else _warn_skipped,
             progress=bar,
         )
@@ -219,6 +226,7 @@ def _check_options(
     sheet: int,
     class_masks: Path | None,
     scenes: str | None,
+    classes: str | None,
     update: bool,
 ) -> None:
     """Checks that the options fit the benchmark."""
@@ -236,6 +244,10 @@ def _check_options(
         raise ConfigError(f"{name} has no scenes to choose from; leave --scenes out")
     if scenes is not None and not _split(scenes):
         raise ConfigError(f"--scenes names no scene: expected names such as kitchen,cup, got {scenes!r}")
+    if classes is not None and not evaluation.has_class_names:
+        raise ConfigError(f"{name} has no classes to choose from; leave --classes out")
+    if classes is not None and not _split(classes):
+        raise ConfigError(f"--classes names no class: expected names such as car,cow, got {classes!r}")
     if update and sheet:
         raise ConfigError(
             "--sheet draws the predictions of all methods, and --update has only those of methods evaluated "

@@ -33,6 +33,7 @@ class Request:
         sheet_pairs: how many pairs a sheet of matches shows; 0 makes none.
         class_masks: folder of masks of semantic classes; None where there is none.
         scenes: names of the scenes of the folder to use; all where empty.
+        classes: names of the classes of the folder to use; all where empty.
         on_skip: called with name and reason of each method that is skipped.
         progress: called with (pairs done, all pairs).
     """
@@ -44,6 +45,7 @@ class Request:
     sheet_pairs: int = 0
     class_masks: Path | None = None
     scenes: Sequence[str] = ()
+    classes: Sequence[str] = ()
     on_skip: Callable[[str, str], None] | None = None
     progress: Progress | None = None
 
@@ -60,6 +62,7 @@ class Evaluation:
         images: endings of the images of the data that it can draw.
         has_classes: whether it takes masks of semantic classes.
         has_scenes: whether it takes names of scenes.
+        has_class_names: whether it takes names of classes of objects.
         has_seeds: whether it averages over seeds.
         update_obstacle: why its reports cannot be updated; empty where they can.
     """
@@ -71,6 +74,7 @@ class Evaluation:
     images: tuple[str, ...] = ()
     has_classes: bool = False
     has_scenes: bool = False
+    has_class_names: bool = False
     has_seeds: bool = False
     update_obstacle: str = ""
 
@@ -153,6 +157,13 @@ def _evaluate_transfer(request: Request) -> Report:
     return run_transfer(request.folder, _load(request), request.settings, request.progress)
 
 
+def _evaluate_objects(request: Request) -> Report:
+    from ucn.evaluate.objects.report import run_objects
+
+    loaded = _load(request)
+    return run_objects(request.folder, loaded, request.settings, request.classes, request.progress)
+
+
 def _evaluate_motion(name: str, request: Request) -> Report:
     from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS
     from ucn.evaluate.motion.report import run_camera_motion
@@ -202,6 +213,7 @@ _LIST = (
     Evaluation("hpatches-matches", _evaluate_matches),
     Evaluation("pair-score", _evaluate_pair_score),
     Evaluation("transfer", _evaluate_transfer, plots=(), update_obstacle=_CACHED),
+    Evaluation("objects", _evaluate_objects, plots=(), has_class_names=True),
     Evaluation("reconstruction", _evaluate_reconstruction, has_seeds=True),
     *(
         Evaluation(name, partial(_evaluate_motion, name), update_obstacle=_PAIR_BY_PAIR)
