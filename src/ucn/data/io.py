@@ -438,8 +438,8 @@ def _open_image(source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS
             _silence_decoders()
             with _open_quietly(file, max_pixels) as image:
                 check_sides((image.height, image.width), max_pixels)
-                is_frugal = choose_decoder(image, file)
                 with _quietly():
+                    is_frugal = choose_decoder(image, file)
                     orientation = find_orientation(image, has_late_tags)
                 turn = 1 if image.format == "TIFF" else orientation
                 yield _OpenImage(image, orientation, turn, file, is_frugal)
