@@ -44,7 +44,7 @@ def run(
     ] = None,
     max_upload: Annotated[float, typer.Option(metavar="MIB", help="Largest image file.")] = 20,
     max_megapixels: Annotated[float, typer.Option(metavar="MP", help="Largest image.")] = 24,
-    max_sessions: Annotated[int, typer.Option(metavar="N", min=1, help="Largest number of sessions.")] = 32,
+    max_sessions: Annotated[int, typer.Option(metavar="N", help="Largest number of sessions.")] = 32,
     memory: Annotated[float, typer.Option(metavar="MIB", help="Memory for images and features.")] = 1024,
     idle: Annotated[float, typer.Option(metavar="MINUTES", help="Lifetime of an idle session.")] = 30,
     json: opt.Json = False,
