@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import PIL.Image
@@ -282,7 +283,12 @@ class TestDecoders:
         expected = read_image(tmp_path / name)
         used = []
         monkeypatch.setattr(io, "choose_decoder", lambda image, file: True)
-        monkeypatch.setattr(io, "load_frugally", lambda *given: used.append(1) or load_frugally(*given))
+
+        def load(image: PIL.Image.Image, file: BinaryIO) -> decoding.PixelArray:
+            used.append(1)
+            return load_frugally(image, file)
+
+        monkeypatch.setattr(io, "load_frugally", load)
         assert torch.equal(read_image(tmp_path / name), expected)
         assert torch.equal(read_reduced_image(tmp_path / name, 64).pixels, reduce_image(expected, 64))
         assert used == [1, 1]
@@ -315,7 +321,7 @@ class TestDecoders:
         monkeypatch: pytest.MonkeyPatch,
         name: str,
         mode: str,
-        settings: dict[str, object],
+        settings: dict[str, Any],
         megapixels: float | None,
     ) -> None:
         """By the same image with a thousandth of the pixels, of which the limit is a thousandth."""
@@ -329,7 +335,7 @@ class TestDecoders:
             side = int((1000 * factor * (megapixels or 160)) ** 0.5)
             image = PIL.Image.new(mode, (side, side), (200, 100, 50, 128)[: len(mode)])
             other = PIL.Image.new(mode, (side, side))
-            more = {"append_images": [other]} if "save_all" in settings else {}
+            more: dict[str, Any] = {"append_images": [other]} if "save_all" in settings else {}
             image.save(tmp_path / name, **settings, **more)
             if factor < 1 or megapixels is None:
                 assert read_header_hw(tmp_path / name) == (side, side)

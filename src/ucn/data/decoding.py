@@ -52,12 +52,12 @@ class PixelArray:
     @property
     def width(self) -> int:
         """W."""
-        return self.pixels.shape[1]
+        return int(self.pixels.shape[1])
 
     @property
     def height(self) -> int:
         """H."""
-        return self.pixels.shape[0]
+        return int(self.pixels.shape[0])
 
     @property
     def mode(self) -> str:
@@ -149,7 +149,7 @@ def _find_costs(image: PIL.Image.Image, file: BinaryIO) -> tuple[_Cost, _Cost]:
         # Pillow turns it, into a second copy.
         is_turned = image.getexif().get(0x0112, 1) != 1
         cost = (_SMALL_MODES.get(image.mode, _COPY) * (1 + is_turned), find_strip_bytes(file))
-    elif image.format == "PPM" and any(tile[0] == "ppm" for tile in image.tile):
+    elif image.format == "PPM" and any(tile[0] == "ppm" for tile in getattr(image, "tile", ())):
         values = image.width * image.height * len(image.getbands())
         if values > _MAX_SLOW_VALUES:
             raise ImageReadError(
