@@ -139,8 +139,8 @@ class HelpGroup(TyperGroup):
 
 
 def _tidy_usage(usage: str) -> str:
-    """Without typer's braces around an argument, and dots after the dots of an argument's own name."""
-    return usage.replace("{", "").replace("}", "").replace("......", "...")
+    """Without typer's braces around an argument, and dots after a name that has its own."""
+    return re.sub(r"(\.\.\.( [A-Z]+)?)\.\.\.", r"\1", usage.replace("{", "").replace("}", ""))
 
 
 def _print_help(command: Any, ctx: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 _CHUNK_BYTES = 64 * 2**20
@@ -25,6 +24,8 @@ def nearest_points(points: Tensor, known: Tensor, count: int) -> tuple[Tensor, T
     """
     if known.is_cuda:
         return _compare_all(points.detach().to(known.device), known.detach(), count)
+    from scipy.spatial import cKDTree  # imported when first needed: it takes a quarter of a second
+
     # The tree computes in float64.
     tree = cKDTree(known.detach().cpu().double().numpy())
     queries = points.detach().cpu().double().numpy()

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ucn.geometry.coords import cell_centres, pixel_grid, pixels_to_cells, resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors, sample_image
-from ucn.knn import ExclusionRadius, nearest
+from ucn.knn import ExclusionRadius, SearchCache, nearest
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
 from ucn.matching.consensus import Consensus, measure_consensus, measure_cosines
 from ucn.matching.local_affine import (
@@ -202,12 +202,14 @@ class _BestCells:
         second_best: (N,) best similarity farther than `CONSENSUS_RADIUS` from the centre of that cell, which
             the guided search needs; None where it did not run.
         prior: of the guided search, which counts in sub-cell refinement, too; None where it did not run.
+        cache: of the search for these cells.
     """
 
     index: Tensor
     similarities: Tensor
     second_best: Tensor | None = None
     prior: Prior | None = None
+    cache: SearchCache | None = None
 
 
 def _find_nearest(
@@ -219,19 +221,26 @@ def _find_nearest(
 
 def _find_cells(queries: _Queries, target: _Cells, memory_bytes: int) -> _BestCells:
     """The most similar cell of each query, or the best one by similarity and consensus."""
-    found = nearest(queries.descriptors, target.descriptors, memory_bytes=memory_bytes)
-    best = _BestCells(found.indices[:, 0], to_cosine(found.distances[:, 0]))
+    cache = None if queries.consensus is None else SearchCache()
+    found = nearest(queries.descriptors, target.descriptors, memory_bytes=memory_bytes, cache=cache)
+    best = _BestCells(found.indices[:, 0], to_cosine(found.distances[:, 0]), cache=cache)
     if queries.consensus is None or len(target.centres) == 0:
         return best
     return _find_guided(queries, queries.consensus, target, best, memory_bytes)
 
 
 def _find_second_best(
-    queries: _Queries, target: _Cells, matches: Tensor, radius: float, memory_bytes: int
+    queries: _Queries,
+    target: _Cells,
+    matches: Tensor,
+    radius: float,
+    memory_bytes: int,
+    cache: SearchCache | None = None,
 ) -> Tensor:
     """Best similarity (N,) to the cells farther than `radius` pixels from the matches (N, 2)."""
     exclusion = ExclusionRadius(matches, target.centres, radius)
-    found = nearest(queries.descriptors, target.descriptors, exclusion=exclusion, memory_bytes=memory_bytes)
+    sets = queries.descriptors, target.descriptors
+    found = nearest(*sets, exclusion=exclusion, memory_bytes=memory_bytes, cache=cache)
     return to_cosine(found.distances[:, 0])
 
 
@@ -268,7 +277,8 @@ def _find_guided(
     whose cell neither can change are not compared again.
     """
     centres, radius = target.centres, CONSENSUS_RADIUS
-    second_best = _find_second_best(queries, target, centres[best.index], radius, memory_bytes)
+    start = centres[best.index]
+    second_best = _find_second_best(queries, target, start, radius, memory_bytes, best.cache)
     lead = best.similarities - second_best
     weights = CONSENSUS_WEIGHT * torch.exp(-lead / CONSENSUS_GAP)
     prior = Prior.read(None if consensus.priors is None else consensus.priors[0], queries.points, lead)

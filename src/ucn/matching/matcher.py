@@ -26,7 +26,7 @@ from ucn.config import MIN_VISIBLE_SCORE, MatchConfig
 from ucn.config.matching import change_config
 from ucn.data.io import MaskLike, read_reduced_image, to_mask, to_tensor
 from ucn.data.points import check_points
-from ucn.errors import ConfigError, ImageReadError
+from ucn.errors import ConfigError, ImageReadError, PointsError
 from ucn.geometry.coords import cell_centres, cells_to_pixels, resize_points, resize_scale
 from ucn.geometry.sampling import read_nearest
 from ucn.matching.alignment import passes_same_surface_test, refine_photometric
@@ -252,6 +252,7 @@ class Matcher:
         image: ImageLike | Features,
         *,
         min_score: float = MIN_VISIBLE_SCORE,
+        names: Sequence[str] | None = None,
     ) -> TransferredPoints:
         """Finds the points of one or several labelled images on another image.
 
@@ -263,6 +264,8 @@ class Matcher:
                 NaN where a point is not labelled on it.
             image: the image that the points are searched in.
             min_score: the score from which a point counts as visible.
+            names: of the N points; left and right in them mark the sides of an object, one of which is hidden
+                in a mirrored view.
 
         Raises:
             ImageReadError: an image cannot be read or is too small.
@@ -272,10 +275,12 @@ class Matcher:
         if not 0 <= min_score <= 1:
             raise ConfigError(f"min_score must be in [0, 1], got {min_score}")
         labelled = check_labelled(references)
+        if names is not None and len(names) != len(labelled[0]):
+            raise PointsError(f"names must be one for each of {len(labelled[0])} points, got {len(names)}")
         target = self._encode_dense(image, "image", None)
         features = [each if isinstance(each, Features) else self.extract(each) for each, _ in references]
         votes = collect_votes(self.match_features, list(zip(features, labelled, strict=True)), target)
-        return decide(*votes, target.image_hw, min_score)
+        return decide(votes, target.image_hw, min_score, None if names is None else list(names))
 
     def extract_many(
         self,

@@ -26,11 +26,6 @@ from ucn.errors import DataError
 from ucn.files.reading import open_data
 from ucn.files.recent import RecentItems
 
-VIDEO_SUFFIXES = (
-    *(".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg"),
-    *(".wmv", ".ogv", ".mts", ".m2ts", ".3gp", ".flv"),
-)
-"""Suffixes of video files."""
 MIN_SIDE = 32
 """Frames with a shorter side are refused: they are too small for tracking."""
 
