@@ -25,6 +25,7 @@ from ucn.files.writing import write_files
 
 if TYPE_CHECKING:
     from ucn.config import MatchConfig
+    from ucn.data.point_files.table import PointTable
     from ucn.matching.matcher import Matcher
 
 
@@ -107,20 +108,25 @@ class PairCommand:
         *,
         masks: Iterable[Path | None] = (),
         points: Path | None = None,
-    ) -> None:
+    ) -> tuple[list[tuple[int, int]], PointTable | None]:
         """Checks images, masks, points and weights by their headers.
 
         An error comes before torch is imported, if the caller does not import it earlier. The matcher reads
         the images at the size at which it encodes them, drawings at full size.
+
+        Returns:
+            (H, W) of both images, upright, and the points of image 0; None where no file is given.
         """
+        from ucn.data.points import read_image_points
         from ucn.weights import check_weights
 
-        _checks.check_images((image0, image1))
-        _checks.check_masks(masks)
-        _checks.check_file(points, "points")
+        sizes = _checks.check_images((image0, image1))
+        _checks.check_masks(masks, sizes)
+        table = None if points is None else read_image_points(points, image0, sizes[0])
         check_weights(self._options.weights)
         _import_torch()  # its seconds count as starting, not as reading
         self._images = {"image0": str(image0), "image1": str(image1)}
+        return sizes, table
 
     def load_matcher(self) -> Matcher:
         """Loads the weights; the next stage is matching."""

@@ -142,6 +142,7 @@ def run(
     from ucn.evaluate.core.update import read_page
     from ucn.evaluate.evaluations import Request, find_evaluation
     from ucn.features.method import MethodFiles
+    from ucn.files.scratch import lock_output
     from ucn.runtime.device import choose_device
 
     evaluation = find_evaluation(name)
@@ -187,7 +188,7 @@ def run(
         command=_format_command(name, given),
         page=page,
     )
-    with CountBar(name, is_quiet=json) as bar:
+    with lock_output(output / name), CountBar(name, is_quiet=json) as bar:
         request = Request(
             folder=data or Path(),
             settings=settings,
@@ -201,7 +202,7 @@ def run(
             progress=bar,
         )
         report = evaluation.run(request)
-    written = write_report(report, output, overwrite or update)
+        written = write_report(report, output, overwrite or update)
     if json:
         print_json({**to_dict(report), "outputs": [str(path) for path in written]})
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -166,12 +167,7 @@ def run(
         command.check_outputs(
             Output(output, "matches", MATCH_SUFFIXES), Output(draw), inputs=(image0, image1, points, *masks)
         )
-        command.check_images(image0, image1, masks=masks, points=points)
-        from ucn.data.io import read_image_hw
-        from ucn.data.points import read_image_points
-
-        sizes = read_image_hw(image0), read_image_hw(image1)
-        table = None if points is None else read_image_points(points, image0, sizes[0])
+        sizes, table = command.check_images(image0, image1, masks=masks, points=points)
         columns = None if table is None else table.columns
         inputs = _read_options(sizes, table, masks)
         is_empty = _warn_empty(inputs, masks)
@@ -246,7 +242,7 @@ def _verify(command: PairCommand, matches: Matches, settings: VerifySettings) ->
 
 
 def _read_options(
-    sizes: tuple[tuple[int, int], tuple[int, int]],
+    sizes: Sequence[tuple[int, int]],
     table: PointTable | None,
     masks: tuple[Path | None, Path | None],
 ) -> dict[str, Any]:
