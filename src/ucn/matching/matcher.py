@@ -5,8 +5,9 @@ From a pair to matches in four files: `Matcher.match` here encodes both images w
 (`ucn.matching.cells.match_points`), which searches for nearest descriptors (`ucn.knn.search.nearest`).
 
 A match gets its sub-pixel position in two steps: sub-cell refinement on the feature maps, of the point and of
-the cells around it (`ucn.matching.sub_cell`), then photometric refinement on the pixels (`ucn.matching.alignment`). Scores are
-computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs the network on this device.
+the cells around it (`ucn.matching.sub_cell`), then photometric refinement on the pixels
+(`ucn.matching.alignment`). Scores are computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs
+the network on this device.
 """
 
 from __future__ import annotations
