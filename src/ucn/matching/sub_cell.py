@@ -19,7 +19,7 @@ from ucn.types import FeatureMap
 
 _FINE_STEPS = 8
 """Positions per cell and axis that are compared before a parabola is fitted."""
-_MAX_DEVIATION = 0.75
+_MAX_DEVIATION = 0.4
 """Cells by which the shift of a cell beside a query may differ from that of the query's own match."""
 
 
@@ -186,15 +186,18 @@ def interpolate_shift(
         memory_bytes: budget of the temporaries.
     """
     cells0, weights = _cells_around(map0, points0)
-    guesses = points1.nan_to_num(0.0)[:, None] + cell_centres(map0)[cells0] - points0[:, None]  # (N, 4, 2)
+    centres = cell_centres(map0)[cells0]  # (N, 4, 2)
+    # Beyond the outermost cell centres the border cell is used.
+    inner0 = (weights[..., None] * centres).sum(dim=1, keepdim=True)
+    guesses = points1.nan_to_num(0.0)[:, None] + centres - inner0
     query, corner = (weights > 0).nonzero().unbind(dim=1)
     descriptors = map0.features[0].flatten(1).t()[cells0[query, corner]].contiguous()
     found = refine(descriptors, map1, _nearest_cells(map1, guesses[query, corner]), is_allowed1, memory_bytes)
-    shifts = found.points - guesses[query, corner]
+    shifts = (found.points - guesses[query, corner]).to(points1.dtype)
     agrees = (shifts.norm(dim=1) <= _MAX_DEVIATION * map1.stride) & (found.similarities > -1)
-    weights = weights[query, corner, None] * agrees[:, None]
-    total = points1.new_zeros(len(points1), 1).index_add_(0, query, weights)
-    shift = torch.zeros_like(points1).index_add_(0, query, weights * shifts) / total.clamp_min(1e-6)
+    counted = (weights[query, corner] * agrees)[:, None].to(points1.dtype)
+    total = points1.new_zeros(len(points1), 1).index_add_(0, query, counted)
+    shift = torch.zeros_like(points1).index_add_(0, query, counted * shifts) / total.clamp_min(1e-6)
     moved = points1 + shift
     if is_allowed1 is None:
         return moved
