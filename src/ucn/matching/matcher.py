@@ -4,9 +4,10 @@ From a pair to matches in four files: `Matcher.match` here encodes both images w
 (`ucn.nn.model`), detects keypoints in image 0, and matches them in the feature maps
 (`ucn.matching.cells.match_points`), which searches for nearest descriptors (`ucn.knn.search.nearest`).
 
-A match gets its sub-pixel position in two steps: sub-cell refinement on the feature maps
-(`ucn.matching.sub_cell`), then photometric refinement on the pixels (`ucn.matching.alignment`). Scores are
-computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs the network on this device.
+A match gets its sub-pixel position in two steps: sub-cell refinement on the feature maps, of the point and of
+the cells around it (`ucn.matching.sub_cell`), then photometric refinement on the pixels
+(`ucn.matching.alignment`). Scores are computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs
+the network on this device.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from ucn.matching.scoring import (
     score_pair,
 )
 from ucn.matching.stored import describe_points, receive, receive_pair
+from ucn.matching.sub_cell import interpolate_shift
 from ucn.matching.transfer import TransferredPoints, check_labelled, collect_votes, decide
 from ucn.matching.views import (
     AlignedViews,
@@ -677,18 +679,25 @@ class Matcher:
         self, views: AlignedViews, points0: Tensor, use0: Tensor | None, use1: Tensor | None
     ) -> PointMatches:
         """Calls `match_points` with the settings of this matcher; `points0` are in the caller's pixels."""
-        features0, features1 = views.features0, views.features1
-        return match_points(
-            features0.map,
-            features1.map,
-            to_encoded(points0, features0),
+        map0, map1 = views.features0.map, views.features1.map
+        encoded0 = to_encoded(points0, views.features0)
+        is_allowed1 = cells_in_mask(views.features1, use1)
+        found = match_points(
+            map0,
+            map1,
+            encoded0,
             second_best_radius=self.config.second_best_radius,
             consensus=views.consensus,
-            is_allowed0=cells_in_mask(features0, use0),
-            is_allowed1=cells_in_mask(features1, use1),
+            is_allowed0=cells_in_mask(views.features0, use0),
+            is_allowed1=is_allowed1,
             use_refinement=self.config.use_refinement,
             memory_bytes=self.config.memory_bytes,
         )
+        if not self.config.use_refinement:
+            return found
+        memory_bytes = self.config.memory_bytes
+        points1 = interpolate_shift(map0, map1, encoded0, found.points1, is_allowed1, memory_bytes)
+        return replace(found, points1=points1)
 
     def _score(
         self,
