@@ -188,14 +188,19 @@ def interpolate_shift(
     # Beyond the outermost cell centres the border cell is used.
     inner0 = (weights[..., None] * centres).sum(dim=1, keepdim=True)
     guesses = points1.nan_to_num(0.0)[:, None] + centres - inner0
-    query, corner = (weights > 0).nonzero().unbind(dim=1)
-    descriptors = map0.features[0].flatten(1).t()[cells0[query, corner]].contiguous()
-    found = refine(descriptors, map1, _nearest_cells(map1, guesses[query, corner]), is_allowed1, memory_bytes)
-    shifts = (found.points - guesses[query, corner]).to(points1.dtype)
-    agrees = (shifts.norm(dim=1) <= _MAX_DEVIATION * map1.stride) & (found.similarities > -1)
-    counted = (weights[query, corner] * agrees)[:, None].to(points1.dtype)
-    total = points1.new_zeros(len(points1), 1).index_add_(0, query, counted)
-    shift = torch.zeros_like(points1).index_add_(0, query, counted * shifts) / total.clamp_min(1e-6)
+    # Cells without weight are left out, but not on a GPU, where to count them would be to wait for it.
+    rows = slice(None) if weights.is_cuda else (weights > 0).flatten().nonzero()[:, 0]
+    descriptors = map0.features[0].flatten(1).t()[cells0.flatten()[rows]].contiguous()
+    near = guesses.flatten(0, 1)[rows]
+    found = refine(descriptors, map1, _nearest_cells(map1, near), is_allowed1, memory_bytes)
+    shifts = points1.new_zeros(4 * len(points1), 2)
+    shifts[rows] = (found.points - near).to(points1.dtype)
+    agrees = torch.zeros(len(shifts), dtype=torch.bool, device=shifts.device)
+    agrees[rows] = found.similarities > -1
+    agrees &= shifts.norm(dim=1) <= _MAX_DEVIATION * map1.stride
+    weights = (weights * agrees.view_as(weights)).to(points1.dtype)
+    shift = (weights[..., None] * shifts.view_as(guesses)).sum(dim=1)
+    shift = shift / weights.sum(dim=1, keepdim=True).clamp_min(1e-6)
     moved = points1 + shift
     if is_allowed1 is None:
         return moved

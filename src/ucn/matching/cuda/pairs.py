@@ -34,6 +34,7 @@ from ucn.matching.scoring import (
     score_matches,
     weigh_pair,
 )
+from ucn.matching.sub_cell import interpolate_shift
 from ucn.matching.views import count_votes, is_plain_pair, read_similarity, to_caller, to_encoded
 from ucn.runtime.graphs import RecurringGraphs
 from ucn.types import Features, Matches, ViewChange
@@ -161,6 +162,9 @@ class _Pair:
             use_refinement=config.use_refinement,
             memory_bytes=config.memory_bytes,
         )
+        if config.use_refinement:
+            points1 = interpolate_shift(features0.map, features1.map, encoded0, found.points1)
+            found = replace(found, points1=points1)
         scores = score_matches(found, self.calibration)
         for features, points in ((features0, encoded0), (features1, found.points1)):
             assert features.grey is not None
