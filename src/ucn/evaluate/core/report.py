@@ -213,7 +213,7 @@ def write_markdown(report: Report) -> str:
     lines = [f"# {report.name}", "", *_wrap(f"{_capital(report.title)}."), ""]
     lines += ["```bash", report.command, "```", ""]
     for table in report.tables:
-        lines += [f"{_capital(table.title)}:", "", _row(table.header)]
+        lines += [*_wrap(f"{_capital(table.title)}:"), "", _row(table.header)]
         lines += [_row(["---"] * len(table.header)), *map(_row, table.rows), ""]
     for plot in report.plots:
         lines += [f"![{_capital(plot.caption)}]({report.name}{plot.suffix}.png)", ""]
