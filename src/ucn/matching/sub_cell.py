@@ -189,7 +189,7 @@ def interpolate_shift(
     inner0 = (weights[..., None] * centres).sum(dim=1, keepdim=True)
     guesses = points1.nan_to_num(0.0)[:, None] + centres - inner0
     # Cells without weight are left out, but not on a GPU, where to count them would be to wait for it.
-    rows = slice(None) if weights.is_cuda else (weights > 0).flatten().nonzero()[:, 0]
+    rows: Tensor | slice = slice(None) if weights.is_cuda else (weights > 0).flatten().nonzero()[:, 0]
     descriptors = map0.features[0].flatten(1).t()[cells0.flatten()[rows]].contiguous()
     near = guesses.flatten(0, 1)[rows]
     found = refine(descriptors, map1, _nearest_cells(map1, near), is_allowed1, memory_bytes)
