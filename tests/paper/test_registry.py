@@ -106,7 +106,7 @@ class TestNames:
             *(("SIFT flow",), ("DSP",), ("DeepMatching",)),
             (),  # neither the network of the paper nor SIFT flow
             ("SIFT",),
-            ("UCN-RN", "UCN-HN", "UCN-HN-ST"),
+            (),  # weights of another recipe
         ]
 
 
@@ -197,8 +197,8 @@ class TestMetadata:
                 assert [method.extractor.config.consensus for method in methods] == [True, False]
                 assert replace(methods[0].extractor.config, consensus=True) == SPARSE_CONFIG
         loaded = METHODS._load(["mine+nearest", "sift"], files, "cpu", kind)[0]
-        assert [method.name for method in loaded] == ["mine", "mine+nearest", "sift"]
-        assert loaded[0].key["ucn"] == sha256 and loaded[0].uses_consensus
+        assert [method.name for method in loaded] == ["mine+nearest", "sift"]
+        assert loaded[0].key["ucn"] == sha256 and not loaded[0].uses_consensus
 
     def test_consensus_for_other_features(self, tmp_path: Path) -> None:
         plain, guided = METHODS.load_dense(["sift", "sift+consensus"]).methods
