@@ -82,11 +82,11 @@ def make_flat() -> Case:
 
 
 def make_copies() -> Case:
-    image1 = make_texture(1)
-    image1[:, 40:88, 100:148] = image1[:, 40:88, 20:68]
+    image1 = make_texture(1, (160, 256))
+    image1[:, 36:124, 152:240] = image1[:, 36:124, 16:104]
     image0, moved = move(image1, (6.0, 0.0))
     points0, points1 = zip(
-        *(choose_points(moved, (left, 56, left + 16, 72)) for left in (30, 110)), strict=True
+        *(choose_points(moved, (left, 70, left + 20, 90)) for left in (44, 180)), strict=True
     )
     return Case(image0, image1, torch.cat(points0), torch.cat(points1))
 

@@ -6,7 +6,7 @@ python benchmarks/variants.py runs/paper -o runs/variants --page docs/results
 
 --measure runs `ucn evaluate` on the networks of a folder, with raw nearest neighbours as in the paper: cub
 for semantic networks; flow, kitti-odometry-points and kitti-odometry for geometric ones; `trunk`, the network
-without training, beside them. --only chooses some of the four, --pairs limits relative pose. Predictions are
+without training, beside them. --only chooses some of the four, --limit some of the pairs. Predictions are
 cached, so a stopped call resumes.
 --page writes variants.md, variants.json and variants.png: Figure 8, Table 3, Figure 5 and Table 6 of the
 paper. A step is the difference of two means over seeds; the spread is the larger of the two ranges.
@@ -150,7 +150,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the reports")
     parser.add_argument("--measure", action="store_true", help="run ucn evaluate")
     parser.add_argument("--only", nargs="+", choices=[section.name for section in SECTIONS])
-    parser.add_argument("--pairs", type=int, help="largest number of pairs of kitti-odometry")
+    parser.add_argument("--limit", type=int, help="largest number of pairs of each benchmark")
+    parser.add_argument("--seeds", type=int, nargs="+", help="measure the networks of these seeds alone")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of ucn evaluate")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--page", type=Path, help="folder of the page")
     given = parser.parse_args()
@@ -166,16 +168,17 @@ def main() -> None:
 def make_command(section: Section, given: argparse.Namespace) -> list[str]:
     """The `ucn evaluate` that measures the networks of a section."""
     files = sorted(given.networks.glob(f"{section.task}-*.safetensors"), key=lambda path: sort_key(path.stem))
+    if given.seeds is not None:
+        files = [path for path in files if sort_key(path.stem)[1] in given.seeds]
     methods = [f"{path.stem}+nearest" for path in files] + [UNTRAINED]
     data = Path(os.environ["UCN_DATA"]) / section.folder
-    command = [sys.executable, "-m", "ucn", "evaluate", section.name, "--data", str(data), "--update"]
-    if not (given.output / f"{section.name}.json").is_file() or section.name == "kitti-odometry":
-        command[-1] = "--overwrite"
-    command += ["-o", str(given.output), "--device", given.device, "--methods", ",".join(methods)]
+    command = [sys.executable, "-m", "ucn", "evaluate", section.name, "--data", str(data), "--overwrite"]
+    command += ["-o", str(given.output), "--device", given.device, "--jobs", str(given.jobs)]
+    command += ["--methods", ",".join(methods)]
     for path in files:
         command += ["--weights-file", str(path)]
-    if given.pairs is not None and section.name == "kitti-odometry":
-        command += ["--limit", str(given.pairs)]
+    if given.limit is not None:
+        command += ["--limit", str(given.limit)]
     return command + list(section.options)
 
 
