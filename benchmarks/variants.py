@@ -1,339 +1,370 @@
-"""The paper's variants beside each other: means and ranges over seeds, from networks of paper_runs.py.
+"""The paper's variants RN, HN and HN-ST on birds (its Figure 8), with equal training time and several seeds.
 
-UCN_DATA=DIR python benchmarks/paper_runs.py -o runs/paper --seeds 0 1 2
-UCN_DATA=DIR python benchmarks/variants.py runs/paper -o runs/variants --measure
-python benchmarks/variants.py runs/paper -o runs/variants --page docs/results
+UCN_DATA=DIR python benchmarks/variants.py -o FOLDER --seconds 22
 
---measure runs `ucn evaluate` on the networks of a folder, with raw nearest neighbours as in the paper: cub
-for semantic networks; flow, kitti-odometry-points and kitti-odometry for geometric ones; `trunk`, the network
-without training, beside them. --only chooses some of the four, --limit some of the pairs. Predictions are
-cached, so a stopped call resumes.
---page writes variants.md, variants.json and variants.png: Figure 8, Table 3, Figure 5 and Table 6 of the
-paper. A step is the difference of two means over seeds; the spread is the larger of the two ranges.
+Each run is a shipped recipe (paper/semantic-rn, -hn, -hn-st). Only the training time changes (learning
+rates follow the recipe's schedule at the same fraction of the run; validation is not counted), the batch
+size, and what --set changes, in all recipes or (hn-st:KEY=VALUE) in one; all of it is printed. The seeds
+change initial weights, pairs and random negatives. All runs share one copy of CUB's images on the device.
+
+Evaluation is that of `ucn evaluate cub`: each part of image 0 visible in both images is matched to its
+nearest descriptor in image 1, with sub-cell refinement; PCK at α of image 1's diagonal, mean over points; on
+the listed test pairs and, for choosing settings (--held-out-only), on same-class pairs of held-out training
+images. --control adds the network of HN-ST with fixed θ = I, which isolates the effect of its additional
+convolution.
+
+Writes variants.json after each run (a later call with the same settings resumes), variants.md and
+variants.png; --figure-only makes the last two from the first.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from command_line import make_parser
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from page_text import wrap
+from resumable import open_results, save_results
+from torch import Tensor
+from variants_report import CONTROL, HELD_OUT, TEST, UNTRAINED, VARIANTS, draw, format_shares, make_page
 
+from ucn.config import TrainConfig
+from ucn.data.catalogue import open_data, parse_options
+from ucn.data.pairs import PairData
+from ucn.evaluate.core.metrics import average, count_within, point_errors
+from ucn.evaluate.points.benchmarks import Benchmark, find_benchmark
+from ucn.evaluate.points.predictions import find_points
 from ucn.files.writing import write_bytes_atomically
+from ucn.nn import CorrespondenceNetwork
+from ucn.nn.transformer import ConvolutionalSpatialTransformer
+from ucn.train.optim import build_optimiser, learning_rate_factor, update_average
+from ucn.train.recipe import find_recipe, read_recipe
+from ucn.train.sources.data_sets import PartSource
+from ucn.train.start import start_model
+from ucn.train.step import check_finite, training_step
+from ucn.types import FeatureMap, Features, PairBatch
+from ucn.weights import save_weights
 
-VARIANTS = ("rn", "hn", "hn-st", "hn-st-branch")
-UNTRAINED = "trunk"
-TITLES = {
-    "rn": "RN",
-    "hn": "HN",
-    "hn-st": "HN-ST",
-    "hn-st-branch": "HN-ST, in branches",
-    UNTRAINED: "ImageNet trunk, no training",
-}
-COLOURS = {"rn": "#D55E00", "hn": "#0072B2", "hn-st": "#009E73", "hn-st-branch": "#CC79A7"}
-COLOURS[UNTRAINED] = "#999999"
-STEPS = (("rn", "hn"), ("hn", "hn-st"), ("hn", "hn-st-branch"))
-_NAME = re.compile(r"(geometric|semantic)-(rn|hn|hn-st|hn-st-branch)-(\d+)(?:\+nearest)?")
-
-Row = dict[str, Any]
+RECIPES = find_recipe("paper/semantic-hn").parent
+SYNCHRONISE_EVERY = 10
+ENCODED_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table: which rows of a report it takes, and their value.
+class EvaluationPair:
+    """A pair by its image indices, with query points, ground truth and PCK length."""
 
-    Attributes:
-        title: its header.
-        wanted: keys of rows and their values.
-        value: the key of the result.
-        is_error: whether lower is better; else it is a share, shown in per cent.
-    """
-
-    title: str
-    wanted: Row
-    value: str = "per_point"
-    is_error: bool = False
+    image0: int
+    image1: int
+    points0: Tensor
+    points1: Tensor
+    length: float
 
 
 @dataclass(frozen=True)
-class Section:
-    """A benchmark of the page.
+class EvaluationSet:
+    """Pairs to evaluate; images (3, H, W) on the device are shared between pairs."""
 
-    Attributes:
-        name: of `ucn evaluate`.
-        task: whose networks are measured.
-        folder: of the data in $UCN_DATA.
-        title: heading, with the table or figure of the paper.
-        columns: of its table.
-        options: of `ucn evaluate`.
-    """
-
-    name: str
-    task: str
-    folder: str
-    title: str
-    columns: tuple[Column, ...]
-    options: tuple[str, ...] = ()
-
-
-def _pck(title: str, limit: float, **wanted: Any) -> Column:
-    return Column(title, {"use_refinement": True, "limit": limit, **wanted})
-
-
-def _pose(title: str, value: str, estimator: str) -> Column:
-    wanted = {"is_aligned": False, "group": "all", "estimator": estimator}
-    return Column(title, wanted, value, is_error=True)
-
-
-SECTIONS = (
-    Section(
-        "cub",
-        "semantic",
-        "cub",
-        "Birds (Figure 8)",
-        tuple(_pck(f"α = {limit:g}", limit, group="birds") for limit in (0.1, 0.05, 0.025)),
-    ),
-    Section(
-        "flow",
-        "geometric",
-        "",
-        "Flow, PCK@10 (Table 3)",
-        tuple(
-            _pck(group, 10.0, group=group)
-            for group in ("Sintel clean", "Sintel final", "KITTI flow", "Middlebury flow", "motorcycle")
-        ),
-    ),
-    Section(
-        "kitti-odometry-points",
-        "geometric",
-        "kitti_odometry",
-        "KITTI, dense (Figure 5)",
-        (
-            *(_pck(f"@{limit:g}", limit, table="dense", group="all") for limit in (5.0, 10.0, 30.0)),
-            *(
-                _pck(f"{group}, @30", 30.0, table="baseline", group=group)
-                for group in ("0 to 1 m", "1 to 2 m", "2 to 4 m", "4 to 8 m", "8 to 16 m")
-            ),
-        ),
-    ),
-    Section(
-        "kitti-odometry",
-        "geometric",
-        "kitti_odometry",
-        "Relative pose, degrees (Table 6)",
-        (
-            _pose("rotation, OpenCV", "rotation_mean", "opencv"),
-            _pose("translation, OpenCV", "translation_mean", "opencv"),
-            _pose("rotation, poselib", "rotation_mean", "poselib"),
-            _pose("translation, poselib", "translation_mean", "poselib"),
-        ),
-        ("--no-refinement",),
-    ),
-)
+    images: list[Tensor]
+    pairs: list[EvaluationPair]
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("networks", type=Path, help="folder of paper_runs.py")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the reports")
-    parser.add_argument("--measure", action="store_true", help="run ucn evaluate")
-    parser.add_argument("--only", nargs="+", choices=[section.name for section in SECTIONS])
-    parser.add_argument("--limit", type=int, help="largest number of pairs of each benchmark")
-    parser.add_argument("--seeds", type=int, nargs="+", help="measure the networks of these seeds alone")
-    parser.add_argument("--jobs", type=int, default=1, help="processes of ucn evaluate")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--page", type=Path, help="folder of the page")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--recipes", type=Path, default=RECIPES, help="folder of semantic-*.yaml")
+    parser.add_argument("--data", type=Path, help="CUB's folder, in place of the recipes'")
+    parser.add_argument("--seconds", type=float, default=22.0, help="training time of each run")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--batch", type=int, default=32, help="pairs of images per step")
+    parser.add_argument("--set", dest="changes", action="append", default=[], metavar="[VARIANT:]KEY=VALUE")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--control", action="store_true", help="also HN-ST's network with fixed θ = I")
+    parser.add_argument("--held-out-only", action="store_true", help="skip the test images")
+    parser.add_argument("--limit", type=int, help="largest number of pairs of each kind")
+    parser.add_argument("--keep-weights", action="store_true", help="also write the weights")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--figure-only", action="store_true", help="only draw variants.json")
     given = parser.parse_args()
-    chosen = [section for section in SECTIONS if given.only is None or section.name in given.only]
-    if given.measure:
-        for section in chosen:
-            subprocess.run(make_command(section, given), check=True)
-    if given.page is not None:
-        runs = json.loads((given.networks / "runs.json").read_text(encoding="utf-8"))
-        write_page(given.output, runs, given.page)
+    path = given.output / "variants.json"
+    if not given.figure_only:
+        given.output.mkdir(parents=True, exist_ok=True)
+        measure(given, path)
+    results = json.loads(path.read_text(encoding="utf-8"))
+    table = make_page(results)
+    write_bytes_atomically(given.output / "variants.md", table.encode(), overwrite=True)
+    draw(results, given.output / "variants.png")
+    print(table)
 
 
-def make_command(section: Section, given: argparse.Namespace) -> list[str]:
-    """The `ucn evaluate` that measures the networks of a section."""
-    files = sorted(given.networks.glob(f"{section.task}-*.safetensors"), key=lambda path: sort_key(path.stem))
-    if given.seeds is not None:
-        files = [path for path in files if sort_key(path.stem)[1] in given.seeds]
-    methods = [f"{path.stem}+nearest" for path in files] + [UNTRAINED]
-    data = Path(os.environ["UCN_DATA"]) / section.folder
-    command = [sys.executable, "-m", "ucn", "evaluate", section.name, "--data", str(data), "--overwrite"]
-    command += ["-o", str(given.output), "--device", given.device, "--jobs", str(given.jobs)]
-    command += ["--methods", ",".join(methods)]
-    for path in files:
-        command += ["--weights-file", str(path)]
-    if given.limit is not None:
-        command += ["--limit", str(given.limit)]
-    return command + list(section.options)
-
-
-def sort_key(name: str) -> tuple[int, int]:
-    """Seeds of a variant together, variants in the paper's order."""
-    found = _NAME.fullmatch(name)
-    if found is None:
-        raise SystemExit(f"{name} is no network of paper_runs.py; expected a name such as semantic-hn-0")
-    return VARIANTS.index(found[2]), int(found[3])
-
-
-def collect(rows: Iterable[Row], column: Column) -> dict[str, list[float]]:
-    """Values of each variant over its seeds, and of the untrained trunk."""
-    found: dict[str, dict[int, float]] = {}
-    for row in rows:
-        if any(row.get(key) != value for key, value in column.wanted.items()):
-            continue
-        name = _NAME.fullmatch(row["method"])
-        variant, seed = (row["method"], 0) if name is None else (name[2], int(name[3]))
-        if variant in TITLES:
-            found.setdefault(variant, {})[seed] = row[column.value] * (1 if column.is_error else 100)
-    return {variant: [values[seed] for seed in sorted(values)] for variant, values in found.items()}
-
-
-def format_range(values: Sequence[float], is_error: bool) -> str:
-    """The mean, and the range of several values."""
-    digits = 3 if is_error else 1
-    if not values:
-        return "–"
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
-def format_step(before: Sequence[float], after: Sequence[float], is_error: bool) -> str:
-    """The difference of two means, and whether it is larger than the spread of the seeds."""
-    if not before or not after:
-        return "–"
-    digits = 3 if is_error else 1
-    step, spread = np.mean(after) - np.mean(before), max(np.ptp(before), np.ptp(after))
-    within = "" if abs(step) > spread else ": within it"
-    return f"{step:+.{digits}f}, spread {spread:.{digits}f}{within}"
-
-
-def tabulate(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
-    """A table of means and ranges, and one of steps."""
-    values = [collect(rows, column) for column in columns]
-    kept = [(column, found) for column, found in zip(columns, values, strict=True) if found]
-    heads = [column.title for column, _ in kept]
-    lines = [f"| variant | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    present = [name for name in (UNTRAINED, *VARIANTS) if any(name in found for _, found in kept)]
-    for name in present:
-        cells = [format_range(found.get(name, []), column.is_error) for column, found in kept]
-        lines.append(f"| {TITLES[name]} | {' | '.join(cells)} |")
-    lines += ["", f"| step | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    for before, after in STEPS:
-        if {before, after} <= {*present}:
-            cells = [
-                format_step(found.get(before, []), found.get(after, []), column.is_error)
-                for column, found in kept
-            ]
-            lines.append(f"| {TITLES[before]} → {TITLES[after]} | {' | '.join(cells)} |")
-    return lines
-
-
-def describe_runs(runs: Row) -> list[str]:
-    """Steps, time and loss of the runs of each recipe."""
-    lines = ["| recipe | seeds | steps | s of a run | loss at the end | GPU memory |", "|---" * 6 + "|"]
-    done = [run for run in runs["runs"] if run["code"] == 0]
-    for recipe in dict.fromkeys(run["recipe"] for run in done):
-        own = [run for run in done if run["recipe"] == recipe]
-        seeds = ", ".join(str(run["seed"]) for run in sorted(own, key=lambda run: run["seed"]))
-        seconds, losses = ([run["seconds"] for run in own], [run["losses"][-1][1] for run in own])
-        memory = max(run["memory_bytes"] for run in own) / 1e9
-        lines.append(
-            f"| `paper/{recipe}` | {seeds} | {own[0]['losses'][-1][0]} | {np.mean(seconds):.0f} | "
-            f"{np.mean(losses):.4f} | {memory:.1f} GB |"
-        )
-    return lines
-
-
-def write_page(reports: Path, runs: Row, folder: Path) -> None:
-    """Writes the page, its figure, and the values behind it."""
-    read = {
-        section.name: json.loads((reports / f"{section.name}.json").read_text(encoding="utf-8"))
-        for section in SECTIONS
-        if (reports / f"{section.name}.json").is_file()
-    }
-    versions = next(run["versions"] for run in runs["runs"] if run["code"] == 0)
-    lines = ["# The paper's variants", "", "```bash"]
-    lines += [line for line in (__doc__ or "").splitlines() if "python benchmarks/" in line]
-    lines += ["```", ""]
-    lines += wrap(
-        "Each recipe of `paper/` as it stands: equal batches, learning rates and steps for the variants of a "
-        f"task, trained with ucn {versions['ucn']}, torch {versions['torch']} on one GPU that the runs "
-        "shared. Matches are raw nearest neighbours with sub-cell refinement, without consensus, as in the "
-        "paper. Cells are means over seeds (smallest to largest). A step is the difference of two means; the "
-        "spread is the larger of the two ranges of seeds."
+def measure(given: argparse.Namespace, path: Path) -> None:
+    """Makes all runs that the results lack."""
+    begun, device = time.perf_counter(), torch.device(given.device)
+    configs = read_recipes(given)
+    first = next(iter(configs.values()))
+    results = open_results(path, describe(given, configs, device))
+    source, sets = open_data_sets(first, given, device)
+    chosen = [*given.variants, *([CONTROL] if given.control else [])]
+    plan = [(variant, seed) for seed in given.seeds for variant in chosen]
+    done = {(run["variant"], run["seed"]) for run in results["runs"]}
+    todo = [run for run in plan if run not in done]
+    print("pairs: " + ", ".join(f"{len(chosen.pairs):,} of {name}" for name, chosen in sets.items()))
+    print(
+        f"plan: {len(todo)} of {len(plan)} runs of {given.seconds:g} s, each with about 8 s on a GPU to "
+        f"measure: {len(todo) * (given.seconds + 8):.0f} s from here; "
+        f"loading took {time.perf_counter() - begun:.0f} s",
+        flush=True,
     )
-    lines += ["", "![PCK against the threshold](variants.png)", ""]
-    for section in SECTIONS:
-        if section.name in read:
-            report = read[section.name]
-            lines += [f"## {section.title}", ""]
-            lines += wrap(next(line for line in report["protocol"] if line.startswith("data: ")) + ".")
-            lines += ["", *tabulate(report["figures"], section.columns), ""]
-    lines += ["## Runs", "", *describe_runs(runs), ""]
-    write_bytes_atomically(folder / "variants.md", "\n".join(lines).encode(), overwrite=True)
-    kept = [
-        {key: run[key] for key in ("recipe", "seed", "seconds", "sha256", "losses", "validation", "versions")}
-        for run in runs["runs"]
-        if run["code"] == 0
-    ]
-    values = {"runs": kept, "reports": {name: _reduce(report) for name, report in read.items()}}
-    content = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-    write_bytes_atomically(folder / "variants.json", content.encode(), overwrite=True)
-    draw(read, folder / "variants.png")
+    if UNTRAINED not in results:
+        # Without its transformer the network is the ImageNet trunk; a projection would be random.
+        plain = replace(first.model, dim=None, head_norm="none", transformer="none")
+        start = prepare(replace(first, model=plain), 0, device)
+        results[UNTRAINED] = evaluate_sets(start, sets)
+        save_results(path, results)
+    for variant, seed in todo:
+        model, run = train_for(variant, configs[variant], seed, source, given.seconds, device)
+        before = time.perf_counter()
+        run |= evaluate_sets(model, sets)
+        run["seconds_measuring"] = round(time.perf_counter() - before, 1)
+        results["runs"].append(run)
+        save_results(path, results)
+        if given.keep_weights:
+            target = path.parent / f"semantic-{variant}-{seed}.safetensors"
+            save_weights(target, model, training=configs[variant].to_dict(), overwrite=True)
+        shares = ", ".join(f"{set_name}: {format_shares(run[set_name])}" for set_name in sets)
+        print(f"{variant}, seed {seed}: {run['steps']} steps, loss {run['loss']:.3f}; {shares}", flush=True)
+    print(f"everything took {time.perf_counter() - begun:.0f} s", flush=True)
 
 
-def _reduce(report: Row) -> Row:
-    """What the page shows of a report."""
-    keys = ("command", "protocol", "versions", "device", "data_sha256", "points_sha256", "figures")
-    return {key: report[key] for key in keys if key in report}
+def read_recipes(given: argparse.Namespace) -> dict[str, TrainConfig]:
+    """The recipes of the runs; exits where they differ in what must be equal."""
+    data = [f"cub={given.data}"] if given.data else []
+    configs = {}
+    for name in (*VARIANTS, CONTROL):
+        recipe = "hn-st" if name == CONTROL else name
+        changes = [f"batch={given.batch}"]
+        for change in given.changes:
+            variant, separator, rest = change.partition(":")
+            if not separator or variant not in VARIANTS:
+                changes.append(change)
+            elif variant == recipe:
+                changes.append(rest)
+        configs[name] = read_recipe(given.recipes / f"semantic-{recipe}.yaml", changes, data)
+    kinds = {(config.sources, config.validation_share, config.init) for config in configs.values()}
+    if len(kinds) > 1 or any(
+        not source.on_device for config in configs.values() for source in config.sources
+    ):
+        raise SystemExit("the recipes must have the same start and the same source, with on_device: true")
+    return configs
 
 
-def draw(reports: dict[str, Row], path: Path) -> None:
-    """PCK against the limit, mean and range over seeds, as in Figures 5 and 8."""
-    choices: list[tuple[str, str, Callable[[Row], list[Row]], str]] = [
-        ("cub", "birds", lambda report: report["curves"], "birds"),
-        ("kitti-odometry-points", "all", lambda report: report["curves"]["dense"], "KITTI, dense"),
-        ("flow", "KITTI flow", lambda report: report["curves"], "KITTI flow"),
-    ]
-    shown = [choice for choice in choices if choice[0] in reports]
-    canvas = Figure(figsize=(0.6 + 4.2 * len(shown), 4.0), layout="constrained")
-    FigureCanvasAgg(canvas)
-    panels = canvas.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for panel, (name, group, read, title) in zip(panels, shown, strict=True):
-        curves = [c for c in read(reports[name]) if c["use_refinement"] and c["group"] == group]
-        for variant in (UNTRAINED, *VARIANTS):
-            own = [
-                c
-                for c in curves
-                if ((found := _NAME.fullmatch(c["method"])) and found[2] == variant) or c["method"] == variant
-            ]
-            if not own:
-                continue
-            shares = 100 * np.array([curve["shares"] for curve in own])
-            limits, colour = own[0]["limits"], COLOURS[variant]
-            style = ":" if variant == UNTRAINED else "-"
-            panel.plot(limits, shares.mean(0), style, color=colour, label=TITLES[variant])
-            panel.fill_between(limits, shares.min(0), shares.max(0), color=colour, alpha=0.25, lw=0)
-        panel.set(xlabel="α (of L)" if name == "cub" else "px", ylim=(0, 100), title=title)
-        panel.grid(alpha=0.3, linewidth=0.6)
-        panel.legend(fontsize=8, frameon=False, loc="lower right")
-    panels[0].set_ylabel("PCK, %")
-    canvas.savefig(path, dpi=130, metadata={"Software": None})
+def describe(
+    given: argparse.Namespace, configs: dict[str, TrainConfig], device: torch.device
+) -> dict[str, Any]:
+    """Everything that results depend on."""
+    configs = {name: replace(config, init=Path(config.init).name) for name, config in configs.items()}
+    recipes = {}
+    for name, config in configs.items():
+        values = config.to_dict()
+        for source in values["sources"]:
+            source["folder"] = Path(source["folder"]).name  # without local paths
+        recipes[name] = values
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "torch": torch.__version__,
+        "seconds": given.seconds,
+        "batch": given.batch,
+        "changes": list(given.changes),
+        "limit": given.limit,
+        "is_held_out_only": given.held_out_only,
+        "recipes": recipes,
+    }
+
+
+def open_data_sets(
+    config: TrainConfig, given: argparse.Namespace, device: torch.device
+) -> tuple[PartSource, dict[str, EvaluationSet]]:
+    """The training images, shared by all runs, and the evaluation pairs."""
+    benchmark, source = find_benchmark("cub"), config.sources[0]
+    data = open_data(source.name, source.folder, source.split, parse_options(source.options))
+    training, held_out = data.split_off(config.validation_share)
+    training_source = PartSource(
+        source.name,
+        source,
+        training,
+        held_out,
+        batch=config.batch,
+        seed=0,
+        device=device,
+        validation_pairs=1,
+        use_skipping=False,
+    )
+    requested = {HELD_OUT: [(held_out, index) for index in range(len(held_out))]}
+    if not given.held_out_only:
+        requested[TEST] = [(pair.data, pair.index) for pair in benchmark.open(Path(source.folder))]
+    sets = {}
+    for name, pairs in requested.items():
+        step = max(1, len(pairs) // given.limit) if given.limit else 1
+        sets[name] = make_evaluation_set(pairs[::step], benchmark, device)
+    return training_source, sets
+
+
+def make_evaluation_set(
+    pairs: Sequence[tuple[PairData, int]], benchmark: Benchmark, device: torch.device
+) -> EvaluationSet:
+    numbers: dict[Path, int] = {}
+    found = EvaluationSet([], [])
+    for data, index in pairs:
+        shown = benchmark.preparation.apply(data.read(index)).sample
+        rows = []
+        for path, image in zip(data.image_paths(index), (shown.image0, shown.image1), strict=True):
+            if path not in numbers:
+                numbers[path] = len(found.images)
+                found.images.append(image.to(device))
+            rows.append(numbers[path])
+        length = float("nan") if shown.pck_length is None else shown.pck_length
+        found.pairs.append(EvaluationPair(rows[0], rows[1], shown.points0.to(device), shown.points1, length))
+    return found
+
+
+def prepare(config: TrainConfig, seed: int, device: torch.device) -> CorrespondenceNetwork:
+    """The initial network of a run."""
+    model = start_model(replace(config, seed=seed))
+    # torch's annotations do not know memory_format.
+    moved: CorrespondenceNetwork = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return moved.train()
+
+
+def train_for(
+    variant: str, config: TrainConfig, seed: int, source: PartSource, seconds: float, device: torch.device
+) -> tuple[CorrespondenceNetwork, dict[str, Any]]:
+    """One run; only training is timed."""
+    torch.set_float32_matmul_precision("high")  # as `ucn train` does; the forward pass is in bf16 anyway
+    model = prepare(config, seed, device)
+    if variant == CONTROL:
+        for layer in list_transformers(model):
+            layer.localiser.requires_grad_(False)
+    generator = torch.Generator(device).manual_seed(seed)
+    # Warm-up: the first steps choose kernels and allocate memory.
+    spare = copy.deepcopy(model)
+    take_step(spare, config, build_optimiser(spare, config), source, torch.Generator(device).manual_seed(0))
+    optimiser, kept = build_optimiser(model, config), copy.deepcopy(model).requires_grad_(False)
+    losses: list[Tensor] = []
+    names: list[Sequence[str]] = []
+    spent, points = 0.0, torch.zeros((), dtype=torch.int64, device=device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    while spent < seconds:
+        begun = time.perf_counter()
+        for _ in range(SYNCHRONISE_EVERY):
+            share = min(1.0, (spent + time.perf_counter() - begun) / seconds)
+            for group in optimiser.param_groups:
+                group["lr"] = group["peak"] * learning_rate_factor(config, int(share * config.steps))
+            loss, batch = take_step(model, config, optimiser, source, generator)
+            update_average(kept, model, config.average_decay, len(losses) + 1)
+            losses.append(loss)
+            names.append(batch.names)
+            points += batch.is_valid.sum()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        spent += time.perf_counter() - begun
+    check_finite(torch.stack(losses), names)
+    torch.set_float32_matmul_precision("highest")
+    return kept.eval(), {
+        "variant": variant,
+        "seed": seed,
+        "seconds": round(spent, 2),
+        "steps": len(losses),
+        "pairs_per_second": round(len(losses) * config.batch / spent, 1),
+        "points": int(points),
+        "loss": float(torch.stack(losses[-len(losses) // 5 :]).mean()),
+        "window_change": measure_theta(kept, batch),
+        "memory_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+    }
+
+
+def take_step(
+    model: CorrespondenceNetwork,
+    config: TrainConfig,
+    optimiser: torch.optim.Optimizer,
+    source: PartSource,
+    generator: torch.Generator,
+) -> tuple[Tensor, PairBatch]:
+    """One training step on a new batch; does not wait for the device."""
+    batch = source.sample_batch(0, generator)
+    result = training_step(
+        model, batch, config.loss, optimiser, config.clip_norm, generator, config.precision
+    )
+    return result.loss, batch
+
+
+def list_transformers(model: CorrespondenceNetwork) -> list[ConvolutionalSpatialTransformer]:
+    return [layer for layer in model.modules() if isinstance(layer, ConvolutionalSpatialTransformer)]
+
+
+@torch.no_grad()
+def measure_theta(model: CorrespondenceNetwork, batch: PairBatch) -> list[float]:
+    """Mean |θ - I| of each transformer over the images of a batch."""
+    found: list[float] = []
+
+    def look(layer: ConvolutionalSpatialTransformer, inputs: tuple[Tensor, ...]) -> None:
+        theta = layer.predict_theta(inputs[0])
+        identity = theta.new_tensor([1.0, 0.0, 0.0, 1.0]).view(1, 4, 1, 1)
+        found.append(round(float((theta - identity).abs().mean()), 6))
+
+    hooks = [layer.register_forward_pre_hook(look) for layer in list_transformers(model)]
+    model(batch.image0)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def evaluate_sets(model: CorrespondenceNetwork, sets: dict[str, EvaluationSet]) -> dict[str, Any]:
+    """The share of points found within each α, on each kind of pairs."""
+    return {name: score(model.eval(), pairs_set) for name, pairs_set in sets.items()}
+
+
+@torch.no_grad()
+def score(model: CorrespondenceNetwork, pairs_set: EvaluationSet) -> dict[str, Any]:
+    limits = find_benchmark("cub").curve_limits
+    maps = encode_images(model, pairs_set.images)
+    correct, totals = [], []
+    for pair in pairs_set.pairs:
+        features0, features1 = maps[pair.image0], maps[pair.image1]
+        height, width = features1.image_hw
+        found = find_points(features0, features1, pair.points0, (0, 0, width, height), True)
+        errors = point_errors(found.cpu().numpy(), pair.points1.numpy())
+        correct.append(count_within(errors, np.asarray(limits) * pair.length))
+        totals.append(len(errors))
+    shares = average(np.array(correct), np.array(totals))
+    return {
+        "pairs": len(totals),
+        "points": sum(totals),
+        "alphas": list(limits),
+        "shares": [round(float(share), 5) for share in shares],
+    }
+
+
+def encode_images(model: CorrespondenceNetwork, images: list[Tensor]) -> list[Features]:
+    """Features of images, those of equal size together, in float32 as when matching."""
+    by_size: dict[tuple[int, int], list[int]] = {}
+    for number, image in enumerate(images):
+        by_size.setdefault((image.shape[-2], image.shape[-1]), []).append(number)
+    found: dict[int, Features] = {}
+    for size_hw, numbers in by_size.items():
+        for start in range(0, len(numbers), ENCODED_AT_ONCE):
+            some = numbers[start : start + ENCODED_AT_ONCE]
+            maps: FeatureMap = model.encode(torch.stack([images[number] for number in some]))
+            for row, number in enumerate(some):
+                found[number] = Features(maps[row], size_hw, maps.features.new_zeros(0, 2))
+    return [found[number] for number in range(len(images))]
 
 
 if __name__ == "__main__":

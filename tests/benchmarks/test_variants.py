@@ -1,17 +1,21 @@
-"""The page of the paper's variants, by hand, and what paper_runs.py collects."""
+"""The comparison of the paper's variants: its page by hand, its measure against the matcher, a tiny run."""
 
-import argparse
 import json
-import subprocess
-import sys
-import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
-from support.benchmark_scripts import load_script
+from support.benchmark_scripts import load_script, run_script
+from support.bird_cases import write_birds
+from ucn.config import MatchConfig, ModelConfig
+from ucn.data.sets.semantic.cub import open_folder
+from ucn.evaluate.points.benchmarks import find_benchmark
+from ucn.matching.matcher import Matcher
+from ucn.nn import build_model
+from ucn.weights import load_weights, save_weights
 
 
 @pytest.fixture(scope="module")
@@ -20,91 +24,111 @@ def script() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def trainer() -> ModuleType:
-    return load_script("paper_runs")
+def report() -> ModuleType:
+    return load_script("variants_report")
 
 
-def make_rows(**shares: list[float]) -> list[dict[str, Any]]:
-    """Scores of seeds; the untrained trunk has 0.2."""
-    common = {"use_refinement": True, "limit": 0.1, "group": "birds"}
-    rows = [{"method": "trunk", "per_point": 0.2, **common}]
-    for variant, values in shares.items():
-        for seed, share in enumerate(values):
-            name = f"semantic-{variant.replace('_', '-')}-{seed}+nearest"
-            rows.append({"method": name, "per_point": share, **common})
-            rows.append({"method": name, "per_point": 0.9, **common, "use_refinement": False})
-    return rows
+def make_results(**shares: list[float]) -> dict[str, Any]:
+    """Results of runs with the same PCK at each α; the untrained network has 0.2."""
 
+    def pck(share: float) -> dict[str, Any]:
+        alphas = [0.025, 0.05, 0.1]
+        return {"listed test pairs": {"pairs": 3, "points": 9, "alphas": alphas, "shares": [share] * 3}}
 
-def test_steps_are_compared_with_the_spread_of_the_seeds(script: ModuleType) -> None:
-    rows = make_rows(rn=[0.50, 0.52], hn=[0.60, 0.61], hn_st=[0.60, 0.63])
-    columns = [script._pck("α = 0.1", 0.1, group="birds"), script._pck("α = 0.05", 0.05, group="birds")]
-    lines = script.tabulate(rows, columns)
-    assert lines[0] == "| variant | α = 0.1 |"  # nothing was measured at 0.05
-    assert lines[2:6] == [
-        "| ImageNet trunk, no training | 20.0 |",
-        "| RN | 51.0 (50.0 to 52.0) |",
-        "| HN | 60.5 (60.0 to 61.0) |",
-        "| HN-ST | 61.5 (60.0 to 63.0) |",
+    run = {"steps": 5, "pairs_per_second": 1.0, "loss": 0.1, "window_change": [], "memory_bytes": None}
+    settings = {"seconds": 1.0, "batch": 4, "changes": ["clip_norm=2.0"], "limit": None, "device": "cpu"}
+    settings |= {"is_held_out_only": False, "torch": "2", "recipes": {"rn": {"validation_share": 0.1}}}
+    runs = [
+        {"variant": variant.replace("_", "-"), "seed": seed, **run, **pck(share)}
+        for variant, values in shares.items()
+        for seed, share in enumerate(values)
     ]
-    assert "| RN → HN | +9.5, spread 2.0 |" in lines
-    assert "| HN → HN-ST | +1.0, spread 3.0: within it |" in lines
+    return {"settings": settings, "untrained": pck(0.2), "runs": runs}
 
 
-def test_errors_keep_three_digits(script: ModuleType) -> None:
-    column = script._pose("rotation", "rotation_mean", "opencv")
-    row = {"is_aligned": False, "group": "all", "estimator": "opencv", "rotation_mean": 0.3174}
-    found = script.collect([{"method": "geometric-hn-1+nearest", **row}], column)
-    assert found == {"hn": [0.3174]} and script.format_range(found["hn"], True) == "0.317"
+def test_steps_are_compared_with_the_spread_of_the_seeds(report: ModuleType) -> None:
+    results = make_results(rn=[0.50, 0.52], hn=[0.60, 0.61], hn_st=[0.60, 0.63])
+    lines = report.table_of_steps(results, "listed test pairs")
+    # 60.5 against 51, whose seeds are 2 apart; 61.5 against 60.5, whose seeds are 3 apart.
+    assert lines[2] == "| RN → HN | " + " | ".join(["+9.5, spread 2.0"] * 3) + " |"
+    assert lines[3] == "| HN → HN-ST | " + " | ".join(["+1.0, spread 3.0: **not larger**"] * 3) + " |"
+    assert len(lines) == 4  # no control was run
 
 
-def test_names_of_networks(script: ModuleType) -> None:
-    names = ["geometric-hn-st-10", "geometric-hn-st-2", "geometric-hn-0", "geometric-rn-1"]
-    ordered = sorted(names, key=script.sort_key)
-    assert ordered == ["geometric-rn-1", "geometric-hn-0", "geometric-hn-st-2", "geometric-hn-st-10"]
-    with pytest.raises(SystemExit, match="no network of paper_runs"):
-        script.sort_key("universal")
+def test_page_names_means_ranges_and_the_command(report: ModuleType, tmp_path: Path) -> None:
+    page = report.make_page(make_results(hn_st=[0.7, 0.8], hn_conv=[0.6, 0.6], rn=[0.3, 0.5]))
+    assert "| untrained trunk | 20.0 | 20.0 | 20.0 |" in page
+    assert "| RN | 40.0 (30.0 to 50.0) |" in page and "| HN-ST | 75.0 (70.0 to 80.0) |" in page
+    assert page.index("| RN |") < page.index("| HN, fixed θ |") < page.index("| HN-ST |")
+    command = "--seconds 1 --batch 4 --seeds 0 1 --variants rn hn-st --set clip_norm=2.0 --control\n"
+    assert command in page
+    report.draw(make_results(rn=[0.3]), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
-def test_a_page_is_written(script: ModuleType, tmp_path: Path) -> None:
-    curve = {"use_refinement": True, "group": "birds", "limits": [0.05, 0.1], "shares": [0.3, 0.6]}
-    names = ["trunk", "semantic-rn-0+nearest", "semantic-rn-1+nearest"]
-    report = {
-        "protocol": ["data: some birds; 3 pairs", "images: small"],
-        "figures": make_rows(rn=[0.5, 0.6]),
-        "curves": [{"method": name, **curve} for name in names],
-    }
-    (tmp_path / "cub.json").write_text(json.dumps(report), encoding="utf-8")
-    run = {"recipe": "semantic-rn", "seed": 0, "code": 0, "seconds": 9.0, "sha256": "ab", "validation": {}}
-    run |= {"losses": [[700, 0.05]], "memory_bytes": 2e9, "versions": {"ucn": "1", "torch": "2"}}
-    script.write_page(tmp_path, {"runs": [run, {**run, "code": 1}]}, tmp_path)
-    page = (tmp_path / "variants.md").read_text(encoding="utf-8")
-    assert "data: some birds; 3 pairs." in page and "| RN | 55.0 (50.0 to 60.0) |" in page
-    assert "| `paper/semantic-rn` | 0 | 700 | 9 | 0.0500 | 2.0 GB |" in page
-    assert (tmp_path / "variants.png").stat().st_size > 5000
-    assert len(json.loads((tmp_path / "variants.json").read_text(encoding="utf-8"))["runs"]) == 1
+def test_the_measure_is_that_of_matching(script: ModuleType, tmp_path: Path) -> None:
+    data = open_folder(write_birds(tmp_path, (60, 84)), "train")
+    config = ModelConfig(dim=8, head_norm="none", transformer="none")
+    save_weights(tmp_path / "w.safetensors", build_model(config, torch.Generator().manual_seed(3)))
+    loaded = load_weights(tmp_path / "w.safetensors")
+    chosen = [(data, index) for index in (0, 4, 20)]
+    set_name = script.make_evaluation_set(chosen, find_benchmark("cub"), torch.device("cpu"))
+    assert len(set_name.images) == 5  # pair 4 begins with the image that pair 0 begins with
+    found = script.score(loaded.model, set_name)
+
+    matcher, errors = Matcher(loaded, config=MatchConfig(consensus=False), device="cpu"), []
+    for _, index in chosen:
+        sample = data.read(index)
+        points = matcher.match(sample.image0, sample.image1, points=sample.points0).points1
+        distances = (torch.from_numpy(points) - sample.points1).norm(dim=1)
+        errors += (distances / (60**2 + 84**2) ** 0.5).tolist()
+    assert found["pairs"] == 3 and found["points"] == len(errors) == 9
+    expected = [sum(error <= alpha for error in errors) / 9 for alpha in found["alphas"]]
+    assert found["shares"] == pytest.approx(expected, abs=1e-4)
+    assert expected[-1] > 0 and expected[0] < 1  # else any answer would do
 
 
-def test_runs_are_collected_and_packed(trainer: ModuleType, tmp_path: Path) -> None:
-    given = argparse.Namespace(
-        **{"output": tmp_path, "archives": tmp_path / "out", "recipes": ["semantic-rn", "geometric-rn"]}
+def test_windows_that_do_not_move_have_no_change(script: ModuleType) -> None:
+    source = script.PairBatch(
+        torch.rand(1, 3, 32, 32),
+        torch.rand(1, 3, 32, 32),
+        *torch.zeros(2, 1, 1, 2),
+        torch.ones(1, 1) > 0,
+        ("a",),
     )
-    name = tmp_path / "semantic-rn-0"
-    printed = {"sha256": "ab", "validation": {"pck@0.1": 0.5}, "best_step": 2, "ucn": "1", "config": {}}
-    Path(f"{name}.out").write_text(json.dumps(printed), encoding="utf-8")
-    Path(f"{name}.safetensors").write_bytes(b"weights")
-    Path(f"{name}.train").mkdir()
-    events = [{"event": "start", "versions": {"ucn": "1"}}, {"event": "progress", "step": 2, "loss": 0.25}]
-    log = "\n".join(json.dumps({"memory_bytes": None, **event}) for event in events)
-    Path(f"{name}.train/log.jsonl").write_text(log, encoding="utf-8")
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    run = trainer.Run("semantic-rn", 0, process, 0.0)
-    results = {"runs": [trainer.collect(tmp_path, run)]}
-    assert results["runs"][0]["losses"] == [(2, 0.25)] and results["runs"][0]["sha256"] == "ab"
-    assert "semantic-rn, seed 0" in trainer.format_run(results["runs"][0])
-    trainer.save_results(tmp_path / "runs.json", results)
-    trainer.archive(given, tmp_path / "runs.json", results, run)
-    with tarfile.open(tmp_path / "out" / "semantic-0.tar.gz") as packed:
-        assert packed.getnames() == ["semantic-rn-0.safetensors"]
-    assert (tmp_path / "out" / "runs.json").is_file()
+    model = build_model(ModelConfig(dim=8))
+    (layer,) = script.list_transformers(model)
+    assert script.measure_theta(model, source) == [0.0]
+    with torch.no_grad():
+        layer.localiser[2].bias[:] = torch.tensor([0.4, 0.0, 0.0, -0.4])
+    assert script.measure_theta(model, source) == pytest.approx([0.2])
+
+
+@pytest.mark.slow
+def test_a_tiny_run_writes_everything_and_resumes(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "results"
+    options = ["-o", str(folder), "--seconds", "0.2", "--batch", "2", "--device", "cpu", "--held-out-only"]
+    options += ["--data", str(write_birds(tmp_path / "birds")), "--set", "init=random", "--limit", "2"]
+    options += ["--set", "sources.0.crop_hw=[48, 64]", "--seeds", "0"]
+    run_script(script, *options, "--variants", "rn")
+    before = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
+    assert [run["variant"] for run in before["runs"]] == ["rn"]
+    capsys.readouterr()
+    run_script(script, *options, "--control", "--keep-weights")
+    assert "plan: 3 of 4 runs" in capsys.readouterr().out
+    results = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
+    assert results["runs"][0] == before["runs"][0]
+    assert [run["variant"] for run in results["runs"]] == ["rn", "hn", "hn-st", "hn-conv"]
+    for run in results["runs"]:
+        assert run["seconds"] >= 0.2 and run["steps"] >= 1
+        assert run["held-out training images"]["points"] > 0
+        assert any(run["window_change"]) == (run["variant"] == "hn-st")
+    assert load_weights(folder / "semantic-hn-st-0.safetensors").model.config.transformer != "none"
+    assert "| HN-ST |" in (folder / "variants.md").read_text(encoding="utf-8")
+    (folder / "variants.png").unlink()
+    run_script(script, "-o", str(folder), "--figure-only")
+    assert (folder / "variants.png").is_file()
+    with pytest.raises(SystemExit, match="holds results of another changes"):
+        run_script(script, *options, "--set", "clip_norm=2.0")
