@@ -153,7 +153,7 @@ def cub(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("recipe", ["kitti-flow", "semantic-rn", "semantic-hn", "semantic-hn-st-branch"])
+@pytest.mark.parametrize("recipe", ["kitti-flow", "semantic-rn", "semantic-hn-st", "semantic-hn-st-branch"])
 def test_recipes_of_the_paper_train(recipe: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     name = "kitti-flow" if recipe == "kitti-flow" else "cub"
     folder = request.getfixturevalue("kitti" if recipe == "kitti-flow" else "cub")
