@@ -45,6 +45,13 @@ TITLES = {
 }
 COLOURS = {"rn": "#D55E00", "hn": "#0072B2", "hn-st": "#009E73", "hn-st-branch": "#CC79A7"}
 COLOURS[UNTRAINED] = "#999999"
+HELD_OUT = {
+    "own": "KITTI odometry",
+    "own-2": "KITTI raw, trained on",
+    "own-3": "7-Scenes",
+    "multiview": "multi-view scenes",
+}
+"""Names of the sources of paper/geometric-*, in the recipe's order; three frames leave none to hold out."""
 STEPS = (("rn", "hn"), ("hn", "hn-st"), ("hn", "hn-st-branch"))
 _NAME = re.compile(r"(geometric|semantic)-(rn|hn|hn-st|hn-st-branch)-(\d+)(?:\+nearest)?")
 
@@ -263,6 +270,28 @@ def describe_runs(runs: Row) -> list[str]:
     return lines
 
 
+def describe_held_out(runs: Row) -> list[str]:
+    """PCK on held-out pairs of the training sets, as `ucn train` validates; mean over seeds."""
+    lines: list[str] = []
+    for task in ("geometric", "semantic"):
+        done = [run for run in runs["runs"] if run["code"] == 0 and run["validation"]]
+        own = [run for run in done if run["recipe"].startswith(task)]
+        keys = [
+            key for key in (own[0]["validation"] if own else ()) if key.endswith(("@10", "@0.1", "@0.05"))
+        ]
+        if not keys:
+            continue
+        heads = [HELD_OUT.get(key.rpartition(" ")[0], key.rpartition(" ")[0]) for key in keys]
+        heads = [f"{head} {key.rpartition(' ')[2]}".strip() for head, key in zip(heads, keys, strict=True)]
+        lines += [f"| variant | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+        for recipe in dict.fromkeys(run["recipe"] for run in own):
+            values = [[run["validation"][key] for run in own if run["recipe"] == recipe] for key in keys]
+            cells = [format_range([100 * value for value in row], False) for row in values]
+            lines.append(f"| {TITLES[recipe.removeprefix(f'{task}-')]} | {' | '.join(cells)} |")
+        lines.append("")
+    return lines
+
+
 def write_page(reports: Path, runs: Row, folder: Path) -> None:
     """Writes the page, its figure, and the values behind it."""
     read = {
@@ -281,13 +310,16 @@ def write_page(reports: Path, runs: Row, folder: Path) -> None:
         "paper. Cells are means over seeds (smallest to largest). A step is the difference of two means; the "
         "spread is the larger of the two ranges of seeds. A variant with one seed has no range."
     )
-    lines += ["", "![PCK against the threshold](paper-variants.png)", ""]
+    lines += ["", *(["![PCK against the threshold](paper-variants.png)", ""] if read else [])]
     for section in SECTIONS:
         if section.name in read:
             report = read[section.name]
             lines += [f"## {section.title}", ""]
             lines += wrap(next(line for line in report["protocol"] if line.startswith("data: ")) + ".")
             lines += ["", *tabulate(report["figures"], section.columns), ""]
+    held_out = describe_held_out(runs)
+    if held_out:
+        lines += ["## Held-out pairs of the training sets", "", *held_out]
     lines += ["## Runs", "", *describe_runs(runs), ""]
     write_bytes_atomically(folder / "paper-variants.md", "\n".join(lines).encode(), overwrite=True)
     kept = [
@@ -298,7 +330,8 @@ def write_page(reports: Path, runs: Row, folder: Path) -> None:
     values = {"runs": kept, "reports": {name: _reduce(report) for name, report in read.items()}}
     content = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
     write_bytes_atomically(folder / "paper-variants.json", content.encode(), overwrite=True)
-    draw(read, folder / "paper-variants.png")
+    if read:
+        draw(read, folder / "paper-variants.png")
 
 
 def _reduce(report: Row) -> Row:
