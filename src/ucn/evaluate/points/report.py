@@ -271,9 +271,9 @@ def describe_protocol(run: PointsRun) -> list[str]:
     headline = {"point": "points", "pair": "pairs", "class": "classes"}[benchmark.headline]
     lines = [
         f"data: {benchmark.title}; {count}, {run.point_count:,} points",
-        *_describe_parts(run),
         f"images: {benchmark.preparation.describe()}",
         f"points: {benchmark.ground_truth}; {sampled}; the same for all methods (sha256 {sha256[:16]})",
+        *_describe_parts(run),
         "matching: a point's descriptor is interpolated between the cells of image 0, and its match is the "
         "cell of image 1 with the nearest descriptor (exact, over the whole image); with refinement the "
         "match is then refined to a sub-cell position, by the same code for all methods; no "
