@@ -43,7 +43,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     seconds = min(arguments.seconds, 60.0)
-    names = arguments.only.split(",") if arguments.only else ["uploads", *ATTACKS, "sigterm"]
+    legal = ["uploads", *ATTACKS, "sigterm"]
+    names = arguments.only.split(",") if arguments.only else legal
+    if unknown := [name for name in names if name not in legal]:
+        parser.error(f"--only: there is no case {unknown[0]!r}: expected {', '.join(legal)}")
     results: dict[str, Any] = {}
     for name in names:
         if name in ATTACKS:

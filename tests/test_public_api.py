@@ -54,7 +54,8 @@ SIGNATURES = {
     "Matcher.match_pairs": "(self, pairs: 'Iterable[tuple[ImageLike | Features, ImageLike | Features]]', *,"
     " cache_bytes: 'int' = 1073741824, progress: 'CountReport | None' = None) -> 'Iterator[Matches]'",
     "Matcher.transfer": "(self, references: 'Sequence[tuple[ImageLike | Features, ArrayLike]]',"
-    " image: 'ImageLike | Features', *, min_score: 'float' = 0.4) -> 'TransferredPoints'",
+    " image: 'ImageLike | Features', *, min_score: 'float' = 0.4, names: 'Sequence[str] | None' = None)"
+    " -> 'TransferredPoints'",
     "Matcher.match": "(self, image0: 'ImageLike | Features', image1: 'ImageLike | Features', *,"
     " points: 'ArrayLike | Tensor | None' = None, mask0: 'MaskLike | None' = None,"
     " mask1: 'MaskLike | None' = None, progress: 'Report | None' = None) -> 'Matches'",

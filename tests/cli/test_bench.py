@@ -107,6 +107,18 @@ def test_update_keeps_other_parts(measured: list[tuple[str, Settings]], tmp_path
     assert _invoke("knn", "--update").exit_code == 2
 
 
+def test_update_keeps_plots_that_exist(measured: list[tuple[str, Settings]], tmp_path: Path) -> None:
+    """They do not say who made them."""
+    (tmp_path / "growth.png").write_text("mine")
+    arguments = ["knn", "-o", str(tmp_path / "speed.json"), "--plots", str(tmp_path), "--device", "cpu"]
+    result = _invoke(*arguments, "--update")
+    assert result.exit_code == 1
+    assert "growth.png exists already" in result.output
+    assert (tmp_path / "growth.png").read_text() == "mine"
+    assert measured == []  # before the work
+    assert _invoke(*arguments, "--update", "--overwrite").exit_code == 0
+
+
 def test_update_refuses_other_results_before_the_work(
     measured: list[tuple[str, Settings]], tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import PIL.Image
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -199,3 +201,31 @@ def test_a_command_imports_no_other() -> None:
         "    print({'ucn.cli.match', 'ucn.cli.extract', 'ucn.cli.train', 'torch'} & set(sys.modules))"
     )
     assert run_python(code).stdout.splitlines()[-1] == "{'ucn.cli.match'}"
+
+
+@pytest.mark.slow
+def test_match_of_large_photographs_is_light(tmp_path: Path) -> None:
+    """It imports what it needs, reads the weights once, and two images of 12 megapixels take under 1 GB."""
+    for name in ("0.jpg", "1.jpg"):
+        small = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+        PIL.Image.fromarray(small).resize((4000, 3000)).save(tmp_path / name)
+    code = (
+        "import os, resource, sys; from ucn.cli import main; opened = []\n"
+        "sys.addaudithook(lambda event, given: event == 'open' and opened.append(str(given[0])))\n"
+        f"sys.argv = ['ucn', 'match', {str(tmp_path / '0.jpg')!r}, {str(tmp_path / '1.jpg')!r},"
+        " '--json', '--device', 'cpu']\n"
+        "try:\n    main()\nexcept SystemExit as leave:\n    assert leave.code in (0, None)\n"
+        "heavy = {'sympy', 'torch._dynamo', 'torch.fx.experimental.symbolic_shapes', 'matplotlib', 'h5py',"
+        " 'poselib', 'rich', 'ucn.viz', 'ucn.evaluate', 'ucn.features', 'ucn.train'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        # The kind of the file is checked before torch is imported, and again by who reads it.
+        "count = sum(name.endswith('geometric.safetensors') for name in opened)\n"
+        "assert count == 3, count\n"
+        "assert os.environ['OMP_WAIT_POLICY'] == 'PASSIVE'\n"
+        "unit = 1 if sys.platform == 'darwin' else 1024\n"
+        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit\n"
+        "assert peak < 1e9, peak\n"
+    )
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["command"] == "match"

@@ -2,6 +2,8 @@
 
 import os
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -132,6 +134,30 @@ class TestBadFiles:
         assert_refused(
             "match", *pair, "--mask0", tmp_path / "m.png", "-o", out / "o.npz", parts=parts, out=out
         )
+
+    def test_masks_and_points_are_checked_before_torch_is_imported(
+        self, pair: tuple[str, str], tmp_path: Path
+    ) -> None:
+        PIL.Image.new("L", (10, 10)).save(tmp_path / "m.png")
+        (tmp_path / "p.csv").write_text("x,y\n900,3\n")
+        code = (
+            "import sys\n"
+            "from ucn.cli._command import PairCommand\n"
+            "from ucn.cli._options import PairOptions\n"
+            "from ucn.errors import UcnError\n"
+            "from pathlib import Path\n"
+            "a, b, mask, points = map(Path, sys.argv[1:])\n"
+            "for more in ({'masks': (None, mask)}, {'points': points}):\n"
+            "    try:\n"
+            "        PairCommand('match', PairOptions()).check_images(a, b, **more)\n"
+            "    except UcnError as error:\n"
+            "        print(type(error).__name__, 'torch' in sys.modules)\n"
+        )
+        files = [*pair, str(tmp_path / "m.png"), str(tmp_path / "p.csv")]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *files], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split("\n")[:2] == ["ImageReadError False", "PointsError False"]
 
     def test_both_kinds_of_mask(self, pair: tuple[str, str], out: Path) -> None:
         arguments = ("match", *pair, "--mask", "m.png", "--mask1", "m.png", "-o", out / "o.npz")

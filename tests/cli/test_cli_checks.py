@@ -166,3 +166,13 @@ class TestEmptyMasks:
         result = runner.invoke(app, ["match", *pair, "--mask", str(tmp_path / "m.png")])
         assert result.stderr == ""
         assert "may not show the same scene" in result.stdout
+
+
+@pytest.mark.slow
+def test_data_sets_are_listed_without_torch() -> None:
+    code = (
+        "import sys; from ucn.cli import main; sys.argv = ['ucn', 'data', 'list']\n"
+        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "cub" in done.stdout, done.stderr

@@ -9,6 +9,7 @@ from support.evaluation_cases import write_ramp, write_sequence
 from ucn.cli.app import app
 from ucn.evaluate.evaluations import EVALUATIONS
 from ucn.features.names import COLMAP_SIFT
+from ucn.files.scratch import lock_output
 from ucn.paper.registry import METHODS
 from ucn.weights import list_weights
 
@@ -105,6 +106,8 @@ def test_json_and_only_cells(tmp_path: Path) -> None:
         (("cub", "--data", "x", "--split", "val"), "cub has no choice of splits; leave --split out"),
         (("sintel", "--data", "x", "--subset", "a"), "sintel takes no list of its images; leave --subset"),
         (("cub", "--data", "x", "--subset", "nowhere"), "no list at nowhere: expected a text file of image"),
+        (("multiview", "--data", "x", "--classes", "a"), "multiview has no classes to choose from; leave"),
+        (("objects", "--data", "x", "--classes", ","), "--classes names no class: expected names such as"),
         (("self", "--data", "x"), "self has its data in the package; leave --data out"),
         (("reconstruction", "--data", "x", "--methods", "foo"), "xfeat-lighterglue, colmap-sift; "),
         (("kitti-odometry", "--data", "x", "--methods", "sfit"), "no method 'sfit'; did you mean 'sift'?"),
@@ -153,6 +156,14 @@ def test_options_out_of_range(option: str, value: int) -> None:
     assert code == 2
     assert option in output
     assert "greater than or equal to" in output
+
+
+def test_a_second_run_for_the_same_results_is_refused(tmp_path: Path) -> None:
+    with lock_output(tmp_path / "motorcycle"):
+        code, output = run("motorcycle", "--methods", "daisy", "-o", tmp_path)
+    assert code == 1
+    assert f"another run is writing {tmp_path / 'motorcycle'}; wait" in " ".join(output.split())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_json_names_failures(here: Path, loaded: list[str]) -> None:
     report = json.loads(result.stdout)
     assert (report["images"], list(report["failed"]), report["visible_share"]) == (2, ["bad.png"], 0.5)
     assert report["points"][0] == {
-        **{"image": "a2.png", "part": "eye", "score": "0.7500", "visible": "1"},
+        **{"image": "a2.png", "part": "eye", "score": 0.75, "visible": True},
         **{"x": 15.0, "y": 18.0},
     }
     assert loaded == ["birds"]

@@ -104,6 +104,11 @@ def test_match() -> None:
         assert any(re.match(shown, line) for line in lines), shown
 
 
+def test_only_what_repeats_has_dots() -> None:
+    assert " Usage: ucn transfer [OPTIONS] [REF]... FOLDER\n" in read_help("transfer")
+    assert " Usage: ucn stitch [OPTIONS] IMAGE...\n" in read_help("stitch")
+
+
 def test_root_lists_the_commands() -> None:
     lines = read_help().splitlines()
     assert [line.split()[1] for line in lines if line.startswith("╭")] == ["Commands", "General"]

@@ -319,7 +319,10 @@ class TestToTensor:
             to_tensor(image)
 
     def test_to_pixels_inverts(self) -> None:
-        np.testing.assert_array_equal(to_pixels(to_tensor(make_pixels())), make_pixels())
+        pixels = make_pixels()
+        for image in (to_tensor(pixels), pixels, PIL.Image.fromarray(pixels)):
+            np.testing.assert_array_equal(to_pixels(image), pixels)
+        np.testing.assert_array_equal(to_pixels(pixels[..., 0]), np.stack([pixels[..., 0]] * 3, axis=-1))
 
 
 class TestMasks:

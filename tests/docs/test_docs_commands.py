@@ -33,6 +33,7 @@ NOT_RUN = {
     r"ucn export .*": "tests/formats/test_onnx.py runs it",
     r"python examples/.*": "tests/docs/test_readme.py, tests/examples and tests/formats run them",
     r"python -m support\.kill_cases .*": "minutes; tests/hostile/test_hostile_resume.py runs fewer cases",
+    r"python -m support\.attack_table .*": "minutes; tests/hostile/test_hostile_files.py reads fewer files",
     r"python (benchmarks|tests)/.*": "minutes; tests of the scripts run them on small data",
     r"ucn extract .*--executor ray.*": "tests/folders/test_ray_executor.py runs a cluster of two workers",
     r"ucn evaluate .*": "minutes, and data sets; tests/evaluate and tests/cli/test_cli_evaluate.py run it",

@@ -28,7 +28,7 @@ WANTED = (
 
 def test_names() -> None:
     assert set(WANTED) <= set(BENCHMARKS)
-    others = {"hpatches-matches", "pair-score", "transfer", "reconstruction"}
+    others = {"hpatches-matches", "pair-score", "transfer", "objects", "reconstruction"}
     assert set(EVALUATIONS) == {*BENCHMARKS, *DRIVING_BENCHMARKS, *MOTION_BENCHMARKS, *others}
     assert all(evaluation.name == name for name, evaluation in EVALUATIONS.items())
     with pytest.raises(ConfigError, match=r"no benchmark 'pair-scor'; did you mean 'pair-score'\?"):
@@ -41,7 +41,7 @@ def test_names() -> None:
 def test_the_table_imports_no_evaluation() -> None:
     code = "import sys, ucn.evaluate.evaluations; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    others = ("driving", "label_transfer", "matches", "motion", "pair_score", "reconstruction")
+    others = ("driving", "label_transfer", "matches", "motion", "objects", "pair_score", "reconstruction")
     assert not {f"ucn.evaluate.{package}" for package in others} & {*done.stdout.split()}
 
 

@@ -60,7 +60,7 @@ def test_coco_has_no_place_of_what_is_not_visible(
     values = json.loads((tmp_path / "l.coco.json").read_text())
     assert values["categories"][0]["keypoints"] == ["beak", "tail"]
     assert values["annotations"][0]["keypoints"] == [15, 18, 2, 0, 0, 0]
-    assert values["annotations"][0]["attributes"]["score"] == ["0.7500", "0.1250"]
+    assert values["annotations"][0]["attributes"]["score"] == [0.75, 0.125]
     assert (values["images"][0]["width"], values["images"][0]["height"]) == (80, 64)
     # As labels of another run, in the folder that they name.
     again = read_labelled_images([tmp_path / "l.coco.json"], folder=photos)
@@ -74,7 +74,8 @@ def test_coco_has_no_place_of_what_is_not_visible(
 def test_json_has_the_places_of_the_csv(photos: Path, labels: LabelledImages, tmp_path: Path) -> None:
     carry(QueryShiftMatcher(), labels, photos, tmp_path / "l.json")
     row = json.loads((tmp_path / "l.json").read_text())["points"][1]
-    assert (row["x"], row["y"], row["score"], row["visible"]) == (35.5, 38, "0.1250", "0")
+    assert (row["x"], row["y"], row["score"]) == (35.5, 38, 0.125)
+    assert row["visible"] is False and row["colour"] == "blue"
 
 
 def test_the_same_run_again_does_what_is_new(photos: Path, labels: LabelledImages, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 import random
 import struct
+import sys
 import threading
 import time
 import zlib
@@ -193,6 +194,13 @@ def test_a_noisy_image_of_every_mode_is_shown(address: Address) -> None:
         file = io.BytesIO()
         image.save(file, "TIFF" if mode == "CMYK" else "PNG")
         assert ask(address, format_request(path, file.getvalue())).status == 201, mode
+
+
+def test_soak_names_its_cases(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["page_soak.py", "--only", "drip,headrs"])
+    with pytest.raises(SystemExit):
+        load_script("page_soak").main()
+    assert "no case 'headrs': expected uploads, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["drip", "sessions", "headers", "bombs", "aborts"])

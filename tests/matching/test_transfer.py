@@ -14,11 +14,30 @@ from torch import Tensor
 from ucn.config import MIN_VISIBLE_SCORE, Calibration, ModelConfig
 from ucn.errors import ConfigError, PointsError
 from ucn.matching.matcher import Matcher
-from ucn.matching.transfer import AGREEMENT_SHARE, combine_votes, decide
+from ucn.matching.transfer import (
+    AGREEMENT_SHARE,
+    MIRROR_TOLERANCE,
+    Votes,
+    combine_votes,
+    decide,
+    rate_layouts,
+)
 from ucn.nn import build_model
 from ucn.weights import LoadedWeights, WeightsInfo
 
 NAN = (np.nan, np.nan)
+SHAPE = np.array([(10.0, 10.0), (30.0, 14.0), (52.0, 30.0), (20.0, 40.0)])  # its mirror image differs
+
+
+def make_votes(places: Any, scores: Any, layouts: Any = None) -> Votes:
+    """Votes of images that label all points."""
+    where, likely = np.array(places, np.float32), np.array(scores, np.float32)
+    known = np.full(where.shape, np.nan) if layouts is None else np.array(layouts, np.float64)
+    return Votes(where, likely, np.ones(likely.shape, np.bool_), known)
+
+
+def mirror(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    return points * (-1, 1) + (60, 0)
 
 
 def combine_slowly(
@@ -106,18 +125,59 @@ def test_as_the_definition() -> None:
 
 def test_visible_from_the_threshold_on() -> None:
     low = MIN_VISIBLE_SCORE - 0.01
-    found = decide([[(1.0, 1.0), (2.0, 2.0), NAN]], [[MIN_VISIBLE_SCORE + 0.01, low, 1.0]], True, (50, 100))
+    votes = make_votes([[(1.0, 1.0), (2.0, 2.0), NAN]], [[MIN_VISIBLE_SCORE + 0.01, low, 1.0]])
+    found = decide(votes, (50, 100))
     assert found.is_visible.tolist() == [True, False, False]
     assert repr(found) == "TransferredPoints(1 of 3 visible, image 100 × 50)"
-    assert decide([[NAN]], [[0.0]], True, (50, 100), min_score=0.0).is_visible.tolist() == [False]
+    assert decide(make_votes([[NAN]], [[0.0]]), (50, 100), min_score=0.0).is_visible.tolist() == [False]
 
 
 def test_the_kernel_grows_with_the_image() -> None:
     far = 2 * AGREEMENT_SHARE * 100
-    places, scores = [[(10.0, 0.0)], [(10.0 + far, 0.0)]], [[0.5], [0.5]]
-    assert (
-        decide(places, scores, True, (20, 1000)).scores > 1.5 * decide(places, scores, True, (20, 100)).scores
-    )
+    votes = make_votes([[(10.0, 0.0)], [(10.0 + far, 0.0)]], [[0.5], [0.5]])
+    assert decide(votes, (20, 1000)).scores > 1.5 * decide(votes, (20, 100)).scores
+
+
+def test_layouts_fit_up_to_a_similarity_or_its_mirror_image() -> None:
+    turned = SHAPE @ [(0.0, 2.0), (-2.0, 0.0)] + (70, 5)  # by 90 degrees, enlarged
+    fits = rate_layouts([SHAPE, mirror(SHAPE), SHAPE * (1, 0)], turned, np.ones(4))
+    np.testing.assert_allclose(fits[0, 0], 1)
+    np.testing.assert_allclose(fits[1], fits[0, ::-1])
+    assert fits[0, 1] < 0.7
+    assert fits[2, 0] == pytest.approx(fits[2, 1])  # on a line, both are the same
+    shifted = turned + np.array([(9.0, 0), (0, 0), (0, 0), (0, 0)])
+    assert rate_layouts([SHAPE], shifted, np.ones(4))[0, 0] < 0.999
+    np.testing.assert_allclose(rate_layouts([SHAPE], shifted, [0, 1, 1, 1])[0, 0], 1)
+
+
+@pytest.mark.parametrize("layout", [[*SHAPE[:2], NAN, NAN], [(5.0, 5.0)] * 4])
+def test_a_layout_without_extent_or_third_point_tells_nothing(layout: Any) -> None:
+    assert rate_layouts([layout], SHAPE, np.ones(4)).tolist() == [[1, 1]]
+    assert rate_layouts([SHAPE], layout, np.ones(4)).tolist() == [[1, 1]]
+
+
+def test_labelled_images_in_another_pose_count_less() -> None:
+    layouts = np.stack([SHAPE, SHAPE + 3, SHAPE[[2, 0, 3, 1]]])
+    places = np.repeat(SHAPE[None], 3, axis=0)
+    places[2, 3] = (90, 90)
+    found = decide(make_votes(places, np.full((3, 4), 0.9), layouts), (100, 100))
+    np.testing.assert_allclose(found.points, SHAPE, atol=1e-4)
+    np.testing.assert_allclose(found.scores[:3], 0.9, rtol=1e-6)
+    fit = rate_layouts(layouts, SHAPE, found.scores)[2, 0]
+    weight = math.exp(0.4 * 3 * (fit - 1))
+    assert found.scores[3] == pytest.approx(0.9 * 2 / (2 + weight), rel=0.01)
+
+
+def test_a_mirrored_layout_lowers_the_scores_of_sides_alone() -> None:
+    votes = make_votes([SHAPE], [[0.9] * 4], [mirror(SHAPE)])
+    names = ["beak", "left eye", "R_Leg", "brightness"]
+    found = decide(votes, (100, 100), names=names)
+    np.testing.assert_array_equal(found.points, decide(votes, (100, 100)).points)
+    plain, mirrored = rate_layouts([mirror(SHAPE)], SHAPE, np.ones(4))[0]
+    factor = math.exp(-(mirrored - plain) / MIRROR_TOLERANCE)
+    np.testing.assert_allclose(found.scores, [0.9, 0.9 * factor, 0.9 * factor, 0.9], rtol=1e-5)
+    same = decide(make_votes([SHAPE], [[0.9] * 4], [SHAPE]), (100, 100), names=names)
+    np.testing.assert_allclose(same.scores, 0.9, rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +217,17 @@ class TestMatcher:
         # The second labelled image alone labels the second point: the first does not count.
         alone = matcher.transfer([(features, right)], image)
         np.testing.assert_allclose(found.scores[1], alone.scores[1], rtol=1e-3)
+
+    def test_names_of_sides(self, matcher: Matcher, image: Tensor) -> None:
+        points = np.array([(20.0, 20.0), (100.0, 24.0), (110.0, 80.0), (60.0, 70.0)])
+        mirrored = [(131 - x, y) for x, y in points]
+        reference = (image.flip(-1), mirrored)
+        plain = matcher.transfer([reference], image).scores
+        named = matcher.transfer([reference], image, names=["a", "b", "c", "left d"]).scores
+        np.testing.assert_allclose(named[:3], plain[:3], rtol=1e-6)
+        assert named[3] <= plain[3]
+        with pytest.raises(PointsError, match="names must be one for each of 4 points, got 1"):
+            matcher.transfer([reference], image, names=["a"])
 
     def test_no_points(self, matcher: Matcher, image: Tensor) -> None:
         assert len(matcher.transfer([(image, [])], image)) == 0

@@ -120,7 +120,6 @@ def test_port_in_use() -> None:
     ("arguments", "words"),
     [
         (["--weights", "nonsense"], "nonsense"),
-        (["--memory", "1"], "memory_bytes must be at least 16 MiB"),
         (["--idle", "0"], "idle_seconds must be above 0"),
         (["--max-sessions", "0"], "--max-sessions must be at least 1"),
         (["--device", "abacus"], "--device must be cpu, cuda"),
@@ -157,6 +156,22 @@ def test_absurd_limits_are_refused_in_words(option: str, value: str) -> None:
     result = runner.invoke(app, ["serve", "--port", "0", option, value])
     assert result.exit_code == 2
     assert f"{option} must be at most 1,0" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--max-upload", "at least 0.000977 and at most 1,024"),
+        ("--max-megapixels", "at least 0.00102"),
+        ("--memory", "at least 16"),
+    ],
+)
+@pytest.mark.parametrize("value", ["0", "-1", "0.0001"])
+def test_small_limits_are_refused_by_the_name_of_their_option(option: str, expected: str, value: str) -> None:
+    result = runner.invoke(app, ["serve", "--port", "0", option, value])
+    assert result.exit_code == 2
+    text = " ".join(result.stderr.replace("│", " ").split())
+    assert f"{option} must be {expected}, got {value}" in text
 
 
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import cv2
 import h5py
 import numpy as np
 import PIL.Image
@@ -218,6 +220,8 @@ def _image_bombs() -> Iterator[tuple[str, str, bytes]]:
         b"P1 4000 4000\n",
     ):
         yield "ppm size", ".ppm", header + b"1 " * 2**17
+    yield "ppm range", ".ppm", b"P6 4000 3000 100\n" + bytes(36_000_000)
+    yield "ppm range", ".ppm", b"P6 1500 1300 1023\n" + bytes(11_700_000)
     yield "ppm size", ".ppm", b"P3 100 100 255 " + b"9" * 2**20
     yield "ppm size", ".ppm", b"P6 #" + b"a" * 2**21
     yield "ppm size", ".pfm", b"Pf 12600 12600 -1.0\n" + bytes(64)
@@ -533,6 +537,11 @@ def _recipe_bombs() -> Iterator[tuple[str, bytes]]:
 # Damage
 
 
+def list_sound_files(folder: Path) -> list[tuple[str, str, str, bytes]]:
+    """Family, reader, suffix and content of files that are fine."""
+    return list(_sound_files(folder))
+
+
 def _damage(content: bytes, rng: np.random.Generator) -> bytes:
     """A copy with one to four changes; most hit the first kilobyte, where headers are."""
     data = bytearray(content)
@@ -584,6 +593,13 @@ def _sound_files(folder: Path) -> Iterator[tuple[str, str, str, bytes]]:
     yield "jpeg 2000", "image", ".jp2", _save(photo, "JPEG2000")
     yield "jpeg 2000", "image", ".j2k", _save(photo, "JPEG2000", no_jp2=True)
     yield "avif", "image", ".avif", _save(photo, "AVIF", exif=exif)
+    for suffix, codec in ((".mp4", "mp4v"), (".avi", "MJPG")):
+        path = folder / f"video{suffix}"
+        writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), 25, (64, 48))
+        for _ in range(5):
+            writer.write(np.asarray(photo.resize((64, 48))))
+        writer.release()
+        yield "video", "video", suffix, path.read_bytes()
     flow = Flow(np.zeros((12, 16, 2), np.float32), np.ones((12, 16), np.float32))
     for suffix, reader in ((".npz", "flow"), (".flo", "flo")):
         path = folder / f"flow{suffix}"
@@ -653,6 +669,66 @@ def make_bombs() -> list[Case]:
     data = [Case(*bomb) for bomb in _data_bombs()]
     recipes = [Case(family, "recipe", ".yaml", content) for family, content in _recipe_bombs()]
     return [*images, *masks, *data, *recipes]
+
+
+def make_largest() -> Iterator[Case]:
+    """Images near the limits of their formats, one after another."""
+    for name, megapixels, mode, settings in _LARGEST:
+        width = int((megapixels * 4e6 / 3) ** 0.5) // 16 * 16
+        size = width, int(megapixels * 1e6 / width) // 16 * 16
+        image = PIL.Image.new(mode, size, 128 if mode in ("L", "P") else (90, 120, 150, 200)[: len(mode)])
+        kind, _, suffix = name.partition(".")
+        settings = (
+            {**settings, "append_images": [PIL.Image.new(mode, size)]} if kind == "animated" else settings
+        )
+        yield Case(f"largest {kind}", "image", f".{suffix}", _save(image, _FORMATS[suffix], **settings))
+
+
+_FORMATS = {
+    **{"webp": "WEBP", "avif": "AVIF", "jp2": "JPEG2000", "jpg": "JPEG", "tif": "TIFF", "png": "PNG"},
+    **{"gif": "GIF", "bmp": "BMP", "ppm": "PPM"},
+}
+_QUICK = {"method": 0, "quality": 30}
+_WHOLE_STRIP = {"compression": "tiff_lzw", "tiffinfo": {278: 2**20}}
+_TURNED = {"compression": "tiff_deflate", "tiffinfo": {278: 64, 274: 6}}
+_LARGEST: tuple[tuple[str, float, str, dict[str, Any]], ...] = (
+    ("lossy.webp", 77, "RGB", _QUICK),
+    ("transparent.webp", 38, "RGBA", _QUICK),
+    ("lossless.webp", 38, "RGB", {**_QUICK, "lossless": True}),
+    ("animated.webp", 14.3, "RGB", {**_QUICK, "save_all": True}),
+    ("plain.avif", 24, "RGB", {"speed": 10}),
+    ("full chroma.avif", 24, "RGB", {"speed": 10, "subsampling": "4:4:4"}),
+    ("transparent.avif", 16, "RGBA", {"speed": 10, "subsampling": "4:4:4"}),
+    ("one tile.jp2", 11.8, "RGB", {}),
+    ("one tile transparent.jp2", 8.8, "RGBA", {}),
+    ("tiled.jp2", 60, "RGB", {"tile_size": (1024, 1024)}),
+    ("progressive full chroma.jpg", 88, "RGB", {"progressive": True, "subsampling": 0}),
+    ("progressive CMYK.jpg", 44, "CMYK", {"progressive": True, "subsampling": 0}),
+    ("progressive.jpg", 158, "RGB", {"progressive": True}),
+    ("baseline.jpg", 158, "RGB", {}),
+    ("one strip.tif", 59, "RGB", _WHOLE_STRIP),
+    ("strips.tif", 158, "RGB", {"compression": "tiff_deflate"}),
+    ("plain.tif", 158, "RGB", {}),
+    ("turned.tif", 44, "RGB", _TURNED),
+    ("transparent.png", 158, "RGBA", {"compress_level": 1}),
+    ("palette.gif", 158, "P", {}),
+    ("plain.bmp", 150, "RGB", {}),
+    ("plain.ppm", 150, "RGB", {}),
+)
+
+
+def make_largest_heif() -> Iterator[Case]:
+    """The same of HEIC, which needs pillow-heif; the last one has 48.8 megapixels, as phones make."""
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener()
+    for size, mode, chroma in (
+        ((6400, 4800), "RGB", 444),
+        ((7104, 5328), "RGBA", 420),
+        ((8064, 6048), "RGB", 420),
+    ):
+        image = PIL.Image.new(mode, size, (90, 120, 150, 200)[: len(mode)])
+        yield Case("largest HEIC", "image", ".heic", _save(image, "HEIF", chroma=chroma, quality=30))
 
 
 def make_special() -> list[Case]:

@@ -6,23 +6,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
-def check_images(paths: Iterable[Path | None]) -> None:
-    """Checks the headers of image files; raises `ImageReadError`."""
+def check_images(paths: Iterable[Path | None]) -> list[tuple[int, int]]:
+    """Checks the headers of image files and returns their (H, W), upright; raises `ImageReadError`."""
     from ucn.config import MIN_SIDE
     from ucn.data.io import check_image_file
 
-    for path in paths:
+    return [check_image_file(path, MIN_SIDE) for path in paths if path is not None]
+
+
+def check_masks(paths: Iterable[Path | None], sizes_hw: Iterable[tuple[int, int]]) -> None:
+    """Checks the headers of the mask files of images of these sizes; raises `ImageReadError`."""
+    from ucn.data.io import check_mask_file
+
+    for path, size_hw in zip(paths, sizes_hw, strict=False):  # a command may have no masks
         if path is not None:
-            check_image_file(path, MIN_SIDE)
-
-
-def check_masks(paths: Iterable[Path | None]) -> None:
-    """Checks the headers of mask files; raises `ImageReadError`."""
-    from ucn.data.io import check_image_file
-
-    for path in paths:
-        if path is not None:
-            check_image_file(path, kind="mask")
+            check_mask_file(path, size_hw)
 
 
 def check_file(path: Path | None, what: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,6 +25,7 @@ from ucn.files.writing import write_files
 
 if TYPE_CHECKING:
     from ucn.config import MatchConfig
+    from ucn.data.point_files.table import PointTable
     from ucn.matching.matcher import Matcher
 
 
@@ -32,9 +36,27 @@ def load_matcher(weights: str, config: MatchConfig | None = None, device: str | 
         WeightsError: the weights are unknown or damaged.
         ValueError: there is no such device.
     """
+    _import_torch()
     from ucn.matching.matcher import Matcher
 
     return Matcher.from_pretrained(weights, config=config, device=device)
+
+
+def _import_torch() -> None:
+    """Imports torch for a command that matches: it starts and ends sooner, and wastes no core."""
+    if "torch" in sys.modules:
+        return
+    # Threads of OpenMP that wait actively would keep the cores from the bands of images of `runtime.threads`.
+    # Not for training, whose many small operations wait for each other.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # The garbage collector need not search torch's objects, now or at the exit.
+    gc.disable()
+    try:
+        import torch  # noqa: F401
+
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 class PairCommand:
@@ -86,21 +108,25 @@ class PairCommand:
         *,
         masks: Iterable[Path | None] = (),
         points: Path | None = None,
-    ) -> None:
+    ) -> tuple[list[tuple[int, int]], PointTable | None]:
         """Checks images, masks, points and weights by their headers.
 
         An error comes before torch is imported, if the caller does not import it earlier. The matcher reads
         the images at the size at which it encodes them, drawings at full size.
+
+        Returns:
+            (H, W) of both images, upright, and the points of image 0; None where no file is given.
         """
+        from ucn.data.points import read_image_points
         from ucn.weights import check_weights
 
-        _checks.check_images((image0, image1))
-        _checks.check_masks(masks)
-        _checks.check_file(points, "points")
+        sizes = _checks.check_images((image0, image1))
+        _checks.check_masks(masks, sizes)
+        table = None if points is None else read_image_points(points, image0, sizes[0])
         check_weights(self._options.weights)
-        import torch  # noqa: F401  (its seconds count as starting, not as reading)
-
+        _import_torch()  # its seconds count as starting, not as reading
         self._images = {"image0": str(image0), "image1": str(image1)}
+        return sizes, table
 
     def load_matcher(self) -> Matcher:
         """Loads the weights; the next stage is matching."""

@@ -15,8 +15,8 @@ from ucn.cli._outputs import Output
 from ucn.cli._report import format_estimator, format_matrix
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
 
 @opt.expand_options
@@ -57,7 +57,7 @@ def run(
             inputs=(image0, image1),
         )
         command.check_images(image0, image1)
-        from ucn.data.io import read_image
+        from ucn.data.io import to_pixels
         from ucn.geometry.homography import estimate_homography
 
         matcher = command.load_matcher()
@@ -78,7 +78,7 @@ def run(
             "image1_hw": list(matches.image1_hw),
         }
         if found.H_0to1 is not None:
-            images = read_image(image0), read_image(image1)
+            images = to_pixels(image0), to_pixels(image1)
             writers = _list_writers(images, found.H_0to1, command.summary)
             command.write(dict(zip((output, overlay, blink, matrix), writers, strict=True)))
     hint = {} if command.written else {"written": "nothing"}
@@ -88,21 +88,21 @@ def run(
 
 
 def _list_writers(
-    images: tuple[Tensor, Tensor], H_0to1: NDArray[Any], summary: dict[str, Any]
+    images: tuple[NDArray[np.uint8], NDArray[np.uint8]], H_0to1: NDArray[Any], summary: dict[str, Any]
 ) -> list[Callable[[Path], object]]:
     """Functions that write the warped image, the overlay, the animation and the matrix."""
     from json import dumps
 
-    from ucn.data.io import to_pixels, write_image
+    from ucn.data.io import write_image
     from ucn.files.writing import write_bytes_atomically
     from ucn.viz.overlay import blend, warp_onto, write_animation
 
-    size_hw = (int(images[0].shape[-2]), int(images[0].shape[-1]))
+    size_hw = images[0].shape[0], images[0].shape[1]
     warp = cache(lambda: warp_onto(images[1], H_0to1, size_hw))
     return [
         lambda path: write_image(path, warp()[0]),
         lambda path: write_image(path, blend(images[0], *warp())),
-        lambda path: write_animation(path, (to_pixels(images[0]), warp()[0])),
+        lambda path: write_animation(path, (images[0], warp()[0])),
         lambda path: write_bytes_atomically(path, (dumps(summary, indent=2) + "\n").encode()),
     ]
 

@@ -44,7 +44,9 @@ def run(
         float, typer.Option(min=1.0, max=86400.0, help="Time limit of each series of the growth part.")
     ] = 90.0,
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="Random seed of all inputs.")] = 0,
-    update: Annotated[bool, opt.flag("--update", "Keep the other parts in FILE.")] = False,
+    update: Annotated[
+        bool, opt.flag("--update", "Keep the other parts in FILE; plots need --overwrite.")
+    ] = False,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
     debug: opt.Debug = False,
@@ -59,7 +61,7 @@ def run(
         from ucn.errors import ConfigError
         from ucn.runtime.device import choose_device
 
-        _check_files(output, plots, xfeat, weights, overwrite or update)
+        _check_files(output, plots, xfeat, weights, overwrite, overwrite or update)
         before = _read_before(output) if update else None
         settings = Settings(
             choose_device(device), seed, quick, thorough, weights, xfeat, limit_seconds, stages
@@ -74,7 +76,7 @@ def run(
             result = merge_results(before, result)
     result = {"command": "bench", "ucn": find_version(), **result}
     found = read_parts(without_nan(result))
-    written = _write(result, found, output, plots, overwrite or update)
+    written = _write(result, found, output, plots, overwrite, overwrite or update)
     if json:
         print_json({**result, "outputs": list(map(str, written))})
     else:
@@ -102,15 +104,20 @@ def _choose_parts(requested: list[str], legal: list[str]) -> list[str]:
 
 
 def _check_files(
-    output: Path | None, plots: Path | None, xfeat: Path | None, weights: str, overwrite: bool
+    output: Path | None,
+    plots: Path | None,
+    xfeat: Path | None,
+    weights: str,
+    overwrite: bool,
+    overwrite_output: bool,
 ) -> None:
-    """Checks everything that would fail only after minutes."""
+    """Checks everything that would fail only after minutes. Plots do not say who made them."""
     from ucn.errors import WeightsError
     from ucn.features.xfeat import explain_unavailable
     from ucn.weights import list_weights
 
     if output is not None:
-        check_outputs([output], [xfeat], overwrite)
+        check_outputs([output], [xfeat], overwrite_output)
     if plots is not None:
         check_folder(plots, ["growth.png", "growth.svg"], overwrite)
     legal = [info.name for info in list_weights()]
@@ -140,9 +147,14 @@ def _read_before(output: Path | None) -> dict[str, Any] | None:
 
 
 def _write(
-    result: dict[str, Any], found: dict[str, Part], output: Path | None, plots: Path | None, overwrite: bool
+    result: dict[str, Any],
+    found: dict[str, Part],
+    output: Path | None,
+    plots: Path | None,
+    overwrite: bool,
+    overwrite_output: bool,
 ) -> list[Path]:
-    from ucn.files.writing import write_bytes_atomically, write_files
+    from ucn.files.writing import check_output, write_bytes_atomically, write_files
 
     contents: dict[Path, bytes] = {}
     if output is not None:
@@ -154,11 +166,14 @@ def _write(
 
         plot = draw_growth(found["growth"], format_machine(result["machine"]))
         plots.mkdir(parents=True, exist_ok=True)
-        contents |= {plots / "growth.png": plot.png, plots / "growth.svg": plot.svg}
+        drawn = {plots / "growth.png": plot.png, plots / "growth.svg": plot.svg}
+        for path in drawn:
+            check_output(path, overwrite)
+        contents |= drawn
     writers: dict[Path | None, Callable[[Path], object]] = {
         path: partial(write_bytes_atomically, content=each) for path, each in contents.items()
     }
-    return write_files(writers, overwrite)
+    return write_files(writers, overwrite_output)
 
 
 def _print(result: dict[str, Any], parts: list[Part], failures: dict[str, str]) -> None:

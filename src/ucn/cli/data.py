@@ -16,8 +16,9 @@ from ucn.cli._progress import CountBar
 from ucn.cli._report import find_version, print_columns, print_json, print_lines, to_dicts, warn
 
 if TYPE_CHECKING:
-    from ucn.data.catalogue import DataInfo, Option
+    from ucn.data.catalogue import Option
     from ucn.data.checking import CheckReport
+    from ucn.data.descriptions import DataInfo
     from ucn.data.pairs import PairData
 
 _SHOWN_PROBLEMS = 20

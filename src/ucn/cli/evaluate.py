@@ -104,6 +104,10 @@ def run(
         Path | None,
         opt.path_option("List of images or pairs for cub, such as WarpNet's.", show_default="2,000 pairs"),
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="Classes of the folder, for objects.", show_default="all of them"),
+    ] = None,
     jobs: Annotated[int, opt.count_option("Number of processes; they share the pairs and the GPU.")] = 1,
     device: opt.Device = None,
     update: Annotated[
@@ -130,6 +134,7 @@ def run(
       kitti-raw, kitti-odometry, kitti-odometry-train (relative pose)
     - semantic: cub, faces, pf-willow, pf-pascal, spair,
       pascal-berkeley, flowweb
+    - objects (classes of images with masks, without labelled points)
     - others: own (your pairs), pair-score, transfer (labels), reconstruction
 
     Methods:
@@ -149,10 +154,11 @@ def run(
     from ucn.evaluate.core.update import read_page
     from ucn.evaluate.evaluations import Request, find_evaluation
     from ucn.features.method import MethodFiles
+    from ucn.files.scratch import lock_output
     from ucn.runtime.device import choose_device
 
     evaluation = find_evaluation(name)
-    _check_options(name, evaluation, data, sheet, class_masks, scenes, update)
+    _check_options(name, evaluation, data, sheet, class_masks, scenes, classes, update)
     _check_choice(name, evaluation, split, subset)
     if seeds > 1 and not evaluation.has_seeds:
         raise ConfigError(f"{name} does not average over seeds; leave --seeds out")
@@ -174,6 +180,7 @@ def run(
         "--scenes": scenes,
         "--split": split,
         "--subset": subset,
+        "--classes": classes,
         "--jobs": jobs if jobs > 1 else None,
         "--device": device,
         "-o": output,
@@ -196,7 +203,7 @@ def run(
         command=_format_command(name, given),
         page=page,
     )
-    with CountBar(name, is_quiet=json) as bar:
+    with lock_output(output / name), CountBar(name, is_quiet=json) as bar:
         request = Request(
             folder=data or Path(),
             settings=settings,
@@ -207,11 +214,12 @@ def run(
             scenes=_split(scenes or ""),
             split=split or "",
             subset=subset,
+            classes=_split(classes or ""),
             on_skip=None if json else _warn_skipped,
             progress=bar,
         )
         report = evaluation.run(request)
-    written = write_report(report, output, overwrite or update)
+        written = write_report(report, output, overwrite or update)
     if json:
         print_json({**to_dict(report), "outputs": [str(path) for path in written]})
     else:
@@ -235,6 +243,7 @@ def _check_options(
     sheet: int,
     class_masks: Path | None,
     scenes: str | None,
+    classes: str | None,
     update: bool,
 ) -> None:
     """Checks that the options fit the benchmark."""
@@ -252,6 +261,10 @@ def _check_options(
         raise ConfigError(f"{name} has no scenes to choose from; leave --scenes out")
     if scenes is not None and not _split(scenes):
         raise ConfigError(f"--scenes names no scene: expected names such as kitchen,cup, got {scenes!r}")
+    if classes is not None and not evaluation.has_class_names:
+        raise ConfigError(f"{name} has no classes to choose from; leave --classes out")
+    if classes is not None and not _split(classes):
+        raise ConfigError(f"--classes names no class: expected names such as car,cow, got {classes!r}")
     if update and sheet:
         raise ConfigError(
             "--sheet draws the predictions of all methods, and --update has only those of methods evaluated "

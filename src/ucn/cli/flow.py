@@ -29,7 +29,7 @@ def run(
 
         command.check_outputs(Output(output, "flow", FLOW_SUFFIXES), Output(draw), inputs=(image0, image1))
         command.check_images(image0, image1)
-        from ucn.data.io import read_image, write_image
+        from ucn.data.io import to_pixels, write_image
         from ucn.viz import draw_flow
 
         matcher = command.load_matcher()
@@ -40,7 +40,7 @@ def run(
         command.write(
             {
                 output: lambda path: write_flow(path, flow, command.run),
-                draw: lambda path: write_image(path, draw_flow(flow, read_image(image0))),
+                draw: lambda path: write_image(path, draw_flow(flow, to_pixels(image0))),
             }
         )
     command.report({"flow": f"{width} × {height} vectors", "mean confidence": f"{mean_confidence:.3f}"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -17,9 +18,6 @@ from ucn.cli._report import describe_doubt, describe_views, format_share, warn
 from ucn.config import MatchConfig
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from ucn.data.point_files.table import PointTable
     from ucn.geometry.verification import VerifySettings
     from ucn.types import BoolArray, Matches
@@ -169,13 +167,7 @@ def run(
         command.check_outputs(
             Output(output, "matches", MATCH_SUFFIXES), Output(draw), inputs=(image0, image1, points, *masks)
         )
-        command.check_images(image0, image1, masks=masks, points=points)
-        from ucn import viz
-        from ucn.data.io import read_image, read_image_hw, write_image
-        from ucn.data.points import read_image_points
-
-        sizes = read_image_hw(image0), read_image_hw(image1)
-        table = None if points is None else read_image_points(points, image0, sizes[0])
+        sizes, table = command.check_images(image0, image1, masks=masks, points=points)
         columns = None if table is None else table.columns
         inputs = _read_options(sizes, table, masks)
         is_empty = _warn_empty(inputs, masks)
@@ -184,19 +176,26 @@ def run(
         command.summary |= _summarise(matches)
         is_inlier = None if verifier is None else _verify(command, matches, verifier)
 
-        def paint() -> NDArray[np.uint8]:
-            images = read_image(image0), read_image(image1)
+        def paint(path: Path) -> None:
+            from ucn import viz
+            from ucn.data.io import to_pixels, write_image
+
+            images = to_pixels(image0), to_pixels(image1)
             if points is not None and is_inlier is None:
-                return viz.draw_points(*images, matches)
+                write_image(path, viz.draw_points(*images, matches))
+                return
             low = matcher.config.min_score
-            return viz.draw_matches(*images, matches, is_inlier=is_inlier, max_lines=max_lines, min_score=low)
+            drawn = viz.draw_matches(
+                *images, matches, is_inlier=is_inlier, max_lines=max_lines, min_score=low
+            )
+            write_image(path, drawn)
 
         command.write(
             {
                 output: lambda path: write_matches(
                     path, matches, command.run, names, is_inlier=is_inlier, columns=columns
                 ),
-                draw: lambda path: write_image(path, paint()),
+                draw: paint,
             }
         )
     if table is None:
@@ -243,7 +242,7 @@ def _verify(command: PairCommand, matches: Matches, settings: VerifySettings) ->
 
 
 def _read_options(
-    sizes: tuple[tuple[int, int], tuple[int, int]],
+    sizes: Sequence[tuple[int, int]],
     table: PointTable | None,
     masks: tuple[Path | None, Path | None],
 ) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def run(
         )
         K0, K1 = _read_cameras(given, (image0, image1))
         command.check_images(image0, image1)
-        from ucn.data.io import read_image, write_image
+        from ucn.data.io import to_pixels, write_image
         from ucn.geometry.pose import estimate_pose
         from ucn.viz.epipolar import draw_pose
 
@@ -110,7 +110,7 @@ def run(
             low = matcher.config.min_score
 
             def paint(path: Path) -> None:
-                images = read_image(image0), read_image(image1)
+                images = to_pixels(image0), to_pixels(image1)
                 write_image(path, draw_pose(*images, matches, pose, K0, K1, min_score=low))
 
             command.write(

@@ -58,10 +58,10 @@ def run(
     from ucn.serve.limits import MEBIBYTE, Limits
 
     limits = Limits(
-        max_upload_bytes=_count("--max-upload", max_upload, MEBIBYTE),
-        max_pixels=_count("--max-megapixels", max_megapixels, 1e6),
+        max_upload_bytes=_count("--max-upload", max_upload, MEBIBYTE, 2**10, 2**30),
+        max_pixels=_count("--max-megapixels", max_megapixels, 1e6, 1024),
         max_sessions=max_sessions,
-        memory_bytes=_count("--memory", memory, MEBIBYTE),
+        memory_bytes=_count("--memory", memory, MEBIBYTE, 16 * MEBIBYTE),
         idle_seconds=60.0 * idle,
     )
     service, default_weights = _build_service(limits, weights, opt.build_config(consensus=consensus), device)
@@ -86,11 +86,14 @@ def run(
         _serve(app, listener)
 
 
-def _count(option: str, value: float, unit: float) -> int:
+def _count(option: str, value: float, unit: float, lowest: float, highest: float = _MOST) -> int:
     if not math.isfinite(value):
         raise typer.BadParameter(f"{option} must be a finite number, got {value:g}")
     if value * unit > _MOST:
         raise typer.BadParameter(f"{option} must be at most {_MOST / unit:,.0f}, got {value:g}")
+    if not lowest <= value * unit <= highest:
+        end = f" and at most {highest / unit:,.0f}" if highest < _MOST else ""
+        raise typer.BadParameter(f"{option} must be at least {lowest / unit:.3g}{end}, got {value:g}")
     return round(value * unit)
 
 

@@ -1,7 +1,8 @@
 """The list of data sets, and the one function that opens them.
 
-To add a data set, write a reader in `ucn.data.sets` (its docstring has the steps), and name its module in
-`_MODULES` below. Commands, recipes and benchmarks then find it by name.
+To add a data set, describe it in `ucn.data.descriptions`, write a reader in `ucn.data.sets` (its docstring
+has the steps), and name its module in `_MODULES` below. Commands, recipes and benchmarks then find it by
+name.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import inspect
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
+from ucn.data.descriptions import DESCRIPTIONS, DataInfo
 from ucn.data.pairs import PairData
 from ucn.errors import DataError
 from ucn.files.suggestions import suggest
@@ -24,37 +24,7 @@ Option = str | int | float | bool
 """The value of an option of a reader."""
 
 
-@dataclass(frozen=True)
-class DataInfo:
-    """The description of a data set.
-
-    Attributes:
-        name: its name in commands and recipes.
-        title: its full name, with year.
-        task: geometric (the same scene), semantic (the same part of another instance), or any.
-        ground_truth: where its correspondences come from.
-        layout: the files that its reader expects, one entry per line, relative to the folder.
-        splits: names of its splits; the first is the default.
-        licence: what its owner allows, in plain words; many allow research only.
-        source: where to download it; empty for your own data.
-        markers: paths or glob patterns, at least one of which exists in such a folder.
-        inside: official sub-folders that may hold the markers instead.
-    """
-
-    name: str
-    title: str
-    task: Literal["geometric", "semantic", "any"]
-    ground_truth: str
-    layout: tuple[str, ...]
-    splits: tuple[str, ...]
-    licence: str
-    source: str
-    markers: tuple[str, ...]
-    inside: tuple[str, ...] = ()
-
-
-# Each module of `ucn.data.sets` has `INFO`, a DataInfo, and `open_folder(folder, split, **options) ->
-# PairData`.
+# Each module of `ucn.data.sets` has `open_folder(folder, split, **options) -> PairData`.
 _MODULES = {
     "kitti-flow": "flow.kitti_flow",
     "sintel": "flow.sintel",
@@ -82,25 +52,25 @@ _MODULES = {
 
 def list_data() -> tuple[DataInfo, ...]:
     """Descriptions of all data sets that can be read."""
-    return tuple(_import(module).INFO for module in _MODULES.values())
+    return DESCRIPTIONS
 
 
 def find_info(name: str) -> DataInfo:
     """The description of a data set; raises `DataError` where the name is unknown."""
-    info: DataInfo = _find_module(name).INFO
-    return info
+    _check_name(name)
+    return next(info for info in DESCRIPTIONS if info.name == name)
 
 
-def _import(module: str) -> ModuleType:
-    return importlib.import_module(f"ucn.data.sets.{module}")
+def _check_name(name: str) -> None:
+    if name not in _MODULES:
+        hint = suggest(name, _MODULES)
+        raise DataError(f"no data set '{name[:80]}'{hint} (there are {', '.join(_MODULES)})")
 
 
 def _find_module(name: str) -> ModuleType:
     """The module of `ucn.data.sets` that reads a data set."""
-    if name not in _MODULES:
-        hint = suggest(name, _MODULES)
-        raise DataError(f"no data set '{name[:80]}'{hint} (there are {', '.join(_MODULES)})")
-    return _import(_MODULES[name])
+    _check_name(name)
+    return importlib.import_module(f"ucn.data.sets.{_MODULES[name]}")
 
 
 def open_data(

@@ -1,8 +1,9 @@
 """What an image file may ask of its decoder, checked in its headers before anything is decoded.
 
 `check_structure` reads a file's own structure, where a few bytes can stand for hours of work or gigabytes:
-scans of a JPEG, tiles and tags of a TIFF, chunks of a PNG, extensions of a GIF. `check_sides` then judges the
-size that the header declares. docs/security.md states the limits.
+scans of a JPEG, tiles and tags of a TIFF, chunks of a PNG, extensions of a GIF. `check_sides` then judges
+the size that the header declares, and `ucn.data.decoding` what its decoder would take. docs/security.md
+states the limits.
 """
 
 from __future__ import annotations
@@ -21,11 +22,9 @@ MAX_SIDE = 100_000
 """Images with a longer side are refused: decoders keep tables of rows."""
 MAX_FILE_BYTES = 2**30
 """Larger image files are refused unread."""
-MAX_DECODED_BYTES = 4 * MAX_PIXELS
-"""The most memory that a decoder may take: for most formats, one copy of `MAX_PIXELS` pixels."""
+MAX_EXTRA_BYTES = 180_000_000
+"""What decoding may take beside 4 bytes a pixel; 20 MB less than promised, for all that is not counted."""
 
-# Measured with Pillow 13: peak of decoding, for a pixel. Other formats take four or less.
-_PIXEL_BYTES = {"WEBP": 16, "AVIF": 10, "HEIF": 10, "JPEG2000": 20}
 _REMEDY = "get it again or convert it"
 
 _MAX_SCANS = 100  # of a JPEG; progressive ones have about ten
@@ -77,22 +76,19 @@ def check_structure(file: BinaryIO) -> bool:
     return False
 
 
-def check_sides(image_hw: tuple[int, int], image_format: str | None, max_pixels: int = MAX_PIXELS) -> None:
+def check_sides(image_hw: tuple[int, int], max_pixels: int = MAX_PIXELS) -> None:
     """Checks the size that a header declares.
 
     Args:
         image_hw: (H, W).
-        image_format: Pillow's name.
-        max_pixels: the most pixels; formats whose decoders hold several copies have fewer.
+        max_pixels: the most pixels.
 
     Raises:
         ImageReadError: the image is too large.
     """
     height, width = image_hw
-    own_limit = MAX_DECODED_BYTES // _PIXEL_BYTES.get(image_format or "", 4)
-    limit = min(max_pixels, own_limit)
-    if height * width > limit:
-        raise TooManyPixelsError(f"{width:,} × {height:,} pixels", limit)
+    if height * width > max_pixels:
+        raise TooManyPixelsError(f"{width:,} × {height:,} pixels", max_pixels)
     if max(height, width) > MAX_SIDE:
         raise ImageReadError(
             f"it has {width:,} × {height:,} pixels, the limit for a side is {MAX_SIDE:,}; cut it first"
@@ -102,8 +98,8 @@ def check_sides(image_hw: tuple[int, int], image_format: str | None, max_pixels:
 class TooManyPixelsError(ImageReadError):
     """An image has more pixels than its limit."""
 
-    def __init__(self, size: str, limit: int) -> None:
-        super().__init__(f"it has {size}, the limit is {limit:,} pixels; reduce the image first")
+    def __init__(self, size: str, limit: int, remedy: str = "reduce the image first") -> None:
+        super().__init__(f"it has {size}, the limit is {limit:,} pixels; {remedy}")
 
 
 def _measure(file: BinaryIO) -> int:
@@ -160,9 +156,10 @@ def _check_jpeg(file: BinaryIO) -> None:
                 raise ImageReadError(
                     f"it has {scans} scans or more, which take too long to decode; save it as a baseline JPEG"
                 )
-    if scans > 1 and 4 * pixels + coded > MAX_DECODED_BYTES:
-        most = int(pixels * MAX_DECODED_BYTES / (4 * pixels + coded))
-        raise TooManyPixelsError(f"{pixels:,} pixels in {scans} scans", most)
+    # The coefficients count as the decoded copy: where they are most of the memory, that copy is reduced.
+    if scans > 1 and coded - 4 * pixels > MAX_EXTRA_BYTES:
+        most = int(pixels * MAX_EXTRA_BYTES / (coded - 4 * pixels))
+        raise TooManyPixelsError(f"{pixels:,} pixels in {scans} scans", most, "save it as a baseline JPEG")
     if exif:
         _check_directory(io.BytesIO(exif))
 
@@ -215,6 +212,21 @@ def _check_tiff(file: BinaryIO) -> None:
         raise ImageReadError(
             f"it is damaged: it has {parts:,} strips or tiles, expected {expected:,}; {_REMEDY}"
         )
+
+
+def find_strip_bytes(file: BinaryIO) -> int:
+    """The size of the largest strip or tile of a TIFF, which its decoder holds where it is compressed."""
+    tags = _check_directory(file)
+
+    def get(tag: int, default: int) -> int:
+        return tags.get(tag, (1, default))[1]
+
+    if get(259, 1) == 1:
+        return 0
+    width, height = get(322, get(256, 0)), get(323, min(get(278, 2**32 - 1), get(257, 0)))
+    samples = 1 if get(284, 1) == 2 else get(277, 1)
+    is_ycbcr = get(262, 0) == 6  # libtiff converts it into a second copy
+    return height * ((width * samples * get(258, 1) + 7) // 8) * (2 if is_ycbcr else 1)
 
 
 def _check_directory(file: BinaryIO) -> dict[int, tuple[int, int]]:

@@ -27,6 +27,7 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
+from ucn.data.decoding import PixelArray, choose_decoder, load_frugally
 from ucn.data.image_formats import READ_FORMATS, choose_formats, find_orientation, is_png_cut
 from ucn.data.image_limits import (
     MAX_FILE_BYTES,
@@ -40,6 +41,7 @@ from ucn.files.reading import NotRegularError, explain_failure, open_regular
 from ucn.files.writing import write_bytes_atomically
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from ucn.types import ImageLike
@@ -60,9 +62,10 @@ ROUNDING = 1e-3
 """How far values of a float image may lie outside [0, 1]; they are clamped. More than the rounding of float16
 (5e-4 at 1), and a quarter of a grey level of 8 bits, so that no image of another range passes."""
 
-_BAND_PIXELS = 2**21  # that are converted together
+_BAND_PIXELS = 2**19  # that are converted together
 _WHOLE_PIXELS = 2**22  # images up to this size are reduced at once
 _DRAFT_FACTOR = 2  # a JPEG is decoded at no less than this times the size that it will be reduced to
+_Decoded = PIL.Image.Image | PixelArray
 _warning_filters = threading.Lock()  # warnings.catch_warnings swaps a list that all threads share
 
 
@@ -172,13 +175,14 @@ def count_pixels(content: bytes, max_pixels: int = MAX_PIXELS) -> int:
         return opened.image.width * opened.image.height
 
 
-def to_tensor(image: ImageLike) -> Tensor:
+def to_tensor(image: ImageLike, device: torch.device | None = None) -> Tensor:
     """Converts any supported image to the form that the library works on.
 
     Args:
         image: a path; a `PIL.Image.Image` (EXIF orientation is applied to files only, so that points refer
             to the pixels of the given object); numpy uint8 (H, W, 3) RGB or (H, W) grey; or torch float
             (3, H, W) RGB in [0, 1], whose rounding errors are clamped.
+        device: where an array is converted: a GPU is faster, and bytes get there faster; None: the CPU.
 
     Returns:
         (3, H, W) float32 RGB in [0, 1]; a tensor stays on its device.
@@ -195,7 +199,12 @@ def to_tensor(image: ImageLike) -> Tensor:
     if isinstance(image, PIL.Image.Image):
         return _to_floats(image)
     if isinstance(image, np.ndarray):
-        return _pixels_to_tensor(check_pixels(image))
+        pixels = check_pixels(image)
+        if device is not None and device.type == "cuda":
+            there = torch.from_numpy(np.array(pixels)).to(device)  # a copy: negative strides
+            planes = there.expand(3, -1, -1) if there.ndim == 2 else there.permute(2, 0, 1)
+            return planes.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        return _pixels_to_tensor(pixels)
     if isinstance(image, torch.Tensor):
         return check_image_tensor(image).to(torch.float32)
     raise TypeError(
@@ -205,11 +214,18 @@ def to_tensor(image: ImageLike) -> Tensor:
 
 
 def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
-    """Converts any image that `to_tensor` takes to uint8 (H, W, 3) RGB, for drawing."""
+    """Converts any image that `to_tensor` takes to uint8 (H, W, 3) RGB; a file without floats."""
     import torch
 
-    values = to_tensor(image).mul(255).round().to(torch.uint8)
-    return np.ascontiguousarray(values.permute(1, 2, 0).cpu().numpy())
+    if isinstance(image, (str, Path)):
+        with _open_image(Path(image), f"image {image}") as opened:
+            return _to_bytes(opened.load(), opened.turn)
+    if isinstance(image, PIL.Image.Image):
+        return _to_bytes(image)
+    if isinstance(image, np.ndarray) and image.ndim == 3:
+        return np.array(check_pixels(image), order="C")
+    planes = [plane.mul(255).round_().to(torch.uint8) for plane in to_tensor(image)]
+    return np.ascontiguousarray(torch.stack(planes, dim=-1).cpu().numpy())
 
 
 def image_hw(image: Tensor) -> tuple[int, int]:
@@ -219,11 +235,9 @@ def image_hw(image: Tensor) -> tuple[int, int]:
 
 def read_header_hw(path: Path) -> tuple[int, int] | None:
     """(H, W) of an image file by its header, with EXIF orientation applied; None where it is unreadable."""
-    from ucn.geometry.coords import orient_size
-
     try:
         with _open_image(path, f"image {path}") as opened:
-            return orient_size(opened.stored_hw, opened.turn)
+            return opened.upright_hw
     except ImageReadError:  # reading the image itself reports what is wrong
         return None
 
@@ -258,7 +272,7 @@ def read_orientation(path: Path) -> int:
         return opened.orientation
 
 
-def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -> None:
+def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -> tuple[int, int]:
     """Checks an image file by its header: nothing is decoded, and torch is not imported.
 
     Args:
@@ -266,17 +280,36 @@ def check_image_file(path: str | Path, min_side: int = 1, kind: str = "image") -
         min_side: the shortest side that it may have, in pixels.
         kind: what errors call it.
 
+    Returns:
+        (H, W), with EXIF orientation applied.
+
     Raises:
         ImageReadError: as `read_image`, but for damage behind the header; or a side is too short.
     """
     with _open_image(Path(path), f"{kind} {path}") as opened:
-        height, width = opened.stored_hw
+        height, width = opened.upright_hw
     if min(width, height) < min_side:
         raise ImageReadError(
             f"{kind} {path} must be at least {min_side} px a side, got {width} × {height} (width × height); "
             "enlarge it first",
             path=Path(path),
         )
+    return height, width
+
+
+def check_mask_file(path: str | Path, image_hw: tuple[int, int]) -> None:
+    """Checks a mask file as `check_image_file`, and that it is as large as its image (H, W)."""
+    size_hw = check_image_file(path, kind="mask")
+    if size_hw != tuple(image_hw):
+        raise _mask_size_error(path, image_hw, size_hw)
+
+
+def _mask_size_error(path: str | Path, image_hw: tuple[int, ...], size_hw: tuple[int, ...]) -> ImageReadError:
+    expected = f"must be as large as its image, {_size(image_hw)}"
+    return ImageReadError(
+        f"mask {path} {expected}, got {_size(size_hw)} (width × height)",
+        path=Path(path),
+    )
 
 
 def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
@@ -299,11 +332,7 @@ def read_mask(path: str | Path, image_hw: tuple[int, int]) -> Tensor:
     with _open_image(Path(path), f"mask {path}") as opened:
         mask = _find_used(opened.load(), opened.turn)
     if mask.shape != tuple(image_hw):
-        raise ImageReadError(
-            f"mask {path} must be as large as its image, {_size(image_hw)}, got {_size(mask.shape)} "
-            "(width × height)",
-            path=Path(path),
-        )
+        raise _mask_size_error(path, image_hw, mask.shape)
     return torch.from_numpy(mask)
 
 
@@ -373,20 +402,30 @@ class _OpenImage:
         orientation: by EXIF, 1 to 8.
         turn: the orientation by which it must be turned once it is decoded; Pillow turns TIFF itself.
         file: its content.
+        is_frugal: it is decoded by `load_frugally`.
     """
 
     image: PIL.Image.Image
     orientation: int
     turn: int
     file: BinaryIO
+    is_frugal: bool
 
     @property
     def stored_hw(self) -> tuple[int, int]:
         """(H, W), not turned."""
         return self.image.height, self.image.width
 
-    def load(self) -> PIL.Image.Image:
+    @property
+    def upright_hw(self) -> tuple[int, int]:
+        """(H, W), turned; as `ucn.geometry.coords.orient_size`, which imports torch."""
+        height, width = self.stored_hw
+        return (width, height) if self.turn >= 5 else (height, width)
+
+    def load(self) -> _Decoded:
         """Decodes it. Of those about whose size Pillow warns, one is decoded at a time."""
+        if self.is_frugal:
+            return load_frugally(self.image, self.file)
         pixels = self.image.width * self.image.height
         is_large = pixels > (PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
         with _quietly() if is_large else nullcontext():
@@ -405,11 +444,12 @@ def _open_image(source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS
             has_late_tags = check_structure(file)
             _silence_decoders()
             with _open_quietly(file, max_pixels) as image:
-                check_sides((image.height, image.width), image.format, max_pixels)
+                check_sides((image.height, image.width), max_pixels)
                 with _quietly():
+                    is_frugal = choose_decoder(image, file)
                     orientation = find_orientation(image, has_late_tags)
                 turn = 1 if image.format == "TIFF" else orientation
-                yield _OpenImage(image, orientation, turn, file)
+                yield _OpenImage(image, orientation, turn, file, is_frugal)
     except Exception as error:  # on damaged files Pillow's decoders raise SyntaxError, struct.error and more
         cause = error.__cause__ if isinstance(error, ImageReadError) else error
         raise ImageReadError(f"cannot read {name}: {_explain(error)}", path=path) from cause
@@ -502,9 +542,9 @@ def _reduce(opened: _OpenImage, max_side: int | None) -> ReducedImage:
         drafted = image.draft(None, (_DRAFT_FACTOR * reduced_hw[1], _DRAFT_FACTOR * reduced_hw[0]))
         if drafted is not None:  # a half, a quarter or an eighth, with sides rounded up
             exact_hw = drafted[1][3], drafted[1][2]
-    opened.load()
-    narrow = torch.empty(3, image.height, reduced_hw[1])
-    for first, last, band in _iterate_bands(image):
+    decoded = opened.load()
+    narrow = torch.empty(3, decoded.height, reduced_hw[1])
+    for first, last, band in _iterate_bands(decoded):
         rows = last - first
         narrow[:, first:last] = _resize(_pixels_to_tensor(band), (rows, reduced_hw[1]), (rows, exact_hw[1]))
     pixels = _resize(narrow, reduced_hw, (exact_hw[0], reduced_hw[1])).clamp(0, 1)
@@ -529,7 +569,7 @@ def _resize(pixels: Tensor, size_hw: tuple[int, int], exact_hw: tuple[float, flo
 
 
 def _iterate_bands(
-    image: PIL.Image.Image,
+    image: _Decoded,
 ) -> Iterator[tuple[int, int, NDArray[np.uint8] | NDArray[np.float32]]]:
     """Yields bands of rows of a decoded image: first row, row behind the last, and `_rgb_pixels`."""
     if image.width == 0 or image.height == 0:
@@ -547,11 +587,11 @@ def _iterate_bands(
 
 
 def _cut_bands(
-    image: PIL.Image.Image, convert: Callable[[PIL.Image.Image], NDArray[Any]]
+    image: _Decoded, convert: Callable[[PIL.Image.Image], NDArray[Any]]
 ) -> Iterator[tuple[int, int, NDArray[Any]]]:
     """Yields bands of rows of a decoded image, converted to arrays."""
     rows = max(1, _BAND_PIXELS // image.width)
-    if rows >= image.height:
+    if rows >= image.height and isinstance(image, PIL.Image.Image):
         yield 0, image.height, convert(image)
         return
     for first in range(0, image.height, rows):
@@ -559,7 +599,7 @@ def _cut_bands(
         yield first, last, convert(image.crop((0, first, image.width, last)))
 
 
-def _find_white(image: PIL.Image.Image) -> float | None:
+def _find_white(image: _Decoded) -> float | None:
     """The value of white in an image with more than 8 bits; None for the others."""
     if image.mode == "I" or image.mode.startswith("I;16"):
         return 65535.0
@@ -587,7 +627,7 @@ def _is_used(image: PIL.Image.Image) -> NDArray[np.bool_]:
     return is_used
 
 
-def _find_used(image: PIL.Image.Image, turn: int = 1) -> NDArray[np.bool_]:
+def _find_used(image: _Decoded, turn: int = 1) -> NDArray[np.bool_]:
     """(H, W) of a decoded image: where it is neither black nor transparent, turned upright."""
     is_used = np.empty((1, image.height, image.width), np.bool_)
     for first, last, band in _cut_bands(image, _is_used):
@@ -595,7 +635,7 @@ def _find_used(image: PIL.Image.Image, turn: int = 1) -> NDArray[np.bool_]:
     return np.ascontiguousarray(_turn_planes(is_used, turn)[0])
 
 
-def _to_floats(image: PIL.Image.Image, turn: int = 1) -> Tensor:
+def _to_floats(image: _Decoded, turn: int = 1) -> Tensor:
     """(3, H, W) float32 of a decoded image, turned upright; beside it, only bands are held."""
     import torch
 
@@ -609,6 +649,15 @@ def _to_floats(image: PIL.Image.Image, turn: int = 1) -> Tensor:
     for first, last, band in bands:
         stored[:, first:last] = _pixels_to_tensor(band).numpy()
     return torch.from_numpy(upright)
+
+
+def _to_bytes(image: _Decoded, turn: int = 1) -> NDArray[np.uint8]:
+    """(H, W, 3) uint8 of a decoded image, turned upright."""
+    pixels = np.empty((3, image.height, image.width), np.uint8)
+    for first, last, band in _iterate_bands(image):
+        values = band if band.dtype == np.uint8 else (band * 255).round().astype(np.uint8)
+        pixels[:, first:last] = values if values.ndim == 2 else values.transpose(2, 0, 1)
+    return np.ascontiguousarray(_turn_planes(pixels, turn).transpose(1, 2, 0))
 
 
 def _turn_planes(planes: NDArray[Any], orientation: int) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Images of a folder, in natural order: ``img2.png`` before ``img10.png``."""
+"""Files of images and videos, in natural order: ``img2.png`` before ``img10.png``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from pathlib import Path
 from ucn.data.io import IMAGE_SUFFIXES
 from ucn.errors import DataError
 from ucn.files.reading import explain_failure
+
+VIDEO_SUFFIXES = (
+    *(".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg"),
+    *(".wmv", ".ogv", ".mts", ".m2ts", ".3gp", ".flv"),
+)
+"""Suffixes of video files."""
 
 
 def natural_key(name: str) -> tuple[str, str]:

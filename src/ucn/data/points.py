@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,10 +37,12 @@ _FLO_UNKNOWN = 1e10  # Middlebury: a component above 1e9 marks an unknown vector
 
 def to_numbers(points: ArrayLike | Tensor, name: str = "points") -> NDArray[np.float64]:
     """Points as float64 of any shape; raises `PointsError` under a name where they are not numbers."""
-    import torch
-
     try:
-        if isinstance(points, torch.Tensor):  # float64 also takes types that numpy lacks, such as bfloat16
+        # torch takes seconds to import; without it there are no tensors.
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(
+            points, torch.Tensor
+        ):  # float64 also takes types that numpy lacks, such as bfloat16
             points = points.detach().to("cpu", torch.float64).numpy()
         return np.asarray(points, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:  # sparse and meta tensors raise the last

@@ -35,6 +35,7 @@ class Request:
         scenes: names of the scenes of the folder to use; all where empty.
         split: of the data; empty takes the benchmark's own.
         subset: list file of the images or pairs to use; None takes the benchmark's own.
+        classes: names of the classes of the folder to use; all where empty.
         on_skip: called with name and reason of each method that is skipped.
         progress: called with (pairs done, all pairs).
     """
@@ -48,6 +49,7 @@ class Request:
     scenes: Sequence[str] = ()
     split: str = ""
     subset: Path | None = None
+    classes: Sequence[str] = ()
     on_skip: Callable[[str, str], None] | None = None
     progress: Progress | None = None
 
@@ -66,6 +68,7 @@ class Evaluation:
         has_scenes: whether it takes names of scenes.
         has_splits: whether it takes a split.
         has_subset: whether it takes a list of its images or pairs.
+        has_class_names: whether it takes names of classes of objects.
         has_seeds: whether it averages over seeds.
         update_obstacle: why its reports cannot be updated; empty where they can.
     """
@@ -79,6 +82,7 @@ class Evaluation:
     has_scenes: bool = False
     has_splits: bool = False
     has_subset: bool = False
+    has_class_names: bool = False
     has_seeds: bool = False
     update_obstacle: str = ""
 
@@ -165,6 +169,13 @@ def _evaluate_transfer(request: Request) -> Report:
     return run_transfer(request.folder, _load(request), request.settings, request.progress)
 
 
+def _evaluate_objects(request: Request) -> Report:
+    from ucn.evaluate.objects.report import run_objects
+
+    loaded = _load(request)
+    return run_objects(request.folder, loaded, request.settings, request.classes, request.progress)
+
+
 def _evaluate_motion(name: str, request: Request) -> Report:
     from ucn.evaluate.motion.predictions import MOTION_BENCHMARKS
     from ucn.evaluate.motion.report import run_camera_motion
@@ -216,6 +227,7 @@ _LIST = (
     Evaluation("hpatches-matches", _evaluate_matches),
     Evaluation("pair-score", _evaluate_pair_score),
     Evaluation("transfer", _evaluate_transfer, plots=(), update_obstacle=_CACHED),
+    Evaluation("objects", _evaluate_objects, plots=(), has_class_names=True),
     Evaluation("reconstruction", _evaluate_reconstruction, has_seeds=True),
     *(
         Evaluation(name, partial(_evaluate_motion, name), update_obstacle=_PAIR_BY_PAIR)

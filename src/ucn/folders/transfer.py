@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +169,10 @@ class _Work:
             images = self._labels.images[::-1] if self._is_reversed else self._labels.images
             self._is_reversed = not self._is_reversed  # begin with those that are still in the cache
             references = ((self._features.get(each.path), each.points) for each in images)
-            places, likely, is_labelled = collect_votes(self._matcher.match_features, references, target)
-            is_labelled |= np.stack([each.is_hidden for each in images])
-            found = decide(places, likely, is_labelled, target.image_hw)
+            votes = collect_votes(self._matcher.match_features, references, target)
+            is_hidden = np.stack([each.is_hidden for each in images])
+            votes = replace(votes, is_labelled=votes.is_labelled | is_hidden)
+            found = decide(votes, target.image_hw, names=self._labels.parts)
             points, scores = found.points.astype(np.float64), found.scores.astype(np.float64)
         is_found: BoolArray = np.asarray(np.isfinite(points).all(axis=1))
         rounded = [(x, y) for x, y in points.round(2).tolist()]
@@ -196,7 +197,8 @@ def _tabulate(labels: LabelledImages, records: tuple[TransferRecord, ...], min_s
         "visible": tuple(str(int(score >= min_score and score > 0)) for score in scores),
         **extra,
     }
-    return PointTable(np.array(points, np.float64).reshape(-1, 2), columns, header=(*COLUMNS, *extra))
+    header, kinds = (*COLUMNS, *extra), {"score": float, "visible": bool}
+    return PointTable(np.array(points, np.float64).reshape(-1, 2), columns, header=header, kinds=kinds)
 
 
 def _hide(table: PointTable) -> PointTable:

@@ -23,8 +23,8 @@ class PairGraph(nn.Module):
     """Two images to the k strongest corners of image 0 and where they lie in image 1.
 
     It matches as `match_points` does, with the same sub-cell refinement and scores. It differs from `Matcher`
-    in three ways: corners are detected by convolutions, there are always k rows, padded with a score of 0,
-    and matches are not refined photometrically.
+    in these ways: corners are detected by convolutions, there are always k rows, padded with a score of 0,
+    and matches are neither moved by the shifts of the cells around a corner nor refined photometrically.
     """
 
     def __init__(self, network: CorrespondenceNetwork, calibration: Calibration, k: int) -> None:

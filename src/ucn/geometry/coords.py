@@ -15,8 +15,10 @@ from ucn.types import FeatureMap
 
 def resize_points(points: Tensor, scale_xy: tuple[float, float]) -> Tensor:
     """Points (..., 2) after resizing their image by ``scale_xy`` = (new W / W, new H / H)."""
-    scale = points.new_tensor(scale_xy)
-    return (points + 0.5) * scale - 0.5
+    # By axis: a tensor made of the scale would make a GPU wait.
+    return torch.stack(
+        [(points[..., axis] + 0.5) * scale - 0.5 for axis, scale in enumerate(scale_xy)], dim=-1
+    )
 
 
 def resize_scale(from_hw: tuple[int, int], to_hw: tuple[int, int]) -> tuple[float, float]:

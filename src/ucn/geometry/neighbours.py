@@ -1,10 +1,14 @@
-"""Nearest neighbours among 2D points: by a k-d tree, or on a GPU by brute force, without synchronisation."""
+"""Nearest neighbours among 2D points: by a k-d tree, or on a GPU by brute force, without synchronisation.
+
+`_search_tree` is the reference; `triton/neighbours.py` does the same on a GPU in one kernel.
+"""
 
 from __future__ import annotations
 
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
+
+from ucn.runtime.kernels import use_fused
 
 _CHUNK_BYTES = 64 * 2**20
 """Of distances at a time; two such blocks are held."""
@@ -12,19 +16,49 @@ _THREADS = 4
 _THREAD_POINTS = 500  # per thread; starting a thread takes as long as a hundred queries
 
 
-def nearest_points(points: Tensor, known: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def nearest_points(
+    points: Tensor, known: Tensor, count: int, is_known: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The `known` points nearest to each of `points`; ties are in any order.
 
     Args:
         points: (N, 2), finite.
         known: (M, 2), finite.
         count: number of neighbours, from 1 to M.
+        is_known: (M,) bool, which of them count; None counts all.
 
     Returns:
-        (N, count) distances in float64, near to far, and (N, count) int64 rows; on the device of `known`.
+        (N, count) distances in float64, near to far, inf where fewer are known, and (N, count) int64 rows,
+        there -1; on the device of `known`.
     """
     if known.is_cuda:
-        return _compare_all(points.detach().to(known.device), known.detach(), count)
+        points, known = points.detach().to(known.device), known.detach()
+        if use_fused(points) and points.dtype == known.dtype == torch.float32 and len(points):
+            from ucn.geometry.triton.neighbours import MAX_KNOWN, nearest_points_fused  # needs Triton
+
+            if len(known) <= MAX_KNOWN:
+                return nearest_points_fused(points, known, count, is_known)
+    if is_known is not None:
+        return _search_some(points, known, count, is_known)
+    return _compare_all(points, known, count) if known.is_cuda else _search_tree(points, known, count)
+
+
+def _search_some(points: Tensor, known: Tensor, count: int, is_known: Tensor) -> tuple[Tensor, Tensor]:
+    """`nearest_points` among some of the known points."""
+    places = is_known.nonzero()[:, 0]
+    distances = torch.full((len(points), count), torch.inf, dtype=torch.float64, device=known.device)
+    rows = torch.full((len(points), count), -1, dtype=torch.int64, device=known.device)
+    most = min(count, len(places))
+    if most:
+        distances[:, :most], found = nearest_points(points, known[places], most)
+        rows[:, :most] = places[found]
+    return distances, rows
+
+
+def _search_tree(points: Tensor, known: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """As `nearest_points`, on the CPU."""
+    from scipy.spatial import cKDTree  # imported when first needed: it takes a quarter of a second
+
     # The tree computes in float64.
     tree = cKDTree(known.detach().cpu().double().numpy())
     queries = points.detach().cpu().double().numpy()

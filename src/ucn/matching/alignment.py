@@ -37,7 +37,7 @@ _DAMPING = 1e-2
 _MIN_CONTRAST = 1e-2  # standard deviation of a patch, as a share of white
 _MIN_CORRELATION = 0.7
 # The test for the same surface, with limits chosen on validation data (benchmarks/same_surface.py).
-_MAX_TESTED = 256  # the first matches, the best in `Matcher.match`, are aligned back from image 1 to image 0
+MAX_TESTED = 256  # the first matches, the best in `Matcher.match`, are aligned back from image 1 to image 0
 _BACK_START = 1.0  # pixels between a point and where its backward alignment starts
 _MAX_ROUND_TRIP = 0.5  # pixels from the point at which it must end
 _MIN_SHARE = 0.1  # of the tested matches that must return,
@@ -133,23 +133,45 @@ def _do_enough_return(
     rows = found.points1.isfinite().all(dim=1).nonzero()[:, 0]
     if len(rows) < _MIN_NEIGHBOURS:
         return False
-    rows = rows[:_MAX_TESTED]
-    needed = _MIN_SHARE * (len(rows) + _EXTRA_TESTED)
-    determinants = linear[rows, 0, 0] * linear[rows, 1, 1] - linear[rows, 0, 1] * linear[rows, 1, 0]
-    rows = rows[(found.correlations[rows] >= _MIN_CORRELATION) & (determinants.abs() >= _MIN_DETERMINANT)]
-    if len(rows) < needed:
-        return False
-    points0 = points0[rows]
-    angles = _GOLDEN_ANGLE * torch.arange(len(rows), dtype=points0.dtype, device=points0.device)
+    rows = rows[:MAX_TESTED]
+    part = AlignedPatches(found.points1[rows], found.is_aligned[rows], found.correlations[rows])
+    return bool(check_return(grey0, grey1, points0[rows], linear[rows], part, max_shift))
+
+
+def check_return(
+    grey0: Tensor, grey1: Tensor, points0: Tensor, linear: Tensor, found: AlignedPatches, max_shift: float
+) -> Tensor:
+    """Whether enough aligned matches return to their points when aligned back: bool, without waiting for it.
+
+    Args:
+        grey0: as in `refine_photometric`.
+        grey1: as in `refine_photometric`.
+        points0: (N, 2) of the matches that are tested, at most `MAX_TESTED`.
+        linear: (N, 2, 2) their local affine maps.
+        found: what `align_patches` found for them; NaN where there is no match.
+        max_shift: as in `refine_photometric`.
+    """
+    has_match = found.points1.isfinite().all(dim=1)
+    needed = _MIN_SHARE * (has_match.sum() + _EXTRA_TESTED)
+    determinants = linear[:, 0, 0] * linear[:, 1, 1] - linear[:, 0, 1] * linear[:, 1, 0]
+    is_tested = has_match & (found.correlations >= _MIN_CORRELATION)
+    is_tested &= determinants.abs() >= _MIN_DETERMINANT
+    angles = _GOLDEN_ANGLE * (is_tested.to(points0.dtype).cumsum(dim=0) - 1)
     start = points0 + _BACK_START * torch.stack([angles.cos(), angles.sin()], dim=1)
-    back = _invert_2x2(linear[rows])
-    returned = align_patches(grey1, grey0, found.points1[rows], start, back, max_shift=max_shift)
+    start = start.where(is_tested[:, None], torch.nan)
+    identity = torch.eye(2, dtype=linear.dtype, device=linear.device)
+    back = _invert_2x2(linear.where(is_tested[:, None, None], identity))
+    ends = found.points1.nan_to_num(0.0)
+    returned = align_patches(grey1, grey0, ends, start, back, max_shift=max_shift)
     errors = (returned.points1 - points0).norm(dim=1)  # where alignment failed, that of the start
-    return int((errors <= _MAX_ROUND_TRIP).sum()) >= needed
+    enough: Tensor = ((errors <= _MAX_ROUND_TRIP).sum() >= needed) & (has_match.sum() >= _MIN_NEIGHBOURS)
+    return enough
 
 
 @torch.no_grad()
-def estimate_local_affine(points0: Tensor, known0: Tensor, known1: Tensor) -> Tensor:
+def estimate_local_affine(
+    points0: Tensor, known0: Tensor, known1: Tensor, is_known: Tensor | None = None
+) -> Tensor:
     """Estimates the local affine map between both images at points, from the known matches nearest to them.
 
     The map fits the twelve nearest matches by iteratively reweighted least squares. It carries no gradient.
@@ -158,20 +180,29 @@ def estimate_local_affine(points0: Tensor, known0: Tensor, known1: Tensor) -> Te
         points0: (N, 2) pixels of image 0.
         known0: (M, 2) matched points of image 0, finite.
         known1: (M, 2) their matches, finite.
+        is_known: (M,) bool, which of them count; None counts all.
 
     Returns:
         (N, 2, 2) linear parts: a small step in image 0 to one in image 1; the identity where M is below 4.
     """
+    if is_known is not None and not use_fused(known0):
+        known0, known1, is_known = known0[is_known], known1[is_known], None
     identity = torch.eye(2, dtype=points0.dtype, device=points0.device)
     count = min(_NEIGHBOURS, len(known0))
     if count < _MIN_NEIGHBOURS or not len(points0):
         return identity.expand(len(points0), 2, 2).clone()
-    _, rows = nearest_points(points0, known0, count)
+    _, rows = nearest_points(points0, known0, count, is_known)
     if use_fused(rows, known0, known1) and known0.dtype == known1.dtype == points0.dtype == torch.float32:
         from ucn.matching.triton.alignment import fit_local_affine_fused  # needs Triton
 
         return fit_local_affine_fused(
-            known0, known1, rows, steps=_FIT_STEPS, ridge=_RIDGE, min_scale=_MIN_SCALE
+            known0,
+            known1,
+            rows,
+            steps=_FIT_STEPS,
+            ridge=_RIDGE,
+            min_scale=_MIN_SCALE,
+            min_neighbours=_MIN_NEIGHBOURS,
         )
     # In float64: beside sums of squares of far neighbours on a line, float32 would lose the ridge.
     near0, near1 = known0[rows].double(), known1[rows].double()  # (N, k, 2)

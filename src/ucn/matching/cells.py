@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ucn.geometry.coords import cell_centres, pixel_grid, pixels_to_cells, resize_points, resize_scale
 from ucn.geometry.sampling import sample_descriptors, sample_image
-from ucn.knn import ExclusionRadius, nearest
+from ucn.knn import ExclusionRadius, SearchCache, nearest
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
 from ucn.matching.consensus import Consensus, measure_consensus, measure_cosines
 from ucn.matching.local_affine import (
@@ -41,6 +41,7 @@ from ucn.matching.local_affine import (
     lay_lattice,
 )
 from ucn.matching.sub_cell import NearestPoints, read_descriptors, refine
+from ucn.runtime.kernels import use_fused
 from ucn.runtime.threads import share
 from ucn.types import FeatureMap
 
@@ -114,16 +115,25 @@ def match_points(
     if second_best is None or second_best_radius != CONSENSUS_RADIUS:
         second_best = _find_second_best(queries, target1, starts1, second_best_radius, memory_bytes)
 
-    def match_back(rows: Tensor | slice, guide: Consensus | None) -> Tensor:
-        queries1 = _Queries.read(map1, starts1[rows], guide)
-        found = _find_nearest(queries1, target0, use_refinement, memory_bytes)
-        found_errors: Tensor = (found.points - points0[rows]).norm(dim=-1)
+    def measure_errors(queries1: _Queries, best: _BestCells, ends: Tensor) -> Tensor:
+        found = _place(queries1, best, target0, use_refinement, memory_bytes)
+        found_errors: Tensor = (found.points - ends).norm(dim=-1)
         return found_errors
 
-    errors = match_back(slice(None), None)
-    if consensus is not None:  # guided only where descriptors alone are not cycle-consistent
-        rows = (errors > map0.stride).nonzero()[:, 0]
-        errors[rows] = match_back(rows, consensus.swap())
+    queries1 = _Queries.read(map1, starts1, None)
+    best0 = _find_cells(queries1, target0, memory_bytes)
+    errors = measure_errors(queries1, best0, points0)
+    if consensus is not None and len(target0.centres):
+        is_open = errors > map0.stride  # guided only where descriptors alone are not cycle-consistent
+        queries1 = replace(queries1, consensus=consensus.swap())
+        if _can_guide(queries1, target0):
+            guided = _find_guided(queries1, target0, best0, memory_bytes, is_open)
+            errors = torch.where(is_open, measure_errors(queries1, guided, points0), errors)
+        else:
+            rows = is_open.nonzero()[:, 0]
+            queries1, best0 = queries1.select(rows), best0.select(rows)
+            guided = _find_guided(queries1, target0, best0, memory_bytes)
+            errors[rows] = measure_errors(queries1, guided, points0[rows])
     round_trip_errors = errors + 0 * forward.points[:, 0]  # keeps NaN
     return PointMatches(
         forward.points,
@@ -191,6 +201,9 @@ class _Queries:
     def read(cls, feature_map: FeatureMap, points: Tensor, consensus: Consensus | None) -> _Queries:
         return cls(points, read_descriptors(feature_map, points), consensus)
 
+    def select(self, rows: Tensor) -> _Queries:
+        return _Queries(self.points[rows], self.descriptors[rows], self.consensus)
+
 
 @dataclass(frozen=True)
 class _BestCells:
@@ -202,12 +215,18 @@ class _BestCells:
         second_best: (N,) best similarity farther than `CONSENSUS_RADIUS` from the centre of that cell, which
             the guided search needs; None where it did not run.
         prior: of the guided search, which counts in sub-cell refinement, too; None where it did not run.
+        cache: of the search for these cells.
     """
 
     index: Tensor
     similarities: Tensor
     second_best: Tensor | None = None
     prior: Prior | None = None
+    cache: SearchCache | None = None
+
+    def select(self, rows: Tensor) -> _BestCells:
+        """Of some of the queries, what descriptors alone say."""
+        return _BestCells(self.index[rows], self.similarities[rows])
 
 
 def _find_nearest(
@@ -219,19 +238,26 @@ def _find_nearest(
 
 def _find_cells(queries: _Queries, target: _Cells, memory_bytes: int) -> _BestCells:
     """The most similar cell of each query, or the best one by similarity and consensus."""
-    found = nearest(queries.descriptors, target.descriptors, memory_bytes=memory_bytes)
-    best = _BestCells(found.indices[:, 0], to_cosine(found.distances[:, 0]))
+    cache = None if queries.consensus is None else SearchCache()
+    found = nearest(queries.descriptors, target.descriptors, memory_bytes=memory_bytes, cache=cache)
+    best = _BestCells(found.indices[:, 0], to_cosine(found.distances[:, 0]), cache=cache)
     if queries.consensus is None or len(target.centres) == 0:
         return best
-    return _find_guided(queries, queries.consensus, target, best, memory_bytes)
+    return _find_guided(queries, target, best, memory_bytes)
 
 
 def _find_second_best(
-    queries: _Queries, target: _Cells, matches: Tensor, radius: float, memory_bytes: int
+    queries: _Queries,
+    target: _Cells,
+    matches: Tensor,
+    radius: float,
+    memory_bytes: int,
+    cache: SearchCache | None = None,
 ) -> Tensor:
     """Best similarity (N,) to the cells farther than `radius` pixels from the matches (N, 2)."""
     exclusion = ExclusionRadius(matches, target.centres, radius)
-    found = nearest(queries.descriptors, target.descriptors, exclusion=exclusion, memory_bytes=memory_bytes)
+    sets = queries.descriptors, target.descriptors
+    found = nearest(*sets, exclusion=exclusion, memory_bytes=memory_bytes, cache=cache)
     return to_cosine(found.distances[:, 0])
 
 
@@ -251,8 +277,11 @@ def _place(
         index = target.is_allowed.nonzero().flatten()[index]
     if best.prior is None:
         return refine(descriptors, target.map, index, target.is_allowed, memory_bytes)
-    points, similarities = descriptors.new_empty(len(index), 2), descriptors.new_empty(len(index))
     has_prior = best.prior.weights > MIN_WEIGHT
+    if use_fused(descriptors):
+        prior = replace(best.prior, weights=torch.where(has_prior, best.prior.weights, 0.0))
+        return refine(descriptors, target.map, index, target.is_allowed, memory_bytes, prior)
+    points, similarities = descriptors.new_empty(len(index), 2), descriptors.new_empty(len(index))
     for rows, prior in ((~has_prior, None), (has_prior, best.prior.select(has_prior))):
         found = refine(descriptors[rows], target.map, index[rows], target.is_allowed, memory_bytes, prior)
         points[rows], similarities[rows] = found.points, found.similarities
@@ -260,22 +289,72 @@ def _place(
 
 
 def _find_guided(
-    queries: _Queries, consensus: Consensus, target: _Cells, best: _BestCells, memory_bytes: int
+    queries: _Queries,
+    target: _Cells,
+    best: _BestCells,
+    memory_bytes: int,
+    is_wanted: Tensor | None = None,
 ) -> _BestCells:
     """Replaces the most similar cells by those with the largest sum of similarity, support and prior.
 
     The weights of support and prior fall with the lead of a query's best cell over the second best. Queries
-    whose cell neither can change are not compared again.
+    whose cell neither can change, and those that are not wanted, are not compared again.
     """
-    centres, radius = target.centres, CONSENSUS_RADIUS
-    second_best = _find_second_best(queries, target, centres[best.index], radius, memory_bytes)
+    consensus, centres, radius = queries.consensus, target.centres, CONSENSUS_RADIUS
+    assert consensus is not None
+    start = centres[best.index]
+    second_best = _find_second_best(queries, target, start, radius, memory_bytes, best.cache)
     lead = best.similarities - second_best
     weights = CONSENSUS_WEIGHT * torch.exp(-lead / CONSENSUS_GAP)
     prior = Prior.read(None if consensus.priors is None else consensus.priors[0], queries.points, lead)
-    missing = prior.weights - prior.rate(slice(None), centres[best.index])
-    support = consensus.read_pairs(queries.points, centres[best.index])
+    missing = prior.weights - prior.rate(slice(None), start)
+    support = consensus.read_pairs(queries.points, start)
     is_open = (lead < weights * (1 - support) + missing) | (missing > MIN_MISSING)
-    rows = is_open.nonzero()[:, 0]
+    is_open = is_open if is_wanted is None else is_open & is_wanted
+    can_guide = _can_guide(queries, target)
+    if can_guide:
+        index, similarities = _compare_fused(queries, target, is_open, weights, prior, memory_bytes)
+        index = torch.where(is_open, index, best.index)
+    else:
+        index, similarities = _compare_all(queries, target, best, is_open, weights, prior, memory_bytes)
+    # Support hardly differs between neighbouring cells; among these, similarity and prior alone decide.
+    gains = similarities + prior.rate(slice(None), centres[index])
+    gains -= best.similarities + prior.rate(slice(None), start)
+    is_near = (centres[index] - start).norm(dim=1) <= radius
+    is_moved = is_open & (index != best.index) & (~is_near | (gains > 0))
+    index = torch.where(is_moved, index, best.index)
+    similarities = torch.where(is_moved, similarities, best.similarities)
+    if can_guide:  # all, since their number is not known here
+        second_best = _find_second_best(queries, target, centres[index], radius, memory_bytes)
+    else:
+        rows = is_moved.nonzero()[:, 0]
+        moved = queries.select(rows)
+        second_best[rows] = _find_second_best(moved, target, centres[index[rows]], radius, memory_bytes)
+    return _BestCells(index, similarities, second_best, prior)
+
+
+def _compare_all(
+    queries: _Queries,
+    target: _Cells,
+    best: _BestCells,
+    is_open: Tensor,
+    weights: Tensor,
+    prior: Prior,
+    memory_bytes: int,
+) -> tuple[Tensor, Tensor]:
+    """The best cells (N,) of open queries by the sum of all three, and their similarities (N,).
+
+    Args:
+        queries: of one image, with consensus.
+        target: the cells of the other image.
+        best: what the others keep.
+        is_open: (N,) bool, the queries to compare.
+        weights: (N,) what full support adds to a similarity.
+        prior: of the queries.
+        memory_bytes: budget of the temporaries.
+    """
+    consensus = queries.consensus
+    assert consensus is not None
     index, similarities = best.index.clone(), best.similarities.clone()
 
     def compare(part: Tensor) -> None:
@@ -288,25 +367,56 @@ def _find_guided(
         index[part] = bonus.add_(cosine).argmax(dim=1)
         similarities[part] = cosine.gather(1, index[part, None])[:, 0].clamp(-1, 1)
 
-    is_cpu = centres.device.type == "cpu"
-    limit = memory_bytes // (16 * len(centres))
-    parts = rows.split(max(1, min(limit // _GUIDED_THREADS, _GUIDED_CHUNK) if is_cpu else limit))
+    is_cpu = target.centres.device.type == "cpu"
+    limit = memory_bytes // (16 * len(target.centres))
+    size = max(1, min(limit // _GUIDED_THREADS, _GUIDED_CHUNK) if is_cpu else limit)
+    parts = is_open.nonzero()[:, 0].split(size)
     if is_cpu:
         share(compare, parts, most=_GUIDED_THREADS)
     else:
         for part in parts:
             compare(part)
-    # Support hardly differs between neighbouring cells; among these, similarity and prior alone decide.
-    gains = similarities[rows] + prior.rate(rows, centres[index[rows]])
-    gains -= best.similarities[rows] + prior.rate(rows, centres[best.index[rows]])
-    is_near = (centres[index[rows]] - centres[best.index[rows]]).norm(dim=1) <= radius
-    is_moved = (index[rows] != best.index[rows]) & (~is_near | (gains > 0))
-    kept, rows = rows[~is_moved], rows[is_moved]
-    index[kept], similarities[kept] = best.index[kept], best.similarities[kept]
-    if len(rows):
-        moved = _Queries(queries.points[rows], queries.descriptors[rows], None)
-        second_best[rows] = _find_second_best(moved, target, centres[index[rows]], radius, memory_bytes)
-    return _BestCells(index, similarities, second_best, prior)
+    return index, similarities
+
+
+def _can_guide(queries: _Queries, target: _Cells) -> bool:
+    """Whether `_compare_fused` takes these queries and cells."""
+    if target.is_allowed is not None or not use_fused(queries.descriptors, target.map.features):
+        return False
+    from ucn.matching.triton.guided import can_guide  # needs Triton
+
+    return can_guide(queries.descriptors, target.map.features)
+
+
+def _compare_fused(
+    queries: _Queries, target: _Cells, is_open: Tensor, weights: Tensor, prior: Prior, memory_bytes: int
+) -> tuple[Tensor, Tensor]:
+    """As `_compare_all`, by CUDA kernels; of queries that are not open, any cell."""
+    from ucn.matching.triton.guided import guide_fused  # needs Triton
+
+    consensus = queries.consensus
+    assert consensus is not None
+    rows, shares = consensus.find_rows(queries.points)
+    shares, support = weights[:, None] * shares, consensus.support.flatten(0, 1)
+    step = max(1, memory_bytes // (8 * support[0].numel()))
+    parts = [
+        guide_fused(
+            queries.descriptors[part],
+            target.map.features[0],
+            is_open[part],
+            support,
+            rows[part],
+            shares[part],
+            prior.places[part],
+            prior.spread[part],
+            prior.weights[part],
+            cells_per_coarse=consensus.cells,
+            stride=target.map.stride,
+            offset=target.map.offset,
+        )
+        for part in (slice(start, start + step) for start in range(0, len(rows), step))
+    ]
+    return torch.cat([index for index, _ in parts]), torch.cat([similarities for _, similarities in parts])
 
 
 @torch.no_grad()

@@ -86,9 +86,14 @@ class Consensus:
     def read_rows(self, points0: Tensor) -> Tensor:
         """Support (N, h1, w1) of all coarse cells of image 1 for points (N, 2) of image 0, in pixels."""
         h0, w0, h1, w1 = self.support.shape
-        rows, weights = _bilinear_corners(self.to_coarse(points0), (h0, w0))
+        rows, weights = self.find_rows(points0)
         corners = self.support.reshape(h0 * w0, h1 * w1)[rows]  # (N, 4, h1 * w1)
         return (weights[:, None] @ corners)[:, 0].reshape(-1, h1, w1)
+
+    def find_rows(self, points0: Tensor) -> tuple[Tensor, Tensor]:
+        """The four coarse cells (N, 4) of image 0 around points (N, 2), and their weights (N, 4)."""
+        h0, w0 = self.support.shape[:2]
+        return _bilinear_corners(self.to_coarse(points0), (h0, w0))
 
     def read_pairs(self, points0: Tensor, points1: Tensor) -> Tensor:
         """Support (N,) of pairs of points (N, 2) in pixels, interpolated; 0 where one of them is NaN."""
@@ -151,7 +156,8 @@ def measure_cosines(map0: FeatureMap, map1: FeatureMap) -> Tensor:
     The emptier image is the one with the larger `rate_uniformity`.
     """
     both = torch.stack([_measure_cosines(map0), _measure_cosines(map1)])
-    return both[rate_uniformity(both).argmax()]
+    # Not by an index, which a GPU would wait for.
+    return both.index_select(0, rate_uniformity(both).argmax()[None])[0]
 
 
 def rate_uniformity(cosines: Tensor) -> Tensor:
@@ -255,11 +261,11 @@ def _weigh(shift: int) -> float:
 def _bilinear_corners(coordinates: Tensor, grid_hw: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Rows (N, 4) of the cells around coordinates (N, 2), clamped to the grid, and their weights (N, 4)."""
     h, w = grid_hw
-    limit = coordinates.new_tensor([w - 1, h - 1])
-    inside = torch.minimum(coordinates.clamp_min(0), limit)
-    low = inside.floor()
-    (x0, y0), (x1, y1) = low.long().unbind(1), torch.minimum(low + 1, limit).long().unbind(1)
-    right, down = (inside - low).unbind(1)
+    (x, y), (last_x, last_y) = coordinates.unbind(1), (w - 1, h - 1)
+    x, y = x.clamp(0, last_x), y.clamp(0, last_y)
+    x0, y0 = x.floor().long(), y.floor().long()
+    x1, y1 = (x0 + 1).clamp_max(last_x), (y0 + 1).clamp_max(last_y)
+    right, down = x - x0, y - y0
     rows = torch.stack([y0 * w + x0, y0 * w + x1, y1 * w + x0, y1 * w + x1], dim=1)
     left, up = 1 - right, 1 - down
     return rows, torch.stack([up * left, up * right, down * left, down * right], dim=1)

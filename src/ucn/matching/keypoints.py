@@ -45,7 +45,7 @@ def detect_corners(
     """
     if max_count < 1:  # OpenCV would return all corners
         raise ValueError(f"max_count must be at least 1, got {max_count}")
-    grey = average_channels(image) if image.ndim == 3 else image
+    grey = average_channels(image).cpu() if image.ndim == 3 else image
     equalised = cv2.createCLAHE(clipLimit=2.0, tileGridSize=(8, 8)).apply(grey.numpy())
     # Without a mask; OpenCV's annotations demand one.
     found, strengths = cv2.goodFeaturesToTrackWithQuality(  # type: ignore[call-overload]
@@ -61,8 +61,8 @@ def detect_corners(
 
 
 def average_channels(image: Tensor) -> Tensor:
-    """The grey image (H, W), uint8 on the CPU, in which corners of an image (3, H, W) in [0, 1] are found."""
-    return (image.mean(dim=0).clamp(0, 1) * 255).byte().cpu()
+    """The grey image (H, W), uint8, in which corners of an image (3, H, W) in [0, 1] are found."""
+    return (image.mean(dim=0).clamp(0, 1) * 255).byte()
 
 
 def refine_peaks(response: NDArray[Any], points: _FloatArray) -> _FloatArray:

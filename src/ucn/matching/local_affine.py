@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ucn.geometry.coords import cells_to_pixels
+from ucn.runtime.kernels import use_fused
 from ucn.types import FeatureMap
 
 # All constants were chosen on validation data (docs/development/experiments.md, "Local affine prior").
@@ -85,7 +86,9 @@ class Lattice:
     def find_nearest(self, points: Tensor) -> Tensor:
         """Rows (N,) of the lattice points nearest to points (N, 2)."""
         rows, columns = self.grid_hw
-        x, y = ((points - points.new_tensor(self.first)) / self.step).round().long().unbind(dim=1)
+        x, y = (
+            ((points[:, axis] - first) / self.step).round().long() for axis, first in enumerate(self.first)
+        )
         return y.clamp(0, rows - 1) * columns + x.clamp(0, columns - 1)
 
 
@@ -199,13 +202,31 @@ def fit_local_affine(
         min_spread: the least spread, in pixels.
     """
     centres = lattice.list_points(points0.device)
+    radius = max(RADIUS, 2.5 * anchor_step)
+    if use_fused(points0, points1, confidences) and len(points0) > 0:
+        from ucn.matching.triton.local_affine import can_fit, fit_regions_fused  # needs Triton
+
+        if can_fit(points0, points1, confidences):
+            found = fit_regions_fused(
+                points0,
+                points1,
+                confidences,
+                centres,
+                steps=list_steps(radius),
+                few_anchors=FEW_ANCHORS,
+                min_share=MIN_SHARE,
+                half_trust=HALF_TRUST,
+                min_spread=min_spread,
+                spread_gain=SPREAD_GAIN,
+            )
+            return LocalAffine(lattice, *found)
     middle0, middle1 = centres.mean(dim=0), points1.sum(dim=0) / max(1, len(points1))
     # Coordinates about the middle keep sums of squares exact in single precision.
     anchors = _Anchors(points0.float() - middle0, points1.float() - middle1)
     regions = centres - middle0
     linear = torch.eye(2, device=centres.device)[None]
     places = (middle0 - middle1)[None]
-    radius, count = max(RADIUS, 2.5 * anchor_step), len(centres)
+    count = len(centres)
     own, near, size = torch.zeros_like(regions[:1]), torch.ones_like(confidences)[None], _WHOLE_IMAGE
     for stage, (scale, limits) in enumerate(STAGES):
         if stage == 1:  # from one map to one of each region
@@ -230,6 +251,16 @@ def fit_local_affine(
         trust = trust * ((near.amax(dim=1) - 0.5) / 0.4).clamp(0, 1)
     spread = (min_spread**2 + SPREAD_GAIN * errors / 2).sqrt()  # errors of two axes
     return LocalAffine(lattice, linear, places + middle1, spread, trust)
+
+
+def list_steps(radius: float) -> list[tuple[float, float, float]]:
+    """Of each iteration the radius of anchors, the residual limit and the ridge, as `fit_local_affine`."""
+    sizes = [math.inf if scale == math.inf else scale * radius for scale, _ in STAGES]
+    return [
+        (size, limit, RIDGE * (_WHOLE_IMAGE if size == math.inf else size) ** 2)
+        for size, (_, limits) in zip(sizes, STAGES, strict=True)
+        for limit in limits
+    ]
 
 
 class _Anchors:

@@ -4,9 +4,10 @@ From a pair to matches in four files: `Matcher.match` here encodes both images w
 (`ucn.nn.model`), detects keypoints in image 0, and matches them in the feature maps
 (`ucn.matching.cells.match_points`), which searches for nearest descriptors (`ucn.knn.search.nearest`).
 
-A match gets its sub-pixel position in two steps: sub-cell refinement on the feature maps
-(`ucn.matching.sub_cell`), then photometric refinement on the pixels (`ucn.matching.alignment`). Scores are
-computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs the network on this device.
+A match gets its sub-pixel position in two steps: sub-cell refinement on the feature maps, of the point and of
+the cells around it (`ucn.matching.sub_cell`), then photometric refinement on the pixels
+(`ucn.matching.alignment`). Scores are computed in `ucn.matching.scoring`. `ucn.nn.encoder` chooses what runs
+the network on this device.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ucn.config import MIN_VISIBLE_SCORE, MatchConfig
 from ucn.config.matching import change_config
 from ucn.data.io import MaskLike, read_reduced_image, to_mask, to_tensor
 from ucn.data.points import check_points
-from ucn.errors import ConfigError, ImageReadError
+from ucn.errors import ConfigError, ImageReadError, PointsError
 from ucn.geometry.coords import cell_centres, cells_to_pixels, resize_points, resize_scale
 from ucn.geometry.sampling import read_nearest
 from ucn.matching.alignment import passes_same_surface_test, refine_photometric
@@ -38,11 +39,20 @@ from ucn.matching.cells import (
     similarity_map,
 )
 from ucn.matching.consensus import Consensus, measure_consensus
+from ucn.matching.cuda.corners import MAX_PIXELS, detect_by_graphs, read_corners
+from ucn.matching.cuda.pairs import match_by_graphs
 from ucn.matching.keypoints import average_channels, detect_corners, grid_points
 from ucn.matching.levels import find_parts_scale, shows_parts, without_semantic
 from ucn.matching.many import CACHE_BYTES, CountReport, SharedFeatures, count_items, split_pair
-from ucn.matching.scoring import measure_uniformity, measure_visibility, score_matches, score_pair
+from ucn.matching.scoring import (
+    PAIR_SCORE_CORNERS,
+    measure_uniformity,
+    measure_visibility,
+    score_matches,
+    score_pair,
+)
 from ucn.matching.stored import describe_points, receive, receive_pair
+from ucn.matching.sub_cell import interpolate_shift
 from ucn.matching.transfer import TransferredPoints, check_labelled, collect_votes, decide
 from ucn.matching.views import (
     AlignedViews,
@@ -58,6 +68,7 @@ from ucn.nn.encoder import Engine, choose_encoder
 from ucn.nn.model import Encoder, drop_semantic
 from ucn.nn.tiling import encode_in_tiles, reduce_image
 from ucn.runtime.device import choose_device
+from ucn.runtime.graphs import RecurringGraphs
 from ucn.types import (
     FeatureMap,
     Features,
@@ -70,7 +81,7 @@ from ucn.types import (
 )
 from ucn.weights import LoadedWeights, WeightsInfo, load_weights
 
-_PAIR_SCORE_CORNERS = 500  # the number that pair scores were calibrated with
+_MAX_GRAPHS = 8  # of corners and of pairs, for the sizes that recur
 
 Report = Callable[[str], None]
 """Called with a short phrase at the beginning of each stage."""
@@ -90,6 +101,25 @@ class PairContext:
     matches: Matches
     is_same_surface: bool
     views: AlignedViews
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """An image as it is encoded.
+
+    Attributes:
+        name: what progress calls it.
+        pixels: (3, H, W) in [0, 1], reduced, on the device of the network.
+        image_hw: (H, W) of the caller's image.
+        corner_grey: (H, W) uint8 on the CPU, to detect corners in; None where none are needed there.
+        corners: of `detect_by_graphs`; None where they were not detected.
+    """
+
+    name: str
+    pixels: Tensor
+    image_hw: tuple[int, int]
+    corner_grey: Tensor | None = None
+    corners: Tensor | None = None
 
 
 class Matcher:
@@ -133,6 +163,8 @@ class Matcher:
         # Most pairs need no semantic level, which parts of objects do.
         self._encoder: Encoder = choose_encoder(drop_semantic(model), engine)
         self._parts_encoder = None if model.semantic is None else choose_encoder(model, engine)
+        is_fast = self.device.type == "cuda" and engine != "plain"
+        self._graphs = RecurringGraphs(_MAX_GRAPHS) if is_fast else None
 
     @classmethod
     def from_pretrained(
@@ -206,10 +238,17 @@ class Matcher:
             PointsError: a point is not finite or lies outside image 0.
             ValueError: a mask does not fit its image.
         """
-        given = image0 if isinstance(image0, Features) else self._encode_image(image0, "image 0", progress)
-        features1 = self._encode_dense(image1, "image 1", progress)
-        # Corners are detected on the CPU, while a GPU still encodes both.
-        features0 = given if isinstance(given, Features) else self._add_keypoints(*given)
+        # Files are encoded one by one, since a GPU encodes the first while the second is decoded.
+        is_held = not any(isinstance(image, (str, Path, Features)) for image in (image0, image1))
+        if is_held and self._graphs is not None:
+            features0, features1 = self._encode_both(image0, image1, progress)
+        else:
+            given = (
+                image0 if isinstance(image0, Features) else self._encode_image(image0, "image 0", progress)
+            )
+            features1 = self._encode_dense(image1, "image 1", progress)
+            # Corners are detected on the CPU, while a GPU still encodes both.
+            features0 = given if isinstance(given, Features) else self._add_keypoints(*given)
         matches = self.match_features(
             features0, features1, points=points, mask0=mask0, mask1=mask1, progress=progress
         )
@@ -252,6 +291,7 @@ class Matcher:
         image: ImageLike | Features,
         *,
         min_score: float = MIN_VISIBLE_SCORE,
+        names: Sequence[str] | None = None,
     ) -> TransferredPoints:
         """Finds the points of one or several labelled images on another image.
 
@@ -263,6 +303,8 @@ class Matcher:
                 NaN where a point is not labelled on it.
             image: the image that the points are searched in.
             min_score: the score from which a point counts as visible.
+            names: of the N points; left and right in them mark the sides of an object, one of which is hidden
+                in a mirrored view.
 
         Raises:
             ImageReadError: an image cannot be read or is too small.
@@ -272,10 +314,12 @@ class Matcher:
         if not 0 <= min_score <= 1:
             raise ConfigError(f"min_score must be in [0, 1], got {min_score}")
         labelled = check_labelled(references)
+        if names is not None and len(names) != len(labelled[0]):
+            raise PointsError(f"names must be one for each of {len(labelled[0])} points, got {len(names)}")
         target = self._encode_dense(image, "image", None)
         features = [each if isinstance(each, Features) else self.extract(each) for each, _ in references]
         votes = collect_votes(self.match_features, list(zip(features, labelled, strict=True)), target)
-        return decide(*votes, target.image_hw, min_score)
+        return decide(votes, target.image_hw, min_score, None if names is None else list(names))
 
     def extract_many(
         self,
@@ -376,6 +420,12 @@ class Matcher:
             points0 = torch.from_numpy(check_points(points, features0.image_hw)).to(self.device)
         if progress is not None:
             progress("matching")
+        if points is None and use0 is None and use1 is None and self._graphs is not None:
+            has_levels = self._parts_encoder is not None
+            settings = self.config, self._calibration
+            fast = match_by_graphs(self._graphs, features0, features1, *settings, has_levels=has_levels)
+            if fast is not None:
+                return fast
         if points is None:
             views = self.align_views(features0, features1, use0, use1, progress)
             found = self._match_points(views, points0, use0, use1)
@@ -440,20 +490,38 @@ class Matcher:
             return image
         return self._encode_image(image, name, progress, has_keypoints=False)[0]
 
-    @torch.no_grad()
     def _encode_image(
         self, image: ImageLike, name: str, progress: Report | None, has_keypoints: bool = True
-    ) -> tuple[Features, Tensor | None]:
-        """Features without keypoints, and the grey image to detect corners in, where corners are needed.
+    ) -> tuple[Features, _Picture]:
+        """Features without keypoints, and the image as it was encoded, for `_add_keypoints`.
 
         `name` is what errors and progress call the image.
         """
+        picture = self._read_image(image, name, has_keypoints)
+        return self._encode_pictures([picture], progress)[0], picture
+
+    def _encode_both(
+        self, image0: ImageLike, image1: ImageLike, progress: Report | None
+    ) -> tuple[Features, Features]:
+        """Features of two images, with keypoints of image 0; in one forward pass where sizes agree."""
+        picture0 = self._read_image(image0, "image 0", has_keypoints=True)
+        picture1 = self._read_image(image1, "image 1", has_keypoints=False)
+        pictures, largest = [picture0, picture1], max(picture0.pixels.shape)
+        if picture0.pixels.shape == picture1.pixels.shape and largest <= self.config.tile_side:
+            features0, features1 = self._encode_pictures(pictures, progress)
+        else:
+            features0, features1 = (self._encode_pictures([each], progress)[0] for each in pictures)
+        return self._add_keypoints(features0, picture0), features1
+
+    @torch.no_grad()
+    def _read_image(self, image: ImageLike, name: str, has_keypoints: bool) -> _Picture:
+        """Reads an image to the device, and reduces it."""
         side = self._max_side if self.config.max_side == "auto" else self.config.max_side
         if isinstance(image, (str, Path)):
             found = read_reduced_image(image, side)
             pixels, image_hw = found.pixels, found.image_hw
         else:
-            pixels = to_tensor(image)
+            pixels = to_tensor(image, self.device)
             image_hw = (pixels.shape[-2], pixels.shape[-1])
         if min(image_hw) < MIN_SIDE:
             where = f"{name} ({image})" if isinstance(image, (str, Path)) else name
@@ -461,28 +529,43 @@ class Matcher:
                 f"{where} must be at least {MIN_SIDE} px a side, got {image_hw[1]} × {image_hw[0]} "
                 "(width × height); enlarge it first"
             )
-        if progress is not None:
-            progress(f"encoding {name}")
         pixels = reduce_image(pixels.to(self.device), side)
+        picture = _Picture(name, pixels, image_hw)
+        if not has_keypoints or self.config.keypoints != "corners":
+            return picture
+        grey = average_channels(pixels)
+        if self._graphs is not None and grey.is_cuda and grey.numel() <= MAX_PIXELS:
+            return replace(picture, corners=detect_by_graphs(self._graphs, grey, self.config.max_keypoints))
         # Copied to the CPU before the network is launched: later the copy would wait for the network.
-        needs_corners = has_keypoints and self.config.keypoints == "corners"
-        corner_grey = average_channels(pixels) if needs_corners else None
+        return replace(picture, corner_grey=grey.cpu())
+
+    @torch.no_grad()
+    def _encode_pictures(self, pictures: Sequence[_Picture], progress: Report | None) -> list[Features]:
+        """Features without keypoints of images of one size, in one forward pass."""
+        names = " and ".join(each.name for each in pictures)
 
         def report_tile(tile: str) -> None:
             if progress is not None:
-                progress(f"encoding {name}, {tile}")
+                progress(f"encoding {names}, {tile}")
 
-        batch = pixels[None].contiguous(memory_format=torch.channels_last)
-        feature_map = encode_in_tiles(self._encoder, batch, self.config.tile_side, report_tile)
-        image8 = (pixels * 255).round().clamp(0, 255).to(torch.uint8)
+        if progress is not None:
+            progress(f"encoding {names}")
+        batch = torch.stack([each.pixels for each in pictures])
+        batch = batch.contiguous(memory_format=torch.channels_last)
+        maps = encode_in_tiles(self._encoder, batch, self.config.tile_side, report_tile)
         no_points = torch.zeros(0, 2, device=self.device)
-        return Features(feature_map, image_hw, no_points, _to_grey(pixels), image8), corner_grey
+        return [
+            Features(maps[i], each.image_hw, no_points, _to_grey(each.pixels), _to_bytes(each.pixels))
+            for i, each in enumerate(pictures)
+        ]
 
-    def _add_keypoints(self, features: Features, corner_grey: Tensor | None) -> Features:
-        """Adds corners of the grey image, or a grid where it is None, to features."""
+    def _add_keypoints(self, features: Features, picture: _Picture) -> Features:
+        """Adds corners of an image, or a grid where none are wanted, to its features."""
         max_count = self.config.max_keypoints
-        if corner_grey is not None:
-            keypoints = detect_corners(corner_grey, max_count).points
+        if picture.corners is not None:
+            keypoints = read_corners(picture.corners)
+        elif picture.corner_grey is not None:
+            keypoints = detect_corners(picture.corner_grey, max_count).points
         else:
             keypoints = grid_points(features.map.image_hw, self.config.grid_step, max_count)
         scale = resize_scale(features.map.image_hw, features.image_hw)
@@ -572,7 +655,7 @@ class Matcher:
         if grey0 is None or grey1 is None:
             return False
         greys = grey0.to(self.device) / 255, grey1.to(self.device) / 255
-        corners = detect_corners(grey0.cpu(), _PAIR_SCORE_CORNERS).points.to(self.device)
+        corners = detect_corners(grey0.cpu(), PAIR_SCORE_CORNERS).points.to(self.device)
         points0 = to_caller(corners, views.features0)
         found = self._match_points(views, points0, None, None)
         matches = self._filter(self._score(views, points0, found, pair_score=0.0), found)
@@ -596,18 +679,25 @@ class Matcher:
         self, views: AlignedViews, points0: Tensor, use0: Tensor | None, use1: Tensor | None
     ) -> PointMatches:
         """Calls `match_points` with the settings of this matcher; `points0` are in the caller's pixels."""
-        features0, features1 = views.features0, views.features1
-        return match_points(
-            features0.map,
-            features1.map,
-            to_encoded(points0, features0),
+        map0, map1 = views.features0.map, views.features1.map
+        encoded0 = to_encoded(points0, views.features0)
+        is_allowed1 = cells_in_mask(views.features1, use1)
+        found = match_points(
+            map0,
+            map1,
+            encoded0,
             second_best_radius=self.config.second_best_radius,
             consensus=views.consensus,
-            is_allowed0=cells_in_mask(features0, use0),
-            is_allowed1=cells_in_mask(features1, use1),
+            is_allowed0=cells_in_mask(views.features0, use0),
+            is_allowed1=is_allowed1,
             use_refinement=self.config.use_refinement,
             memory_bytes=self.config.memory_bytes,
         )
+        if not self.config.use_refinement:
+            return found
+        memory_bytes = self.config.memory_bytes
+        points1 = interpolate_shift(map0, map1, encoded0, found.points1, is_allowed1, memory_bytes)
+        return replace(found, points1=points1)
 
     def _score(
         self,
@@ -666,7 +756,7 @@ class Matcher:
         self, views: AlignedViews, use0: Tensor | None, use1: Tensor | None
     ) -> PairContext:
         """Matches the strongest corners: query points may lie anywhere, so the pair is judged by corners."""
-        corners = self._select_keypoints(views.features0, use0)[:_PAIR_SCORE_CORNERS]
+        corners = self._select_keypoints(views.features0, use0)[:PAIR_SCORE_CORNERS]
         found = self._match_points(views, corners, use0, use1)
         matches = self._filter(self._score(views, corners, found), found)
         greys = self._photometric_greys(views)
@@ -721,6 +811,11 @@ def _both_encoded(matches: Matches, views: AlignedViews, device: torch.device) -
 def _to_grey(pixels: Tensor) -> Tensor:
     """The mean of the channels of (3, H, W) in [0, 1], as uint8 (H, W)."""
     return (pixels.mean(dim=0) * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def _to_bytes(pixels: Tensor) -> Tensor:
+    """(3, H, W) in [0, 1] as uint8."""
+    return (pixels * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 def _to_numpy(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from ucn.knn import nearest
 from ucn.matching.cells import PointMatches
 from ucn.matching.consensus import rate_uniformity
 
+PAIR_SCORE_CORNERS = 500
+"""The number of corners of image 0 that pair scores were calibrated with."""
 _NEIGHBOURS = 4
 _SPARE_NEIGHBOURS = 8  # more candidates, so that ties are broken by the lowest row, as `nearest` breaks them
 _TIE = 2e-12  # relative difference below which `nearest` may treat distances as equal
@@ -62,7 +66,8 @@ def score_matches(found: PointMatches, calibration: Calibration) -> Tensor:
     """Estimated probabilities (N,) that matches are correct; 0 where there is none."""
     features = score_features(found)
     weights = [getattr(calibration, f"match_{name}") for name in MATCH_INPUTS]
-    logits = features @ features.new_tensor(weights) + calibration.match_bias
+    products = [weight * each for weight, each in zip(weights, features.unbind(dim=1), strict=True)]
+    logits = torch.stack(products).sum(dim=0) + calibration.match_bias
     return torch.where(found.points1[:, 0].isnan(), 0.0, torch.sigmoid(logits))
 
 
@@ -82,7 +87,7 @@ def measure_visibility(grey: Tensor, points: Tensor) -> Tensor:
     return (contrast / _FULL_CONTRAST).clamp(0, 1)
 
 
-def measure_neighbour_consistency(points0: Tensor, points1: Tensor) -> Tensor:
+def measure_neighbour_consistency(points0: Tensor, points1: Tensor, is_kept: Tensor | None = None) -> Tensor:
     """Measures neighbourhood consistency (N,): the share of neighbours that stay close, in both directions.
 
     Single points of two unrelated images may look alike, above all where one image is small and a point has
@@ -91,11 +96,22 @@ def measure_neighbour_consistency(points0: Tensor, points1: Tensor) -> Tensor:
     Args:
         points0: (N, 2) in pixels of the encoded image 0.
         points1: (N, 2) their matches, in pixels of the encoded image 1.
+        is_kept: (N,) bool, which matches count; of others the result means nothing. None counts all.
 
     Returns:
         In [0, 1]; 1 for a single match.
     """
-    return _share_of_kept_neighbours(points0, points1) * _share_of_kept_neighbours(points1, points0)
+    measure = _share_of_kept_neighbours if is_kept is None else partial(_share_among, is_kept)
+    return measure(points0, points1) * measure(points1, points0)
+
+
+def _share_among(is_kept: Tensor, here: Tensor, there: Tensor) -> Tensor:
+    """As `_share_of_kept_neighbours` among some of the matches, whose number no GPU is asked for."""
+    _, rows = nearest_points(here, here, min(_NEIGHBOURS + 1, len(here)), is_kept)
+    near, is_near = rows[:, 1:].clamp_min(0), rows[:, 1:] >= 0
+    count = is_near.sum(dim=1)
+    share = (_is_stretched_little(here, there, near) & is_near).sum(dim=1) / count.clamp_min(1)
+    return torch.where(count > 0, share, 1.0)
 
 
 def _share_of_kept_neighbours(here: Tensor, there: Tensor) -> Tensor:
@@ -104,12 +120,16 @@ def _share_of_kept_neighbours(here: Tensor, there: Tensor) -> Tensor:
         return torch.ones(len(here), dtype=torch.float32, device=here.device)
     # Where matches coincide, another one than the match itself may come first; the distances are the same.
     near = _find_nearest(here, count + 1)[:, 1:]
+    share: Tensor = _is_stretched_little(here, there, near).float().mean(dim=1)
+    return share
+
+
+def _is_stretched_little(here: Tensor, there: Tensor, near: Tensor) -> Tensor:
+    """Whether the distance to neighbours (N, k) is about the same in both images: bool (N, k)."""
     distance_here = (here[:, None] - here[near]).norm(dim=-1)
     distance_there = (there[:, None] - there[near]).norm(dim=-1)
-    is_kept = distance_there <= _MAX_STRETCH * distance_here + _SLACK
-    is_kept &= distance_here <= _MAX_STRETCH * distance_there + _SLACK
-    share: Tensor = is_kept.float().mean(dim=1)
-    return share
+    is_kept: Tensor = distance_there <= _MAX_STRETCH * distance_here + _SLACK
+    return is_kept & (distance_here <= _MAX_STRETCH * distance_there + _SLACK)
 
 
 def _find_nearest(points: Tensor, count: int) -> Tensor:
@@ -191,6 +211,11 @@ def score_pair(
     if len(scores) == 0:
         return 0.0
     inputs = pair_features(scores, is_mutual, points0, points1, similarities, uniformity)
+    return weigh_pair(inputs, calibration)
+
+
+def weigh_pair(inputs: tuple[float, float, float], calibration: Calibration) -> float:
+    """The pair score by its inputs, as `pair_features` returns them."""
     weights = [getattr(calibration, f"pair_{name}") for name in PAIR_INPUTS]
     logit = calibration.pair_bias + sum(weight * value for weight, value in zip(weights, inputs, strict=True))
     return torch.tensor(logit, dtype=torch.float64).sigmoid().item()

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.io import to_pixels, to_tensor
+from ucn.data.io import to_pixels
 from ucn.errors import DataError
 from ucn.geometry.homography import MIN_INLIERS, estimate_homography
 from ucn.geometry.joint_homography import (
@@ -181,9 +181,8 @@ def _encode(
     """Indices of the images in an order that only their content determines, and features in that order."""
     encoded = []
     for index, image in enumerate(images):
-        tensor = to_tensor(image)
-        digest = hashlib.sha256(to_pixels(tensor).tobytes()).hexdigest()
-        encoded.append((digest, index, matcher.extract(tensor)))
+        digest = hashlib.sha256(to_pixels(image).tobytes()).hexdigest()
+        encoded.append((digest, index, matcher.extract(image)))
         report("encoding", index + 1, len(images))
     encoded.sort(key=lambda item: item[:2])
     return [index for _, index, _ in encoded], [features for _, _, features in encoded]

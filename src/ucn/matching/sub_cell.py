@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucn.geometry.coords import cell_centres
+from ucn.geometry.coords import cell_centres, pixels_to_cells
 from ucn.geometry.sampling import sample_descriptors
 from ucn.knn.search import DEFAULT_MEMORY_BYTES
 from ucn.matching.local_affine import Prior
@@ -19,6 +19,8 @@ from ucn.types import FeatureMap
 
 _FINE_STEPS = 8
 """Positions per cell and axis that are compared before a parabola is fitted."""
+_MAX_DEVIATION = 0.4
+"""Cells by which the shift of a cell beside a query may differ from that of the query's own match."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,8 @@ def refine(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     prior: Prior | None = None,
 ) -> NearestPoints:
-    """Sub-cell refinement by the fused CUDA kernel where it applies, else by the reference in chunks.
-
-    With a prior, which the kernel does not know, by the reference.
-    """
-    if prior is None and use_fused(descriptors0, map1.features, index) and len(index):
+    """Sub-cell refinement by the fused CUDA kernel where it applies, else by the reference in chunks."""
+    if use_fused(descriptors0, map1.features, index) and len(index):
         from ucn.matching.triton.refinement import can_refine, refine_sub_cell_fused  # needs Triton
 
         if can_refine(descriptors0, map1.features):
@@ -81,6 +80,7 @@ def refine(
                 map1.features[0],
                 index,
                 is_allowed1,
+                None if prior is None else (prior.places, prior.spread, prior.weights),
                 stride=map1.stride,
                 offset=map1.offset,
                 fine_steps=_FINE_STEPS,
@@ -158,6 +158,75 @@ def refine_reference(
     )
     similarities = similarity.gather(1, best[:, None])[:, 0].clamp(-1, 1)
     return cell_centres(map1)[index] + map1.stride * shift, similarities
+
+
+def interpolate_shift(
+    map0: FeatureMap,
+    map1: FeatureMap,
+    points0: Tensor,
+    points1: Tensor,
+    is_allowed1: Tensor | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> Tensor:
+    """Refines matches (N, 2) of points between cells by those of the four cells around each point.
+
+    A descriptor read between cells is a mixture, and most similar to a mixture of the same proportions. So
+    its match is drawn towards a shift by whole cells, by up to 0.7 px at a stride of 4. Descriptors at cell
+    centres are not: each of the four is matched near the place where the match says that it lies, and the
+    shifts of those that agree are averaged with the weights of bilinear interpolation.
+
+    Args:
+        map0: descriptors of image 0 (batch of 1).
+        map1: descriptors of image 1 (batch of 1).
+        points0: (N, 2) pixels of image 0.
+        points1: (N, 2) their matches in pixels of image 1, after sub-cell refinement; NaN where none is.
+        is_allowed1: (h * w,) bool, the cells of image 1 that may take part; None allows all.
+        memory_bytes: budget of the temporaries.
+    """
+    cells0, weights = _cells_around(map0, points0)
+    centres = cell_centres(map0)[cells0]  # (N, 4, 2)
+    # Beyond the outermost cell centres the border cell is used.
+    inner0 = (weights[..., None] * centres).sum(dim=1, keepdim=True)
+    guesses = points1.nan_to_num(0.0)[:, None] + centres - inner0
+    # Cells without weight are left out, but not on a GPU, where to count them would be to wait for it.
+    rows = slice(None) if weights.is_cuda else (weights > 0).flatten().nonzero()[:, 0]
+    descriptors = map0.features[0].flatten(1).t()[cells0.flatten()[rows]].contiguous()
+    near = guesses.flatten(0, 1)[rows]
+    found = refine(descriptors, map1, _nearest_cells(map1, near), is_allowed1, memory_bytes)
+    shifts = points1.new_zeros(4 * len(points1), 2)
+    shifts[rows] = (found.points - near).to(points1.dtype)
+    agrees = torch.zeros(len(shifts), dtype=torch.bool, device=shifts.device)
+    agrees[rows] = found.similarities > -1
+    agrees &= shifts.norm(dim=1) <= _MAX_DEVIATION * map1.stride
+    weights = (weights * agrees.view_as(weights)).to(points1.dtype)
+    shift = (weights[..., None] * shifts.view_as(guesses)).sum(dim=1)
+    shift = shift / weights.sum(dim=1, keepdim=True).clamp_min(1e-6)
+    moved = points1 + shift
+    if is_allowed1 is None:
+        return moved
+    return torch.where(is_allowed1[_nearest_cells(map1, moved.nan_to_num(0.0))][:, None], moved, points1)
+
+
+def _cells_around(feature_map: FeatureMap, points: Tensor) -> tuple[Tensor, Tensor]:
+    """The four cells (N, 4) around pixels (N, 2), and their bilinear weights."""
+    h, w = feature_map.grid_hw
+    last = points.new_tensor([w - 1, h - 1])
+    cells = pixels_to_cells(points, feature_map.stride, feature_map.offset).clamp_min(0).minimum(last)
+    first = cells.floor()
+    second = (first + 1).minimum(last)
+    share = cells - first
+    columns = torch.stack([first[:, 0], second[:, 0]] * 2, dim=1).long()
+    rows = torch.stack([first[:, 1], first[:, 1], second[:, 1], second[:, 1]], dim=1).long()
+    along_x = torch.stack([1 - share[:, 0], share[:, 0]] * 2, dim=1)
+    along_y = torch.stack([1 - share[:, 1], 1 - share[:, 1], share[:, 1], share[:, 1]], dim=1)
+    return rows * w + columns, along_x * along_y
+
+
+def _nearest_cells(feature_map: FeatureMap, points: Tensor) -> Tensor:
+    """The cell (N,) nearest to each of the pixels (N, 2)."""
+    h, w = feature_map.grid_hw
+    x, y = pixels_to_cells(points, feature_map.stride, feature_map.offset).round().long().unbind(dim=1)
+    return y.clamp(0, h - 1) * w + x.clamp(0, w - 1)
 
 
 def _fine_grid(like: Tensor) -> tuple[Tensor, Tensor]:

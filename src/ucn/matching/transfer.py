@@ -4,8 +4,14 @@ A labelled image matches its points to the target, so each point gets a vote: a 
 score as its weight. Votes are smoothed by a Gaussian (a kernel density); the point lies where the density is
 largest, found by mean shift from the vote with most support. Its score is the mean of weight times kernel
 over the images on which the point is labelled: votes that agree with the place count in full, votes
-elsewhere, and images that label the point as hidden, count nothing. Averaging the similarities of all
-labelled images before the search was no more accurate (docs/development/experiments.md).
+elsewhere, and images that label the point as hidden, count nothing.
+
+Images in another pose are poor witnesses, so the decision is made twice. The first one shows how well each
+labelled layout fits the target, up to a similarity transform (`rate_layouts`); in the second one, labelled
+images count the less the worse theirs fits. A layout that fits better mirrored shows the other side of the
+object: its votes for points named left or right then lower their scores.
+
+What else was tried is in docs/development/experiments.md, "Label transfer".
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ucn.config import MIN_VISIBLE_SCORE
 from ucn.data.points import check_points, to_numbers
+from ucn.data.sets.semantic.parts import has_side
 from ucn.errors import PointsError
 from ucn.types import BoolArray, Features, FloatArray, Matches
 
@@ -26,7 +33,14 @@ from ucn.types import BoolArray, Features, FloatArray, Matches
 AGREEMENT_SHARE = 0.08
 """Standard deviation of the kernel, as a share of the longer side of the target."""
 
+POSE_WEIGHT, MAX_POSE_WEIGHT = 0.4, 4.0
+"""Exponent, for each labelled image and in all, by which a layout that does not fit counts less: with more
+images there are more in the pose of the target."""
+MIRROR_TOLERANCE = 0.1
+"""By how much better a mirrored layout fits where its votes for a side count 1 / e."""
+
 _MEAN_SHIFT_STEPS = 10
+_MIN_LAYOUT = 3  # points
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,8 +72,29 @@ class TransferredPoints:
         return f"TransferredPoints({visible:,} of {len(self):,} visible, image {width} × {height})"
 
 
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """The votes of R labelled images for N points.
+
+    Attributes:
+        places: (R, N, 2) in pixels of the target; NaN where an image has no vote.
+        scores: (R, N) in [0, 1], of the matches; not read where an image has no vote.
+        is_labelled: (R, N) bool, whether an image labels a point, as visible or as hidden.
+        layouts: (R, N, 2) the labelled points, in pixels of their images; NaN where hidden or not labelled.
+    """
+
+    places: FloatArray
+    scores: FloatArray
+    is_labelled: BoolArray
+    layouts: NDArray[np.float64]
+
+
 def combine_votes(
-    places: ArrayLike, scores: ArrayLike, radius: float, is_labelled: ArrayLike = True
+    places: ArrayLike,
+    scores: ArrayLike,
+    radius: float,
+    weights: ArrayLike = 1.0,
+    trust: ArrayLike = 1.0,
 ) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
     """Combines the votes of R labelled images for N points.
 
@@ -67,22 +102,29 @@ def combine_votes(
         places: (R, N, 2) in pixels of the target; NaN where an image has no vote.
         scores: (R, N) in [0, 1]; not read where an image has no vote.
         radius: standard deviation of the kernel in pixels, above 0.
-        is_labelled: (R, N) bool, whether an image labels a point, as visible or as hidden; by default all do.
+        weights: (R, N), at least 0: how much an image counts for a point, 0 where it does not label it; by
+            default all count the same.
+        trust: (R, N), factors of the scores that do not change where a point lies.
 
     Returns:
-        points (N, 2), NaN where all votes are missing or have score 0; scores (N,); votes (N,) within twice
-        the radius.
+        points (N, 2), NaN where all votes are missing or have score 0; scores (N,), the weighted means of
+        score times kernel; votes (N,) within twice the radius.
     """
-    spots, weights = np.asarray(places, np.float64), np.asarray(scores, np.float64)
+    spots, strengths = np.asarray(places, np.float64), np.asarray(scores, np.float64)
     if not len(spots):  # as one image that has none of the points
-        spots, weights = np.full((1, *spots.shape[1:]), np.nan), np.zeros((1, spots.shape[1]))
-    has_vote = np.isfinite(spots).all(axis=2) & (weights > 0)
-    spots, weights = np.where(has_vote[..., None], spots, 0.0), np.where(has_vote, weights, 0.0)
+        spots, strengths = np.full((1, *spots.shape[1:]), np.nan), np.zeros((1, spots.shape[1]))
+        weights = trust = 1.0
+    importance, shares = (
+        np.broadcast_to(np.asarray(each, np.float64), strengths.shape) for each in (weights, trust)
+    )
+    strengths = strengths * importance
+    has_vote = np.isfinite(spots).all(axis=2) & (strengths > 0)
+    spots, strengths = np.where(has_vote[..., None], spots, 0.0), np.where(has_vote, strengths, 0.0)
 
     def weigh(centres: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weight times kernel (R, N) of all votes around a centre (N, 2) of each point."""
+        """Strength times kernel (R, N) of all votes around a centre (N, 2) of each point."""
         squared = np.square(spots - centres).sum(axis=2)
-        return np.asarray(weights * np.exp(-squared / (2 * radius**2)))
+        return np.asarray(strengths * np.exp(-squared / (2 * radius**2)))
 
     density = np.where(has_vote, np.stack([weigh(spot).sum(axis=0) for spot in spots]), -1.0)
     mode = spots[density.argmax(axis=0), np.arange(spots.shape[1])]
@@ -92,10 +134,40 @@ def combine_votes(
         total = np.where(is_known, support.sum(axis=0), 1.0)
         mode = (support[..., None] * spots).sum(axis=0) / total[:, None]
     near = has_vote & (np.square(spots - mode).sum(axis=2) <= (2 * radius) ** 2)
-    labelled_count = np.broadcast_to(np.asarray(is_labelled, np.bool_), weights.shape).sum(axis=0)
-    agreed = weigh(mode).sum(axis=0) / labelled_count.clip(1)  # 0 without votes
+    total = importance.sum(axis=0)
+    agreed = (shares * weigh(mode)).sum(axis=0) / np.where(total > 0, total, 1.0)  # 0 without votes
     mode[~is_known] = np.nan
     return mode.astype(np.float32), agreed.astype(np.float32), near.sum(axis=0)
+
+
+def rate_layouts(layouts: ArrayLike, points: ArrayLike, weights: ArrayLike) -> NDArray[np.float64]:
+    """How well labelled layouts fit the points of a target, as they are and mirrored.
+
+    A fit is by the similarity transform of least weighted squares; it needs three points.
+
+    Args:
+        layouts: (R, N, 2) points of labelled images, NaN where there is none.
+        points: (N, 2) in the target, likewise.
+        weights: (N,) of the points, at least 0.
+
+    Returns:
+        (R, 2) coefficients of determination in [0, 1], as they are and mirrored; both 1 where they are not
+        known.
+    """
+    there = np.asarray(points, np.float64) @ (1, 1j)  # as complex numbers, a similarity is a product
+    found = np.ones((len(np.asarray(layouts)), 2))
+    for row, layout in enumerate(np.asarray(layouts, np.float64)):
+        here = layout @ (1, 1j)
+        use = np.isfinite(here) & np.isfinite(there) & (np.asarray(weights) > 0)
+        if use.sum() < _MIN_LAYOUT:
+            continue
+        shares = np.asarray(weights, np.float64)[use]
+        shares = shares / shares.sum()
+        from0, to1 = (each[use] - shares @ each[use] for each in (here, there))
+        spread = (shares @ np.abs(from0) ** 2) * (shares @ np.abs(to1) ** 2)
+        if spread > 0:
+            found[row] = [abs(shares @ (to1 * each)) ** 2 / spread for each in (from0.conj(), from0)]
+    return found
 
 
 def check_labelled(references: Sequence[tuple[Any, ArrayLike]]) -> list[NDArray[np.float64]]:
@@ -125,8 +197,8 @@ def collect_votes(
     match: Callable[..., Matches],
     references: Iterable[tuple[Features, NDArray[np.float64]]],
     target: Features,
-) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """The votes of labelled images: places (R, N, 2), NaN where there is none, scores and is_labelled (R, N).
+) -> Votes:
+    """The votes of labelled images.
 
     Args:
         match: as `Matcher.match_features`.
@@ -136,10 +208,10 @@ def collect_votes(
     Raises:
         PointsError: a point lies outside its image.
     """
-    places, scores, is_labelled = [], [], []
+    places, scores, layouts = [], [], []
     for number, (features, points) in enumerate(references):
-        is_labelled.append(~np.isnan(points).any(axis=1))
-        rows = np.flatnonzero(is_labelled[-1])
+        layouts.append(points)
+        rows = np.flatnonzero(~np.isnan(points).any(axis=1))
         names = [f"reference {number}, row {row}" for row in rows]
         queries = check_points(points[rows], features.image_hw, names)
         places.append(np.full((len(points), 2), np.nan, np.float32))
@@ -147,17 +219,33 @@ def collect_votes(
         if len(rows):
             found = match(features, target, points=queries)
             places[-1][rows], scores[-1][rows] = found.points1, found.scores
-    return np.stack(places), np.stack(scores), np.stack(is_labelled)
+    known = np.stack(layouts)
+    is_labelled = np.asarray(~np.isnan(known).any(axis=2))
+    return Votes(np.stack(places), np.stack(scores), is_labelled, known)
 
 
 def decide(
-    places: ArrayLike,
-    scores: ArrayLike,
-    is_labelled: ArrayLike,
+    votes: Votes,
     image_hw: tuple[int, int],
     min_score: float = MIN_VISIBLE_SCORE,
+    names: Sequence[str] | None = None,
 ) -> TransferredPoints:
-    """Combines votes, as `collect_votes` returns them, and decides which points are visible."""
-    points, agreed, votes = combine_votes(places, scores, AGREEMENT_SHARE * max(image_hw), is_labelled)
-    is_visible = np.isfinite(points[:, 0]) & (agreed >= min_score)
-    return TransferredPoints(points, agreed, is_visible, votes, image_hw)
+    """Combines votes, and decides which points are visible.
+
+    Args:
+        votes: of the labelled images.
+        image_hw: (H, W) of the target.
+        min_score: the score from which a point counts as visible.
+        names: of the N points, if they have any: left and right in them mark the sides of the object.
+    """
+    radius = AGREEMENT_SHARE * max(image_hw)
+    weights = votes.is_labelled.astype(np.float64)
+    points, scores, _ = combine_votes(votes.places, votes.scores, radius, weights)
+    fits, mirrored = rate_layouts(votes.layouts, points, scores).T[..., None]  # (R, 1)
+    exponent = min(POSE_WEIGHT * len(fits), MAX_POSE_WEIGHT)
+    weights *= np.exp(exponent * (fits - 1))
+    is_side = has_side(names or [""] * len(points))
+    trust = np.where(is_side, np.exp(-(mirrored - fits).clip(0) / MIRROR_TOLERANCE), 1.0)
+    points, scores, near = combine_votes(votes.places, votes.scores, radius, weights, trust)
+    is_visible = np.isfinite(points[:, 0]) & (scores >= min_score)
+    return TransferredPoints(points, scores, is_visible, near, image_hw)

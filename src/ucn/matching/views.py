@@ -121,44 +121,78 @@ def estimate_similarity(consensus: Consensus) -> Similarity:
     Each two neighbouring cells of image 0 whose matches are mutual vote for the similarity that maps the one
     step to the other. Votes are counted in a histogram; those around its peak are averaged.
     """
+    return read_similarity(consensus, count_votes(consensus).tolist())
+
+
+def count_votes(consensus: Consensus) -> Tensor:
+    """What `read_similarity` needs (5,), without waiting for a GPU.
+
+    Those are the number of votes near the peak of the histogram, and of these the mean octave of scale, the
+    mean angle, and the median shift (x, y) of coarse cells.
+    """
     h0, w0, h1, w1 = consensus.support.shape
+    device = consensus.support.device
     values, cells1 = consensus.support.reshape(h0 * w0, h1 * w1).max(dim=1)
     is_mutual = (values > 1 - 1e-5).view(h0, w0)  # both cells support each other most
     places = torch.complex((cells1 % w1).float(), (cells1 // w1).float()).view(h0, w0)
-    grid = torch.complex(*(each.float() for each in _make_grid(h0, w0, places.device)))
-    votes, origins = [], []
+    grid = torch.complex(*(each.float() for each in _make_grid(h0, w0, device)))
+    parts = []
     for x, y in _NEIGHBOURS:
         first, second = _shift_views(h0, w0, x, y)
         ratio = (places[second] - places[first]) / complex(x, y)
         is_vote = is_mutual[first] & is_mutual[second] & (ratio.abs() > 0.2) & (ratio.abs() < 5)
-        votes.append(ratio[is_vote])
-        origins.append(torch.stack([grid[first][is_vote], places[first][is_vote]]))
-    ratios = torch.cat(votes)
-    possible = min(_count_neighbours(h0, w0), _count_neighbours(h1, w1))
-    if not len(ratios) or not possible:
-        return Similarity()
+        parts.append([each.flatten() for each in (ratio, is_vote, grid[first], places[first])])
+    ratios, is_vote, from0, to1 = (torch.cat(each) for each in zip(*parts, strict=True))
+    if not len(ratios):
+        return torch.zeros(5, device=device)
+    ratios = ratios.where(is_vote, torch.ones_like(ratios))
     octaves, turns = ratios.abs().log2(), ratios.angle() / (2 * math.pi)  # turns in [-0.5, 0.5]
     row = ((octaves / _MAX_OCTAVES + 1) / 2 * _OCTAVE_BINS).long().clamp(0, _OCTAVE_BINS - 1)
     column = (turns * _ANGLE_BINS).round().long() % _ANGLE_BINS
-    counts = torch.bincount(row * _ANGLE_BINS + column, minlength=_OCTAVE_BINS * _ANGLE_BINS).float()
-    grid = F.pad(counts.view(1, _OCTAVE_BINS, _ANGLE_BINS), (1, 1), mode="circular")
-    smooth = F.avg_pool2d(F.pad(grid, (0, 0, 1, 1))[None], 3, stride=1)[0, 0]
-    peak = int(smooth.argmax())
-    peak_row, peak_column = divmod(peak, _ANGLE_BINS)
-    peak_octave = ((peak_row + 0.5) / _OCTAVE_BINS * 2 - 1) * _MAX_OCTAVES
-    turn_error = (turns - peak_column / _ANGLE_BINS + 0.5) % 1 - 0.5
-    is_near = ((octaves - peak_octave).abs() <= 0.75) & (turn_error.abs() <= 1.5 / _ANGLE_BINS)
-    if not is_near.any():
+    counts = torch.zeros(_OCTAVE_BINS * _ANGLE_BINS, device=device)
+    counts = counts.scatter_add(0, row * _ANGLE_BINS + column, is_vote.float())
+    histogram = F.pad(counts.view(1, _OCTAVE_BINS, _ANGLE_BINS), (1, 1), mode="circular")
+    peak = F.avg_pool2d(F.pad(histogram, (0, 0, 1, 1))[None], 3, stride=1).flatten().argmax()
+    peak_octave = ((peak // _ANGLE_BINS + 0.5) / _OCTAVE_BINS * 2 - 1) * _MAX_OCTAVES
+    turn_error = (turns - peak % _ANGLE_BINS / _ANGLE_BINS + 0.5) % 1 - 0.5
+    is_near = is_vote & ((octaves - peak_octave).abs() <= 0.75) & (turn_error.abs() <= 1.5 / _ANGLE_BINS)
+    count = is_near.sum()
+    octave = octaves.where(is_near, 0.0).sum() / count
+    angle = (ratios / ratios.abs()).where(is_near, torch.zeros_like(ratios)).sum().angle()
+    shifts = torch.view_as_real(to1 - torch.polar(octave.exp2(), angle) * from0)
+    ranked = shifts.where(is_near[:, None], torch.inf).sort(dim=0).values
+    median = ranked.index_select(0, ((count - 1) // 2).clamp_min(0)[None])[0]
+    return torch.cat([torch.stack([count, octave, angle]), median])
+
+
+def read_similarity(consensus: Consensus, votes: list[float]) -> Similarity:
+    """The similarity by the result of `count_votes`."""
+    count, octave, angle, *median = votes
+    h0, w0, h1, w1 = consensus.support.shape
+    possible = min(_count_neighbours(h0, w0), _count_neighbours(h1, w1))
+    if not count or not possible:
         return Similarity()
-    angle = float(ratios[is_near].div(ratios[is_near].abs()).mean().angle())
-    scale = 2.0 ** float(octaves[is_near].mean())
-    found = Similarity(scale, math.degrees(angle), int(is_near.sum()) / (possible + _PRIOR_VOTES))
-    from0, to1 = torch.cat(origins, dim=1)[:, is_near]
-    shifts = torch.view_as_real(to1 - scale * complex(math.cos(angle), math.sin(angle)) * from0)
+    found = Similarity(2.0**octave, math.degrees(angle), count / (possible + _PRIOR_VOTES))
     pixels = consensus.cells * consensus.stride  # of a coarse cell; (0, 0) is the centre of cell 0
     first_centre = torch.full((2,), consensus.offset + (consensus.cells - 1) / 2 * consensus.stride)
-    shift = shifts.median(dim=0).values.cpu() * pixels + first_centre - found.linear @ first_centre
+    shift = torch.tensor(median) * pixels + first_centre - found.linear @ first_centre
     return replace(found, shift=(float(shift[0]), float(shift[1])))
+
+
+def is_plain_pair(found: Similarity, features0: Features, features1: Features) -> bool:
+    """Whether a pair of this similarity is matched as given, without a search and without other views."""
+    sides = [max(features.map.image_hw) for features in (features0, features1)]
+    if not can_change_views(features0, features1):
+        return True
+    is_uneven = max(sides) > _MAX_SIZE_RATIO * min(sides)
+    is_searched = found.agreement < (MIN_VIEW_AGREEMENT if is_uneven else MIN_AGREEMENT)
+    return not is_searched and found.is_within(MAX_SCALE, MAX_DEGREES)
+
+
+def can_change_views(features0: Features, features1: Features) -> bool:
+    """Whether there are images to encode again, of which at least one is large enough to tell a change."""
+    longest = max(max(features.map.image_hw) for features in (features0, features1))
+    return features0.image is not None and features1.image is not None and longest > _MIN_LONGEST
 
 
 def _make_grid(h: int, w: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -200,7 +234,7 @@ def align_views(
     found = estimate_similarity(consensus)
     best = AlignedViews(features0, features1, consensus, ViewChange(found.scale, found.degrees))
     sides = [max(features.map.image_hw) for features in (features0, features1)]
-    if features0.image is None or features1.image is None or max(sides) <= _MIN_LONGEST:
+    if not can_change_views(features0, features1):
         return best
     is_uneven = max(sides) > _MAX_SIZE_RATIO * min(sides)
     start, encodings = found, 0
@@ -421,8 +455,7 @@ def to_caller(points: Tensor, features: Features) -> Tensor:
     """From pixels of the encoded image to those of the caller's image, clipped to it; NaN stays."""
     moved = resize_points(_undo_view(points, features), resize_scale(features.resized_hw, features.image_hw))
     height, width = features.image_hw
-    limit = moved.new_tensor([width - 0.5, height - 0.5])
-    return torch.minimum(moved.clamp_min(-0.5), limit)
+    return torch.stack([moved[:, 0].clamp(-0.5, width - 0.5), moved[:, 1].clamp(-0.5, height - 0.5)], dim=1)
 
 
 def cells_in_mask(features: Features, use: Tensor | None) -> Tensor | None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from ucn.nn.folding import FoldedEncoder
 from ucn.nn.model import CorrespondenceNetwork, Encoder
 from ucn.runtime.kernels import has_bfloat16_units, without_fused
+from ucn.runtime.threads import share
 from ucn.types import FeatureMap
 
 Engine = Literal["auto", "fast", "plain"]
@@ -152,10 +153,24 @@ def _find_difference(encoder: FoldedEncoder, model: CorrespondenceNetwork) -> st
     generator = torch.Generator().manual_seed(0)
     image = torch.rand(1, 3, *_CHECK_HW, generator=generator, dtype=like.dtype).to(like.device)
     tolerance = _CPU_TOLERANCE if like.device.type == "cpu" else _TOLERANCE
-    with torch.autocast(like.device.type, enabled=False), without_fused():
-        expected = model(image)
-    for run in encoder.list_code_paths():
-        descriptors = run(image)
+
+    def describe_plainly(image: Tensor) -> Tensor:
+        with torch.autocast(like.device.type, enabled=False), without_fused():
+            return model(image)  # type: ignore[no-any-return]
+
+    runs = [describe_plainly, *encoder.list_code_paths()]
+    found: dict[int, Tensor] = {}
+
+    def describe(number: int) -> None:
+        found[number] = runs[number](image)
+
+    if like.device.type == "cpu":  # side by side: each is too small for several threads
+        share(describe, range(len(runs)))
+    else:
+        for number in range(len(runs)):
+            describe(number)
+    expected = found.pop(0)
+    for descriptors in found.values():
         if descriptors.shape != expected.shape:
             return (
                 f"its fast engine's descriptors are {tuple(descriptors.shape)}, not {tuple(expected.shape)}"

@@ -19,7 +19,7 @@ from ucn.config import Calibration, ModelConfig
 from ucn.errors import UcnError, WeightsError
 from ucn.files.reading import hash_file, open_regular, shorten
 from ucn.files.writing import write_bytes_atomically
-from ucn.nn import CorrespondenceNetwork, build_model
+from ucn.nn import CorrespondenceNetwork
 from ucn.weights.checking import check_weights_file
 from ucn.weights.table import SHIPPED, WeightsInfo, shipped_path
 
@@ -136,10 +136,8 @@ def load_weights(name_or_path: str | Path) -> LoadedWeights:
     training = _read_header(header, "training", _check_mapping, path)
     max_side = _read_max_side(header, path)
     with torch.device("meta"):
-        expected = CorrespondenceNetwork(model_config).state_dict()
-    check_tensors(tensors, expected, path)
-    model = build_model(model_config)
-    model.load_state_dict(tensors, strict=True)
+        model = CorrespondenceNetwork(model_config)
+    assign_tensors(model, tensors, path)
     if info is None:
         info = WeightsInfo.of_file(path, hashlib.sha256(content).hexdigest(), len(content))
     else:
@@ -268,6 +266,19 @@ def _check_side(value: Any) -> int:
     if type(value) is not int or not 32 <= value <= 1_000_000:
         raise WeightsError(f"expected an integer of at least 32 pixels, got {reprlib.repr(value)}")
     return value
+
+
+def assign_tensors(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Gives a network on the meta device the tensors of a file, in the types of its own, on the CPU.
+
+    Raises:
+        WeightsError: as `check_tensors`.
+    """
+    expected = model.state_dict()
+    check_tensors(tensors, expected, path)
+    # Copies, as parsed tensors may share the memory of the file's content.
+    own = {name: value.to(expected[name].dtype, copy=True) for name, value in tensors.items()}
+    model.load_state_dict(own, strict=True, assign=True)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path) -> None:

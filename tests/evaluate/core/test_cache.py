@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,10 @@ def test_predictions_of_other_weights_are_warned_of_once(
     (tmp_path / "m-damaged" / "key.json").write_text("[1")
     (tmp_path / "m-listed").mkdir()
     (tmp_path / "m-listed" / "key.json").write_text("[1]")
+    (tmp_path / "m-deep").mkdir()
+    (tmp_path / "m-deep" / "key.json").write_text("[" * 100_000)
+    (tmp_path / "m-pipe").mkdir()
+    os.mkfifo(tmp_path / "m-pipe" / "key.json")
     (tmp_path / "m-file").write_text("")
     assert not caplog.records
     key = {**KEY, "method": {"ucn": "new"}}

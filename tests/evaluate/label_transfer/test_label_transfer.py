@@ -55,6 +55,7 @@ def make_record(places: list[list[tuple[float, float]]], labelled: list[list[boo
         "places": np.array(places),
         "scores": np.where(labelled, 0.5, 0.0),
         "labelled": np.array(labelled),
+        "layouts": np.full((len(places), 2, 2), np.nan),
         "points": np.array([(10.0, 10.0), (np.nan, np.nan)]),
         "visible": np.array([True, False]),
         "length": np.array(100.0),

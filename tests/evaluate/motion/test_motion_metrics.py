@@ -4,14 +4,12 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ucn.evaluate.motion.metrics import (
     PoseError,
-    bootstrap_mean,
     measure_pose,
     pose_auc,
     rotation_error,
@@ -102,26 +100,6 @@ def test_auc_equals_a_sum_of_thin_slices(angles: list[float], limit: float) -> N
     inside = [knot for knot in knots if knot <= limit]
     slices = np.interp(places, inside, heights[: len(inside)])
     assert pose_auc(errors(*angles), [limit])[0] == pytest.approx(float(slices.mean()), abs=2e-3)
-
-
-def test_bootstrap_by_hand() -> None:
-    generator = torch.Generator().manual_seed(0)
-    assert bootstrap_mean([2.0, 2.0, 2.0], generator) == (2.0, 2.0)
-    low, high = bootstrap_mean([0.0, 1.0], generator, resamples=4000)
-    assert (low, high) == (0.0, 1.0)  # a quarter of the draws each
-    low, high = bootstrap_mean([0.0, 1.0], generator, level=0.4, resamples=4000)
-    assert (low, high) == (0.5, 0.5)  # the middle half
-    assert all(math.isnan(bound) for bound in bootstrap_mean([], generator))
-
-
-def test_bootstrap_holds_the_mean_and_repeats_with_its_seed() -> None:
-    values = np.random.default_rng(0).exponential(1.0, 200)
-    bounds = [bootstrap_mean(values, torch.Generator().manual_seed(7)) for _ in range(2)]
-    assert bounds[0] == bounds[1]
-    low, high = bounds[0]
-    assert low < values.mean() < high
-    # 1.96 standard errors each way.
-    assert high - low == pytest.approx(2 * 1.96 * values.std() / math.sqrt(200), rel=0.15)
 
 
 class TestMutants:

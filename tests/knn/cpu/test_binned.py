@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ucn.knn import ExclusionRadius, nearest
+from ucn.knn import ExclusionRadius, SearchCache, nearest
 from ucn.knn.cpu import binned as binned_search
 from ucn.knn.cpu.binned import (
     _count_bytes,
@@ -172,8 +172,11 @@ def test_surroundings_in_a_feature_map(radius: float, order: str, size: float) -
     centres[3, 0] = torch.nan
     squared = (centres[:, None] - positions).square().sum(dim=-1)
     expected = _search_slowly(database[own], database, 1, squared <= radius**2)
-    found = nearest(database[own], database, exclusion=ExclusionRadius(centres, positions, radius)).indices
+    exclusion = ExclusionRadius(centres, positions, radius)
+    found = nearest(database[own], database, exclusion=exclusion).indices
     assert torch.equal(found, expected)
+    nearest(database[own], database, cache=(cache := SearchCache()))
+    assert torch.equal(nearest(database[own], database, exclusion=exclusion, cache=cache).indices, expected)
     assert (found[:, 0] != own).any()
     assert found[0, 0] == own[0]
 
@@ -207,6 +210,34 @@ def test_rows_far_from_all_queries_are_not_measured(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(binned_search, "squared_distances", count)
     nearest(queries, database, exclusion=ExclusionRadius(centres, positions, 8.0))
     assert 0 < sum(measured) <= 64 * 5 * 40
+
+
+def test_a_cache_spares_the_products_of_rows_far_from_all_queries(
+    uses_halves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries, database = _draw(64, 6000)
+    cells = torch.arange(6000)
+    positions = torch.stack([cells % 40, cells // 40], dim=-1) * 4.0
+    exclusion = ExclusionRadius(positions[1200].expand(64, 2), positions, 8.0)  # in the second block
+    nearest(queries, database, cache=(cache := SearchCache()))
+    multiplied: list[int] = []
+    multiply = torch.mm
+
+    def count(some: Tensor, columns: Tensor, out: Tensor) -> Tensor:
+        multiplied.append(columns.shape[1])
+        return multiply(some, columns, out=out)
+
+    monkeypatch.setattr(torch, "mm", count)
+    found = nearest(queries, database, exclusion=exclusion, cache=cache).indices
+    assert set(multiplied) == ({1024} if uses_halves else set())
+    assert torch.equal(found, nearest(queries, database, exclusion=exclusion).indices)
+
+
+def test_a_small_budget_keeps_no_bins() -> None:
+    queries, database = _draw(300, 1300)
+    for memory_bytes in (2**18, _BUDGET):
+        nearest(queries, database, memory_bytes=memory_bytes, cache=(cache := SearchCache()))
+        assert cache.bins is None or memory_bytes == _BUDGET
 
 
 def test_fewer_rows_than_neighbours_are_left() -> None:
@@ -335,6 +366,11 @@ def test_queries_that_leave_too_many_bins_open(share: float, uses_halves: bool) 
     expected = _search_slowly(queries, database, 2)
     assert is_settled.float().mean() > 0.8
     assert torch.equal(indices[is_settled], expected[is_settled])
+    positions = torch.arange(1600.0)[:, None].expand(1600, 2)
+    exclusion = ExclusionRadius(positions[expected[:, 0]], positions, 3.0)
+    nearest(queries, database, cache=(cache := SearchCache()))
+    found = nearest(queries, database, exclusion=exclusion, cache=cache)
+    assert torch.equal(found.indices, nearest(queries, database, exclusion=exclusion).indices)
     rows = _prepare(database)
     binned_search._rank(queries, rows, 2, None)
     assert rows.is_crowded.is_set() == (uses_halves and share > 0.25)

@@ -95,8 +95,9 @@ def test_linear_parts(count: int, known: int) -> None:
     neighbours = min(12, known)
     rows = nearest_points(points0, known0, neighbours)[1]
     found = fit_local_affine_fused(
-        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, min_scale=0.5
-    )
+        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, min_scale=0.5,
+        min_neighbours=4,
+    )  # fmt: skip
     expected = estimate_local_affine(points0.double(), known0.double(), known1.double())
     torch.testing.assert_close(found.cpu().double(), expected, rtol=0, atol=2e-4)
 
@@ -109,14 +110,32 @@ def test_neighbours_on_a_line(span: float) -> None:
     known1 = known0 @ TURN.t() + SHIFT
     rows = torch.arange(9).expand(2, 9)
     found = fit_local_affine_fused(
-        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, min_scale=0.5
-    )
+        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, min_scale=0.5,
+        min_neighbours=4,
+    )  # fmt: skip
     expected = estimate_local_affine(known0[:2], known0, known1)
     torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
     along, across = torch.tensor([0.6, 0.8]), torch.tensor([-0.8, 0.6])
     if span > 100:
         torch.testing.assert_close(expected[0] @ along, TURN @ along, rtol=0, atol=1e-3)
         torch.testing.assert_close(expected[0] @ across, across, rtol=0, atol=1e-2)
+
+
+def test_missing_neighbours() -> None:
+    known0, known1, _ = scatter(20, spread=0.5)
+    rows = torch.arange(12).repeat(3, 1)
+    rows[1, 7:], rows[2, 3:] = -1, -1  # the last has too few
+    found = fit_local_affine_fused(
+        known0.to(DEVICE), known1.to(DEVICE), rows.to(DEVICE), steps=4, ridge=1.0, min_scale=0.5,
+        min_neighbours=4,
+    ).cpu()  # fmt: skip
+    fewer = fit_local_affine_fused(
+        known0.to(DEVICE), known1.to(DEVICE), rows[1:2, :7].to(DEVICE), steps=4, ridge=1.0, min_scale=0.5,
+        min_neighbours=4,
+    ).cpu()  # fmt: skip
+    torch.testing.assert_close(found[1:2], fewer)
+    assert torch.equal(found[2], torch.eye(2))
+    assert not torch.equal(found[0], found[1])
 
 
 def test_shapes_that_are_no_numbers() -> None:

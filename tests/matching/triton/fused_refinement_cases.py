@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ucn.matching import sub_cell
 from ucn.matching.cells import match_forward
+from ucn.matching.local_affine import Prior
 from ucn.matching.triton.refinement import can_refine, refine_sub_cell_fused
 from ucn.runtime.kernels import without_fused
 from ucn.types import FeatureMap
@@ -38,14 +39,22 @@ def draw_queries(feature_map: FeatureMap, count: int) -> tuple[Tensor, Tensor]:
 
 
 def refine(
-    descriptors: Tensor, features: Tensor, index: Tensor, allowed: Tensor | None = None
+    descriptors: Tensor,
+    features: Tensor,
+    index: Tensor,
+    allowed: Tensor | None = None,
+    prior: Prior | None = None,
 ) -> list[Tensor]:
     given = None if allowed is None else allowed.to(DEVICE)
+    gaussian = None
+    if prior is not None:
+        gaussian = prior.places.to(DEVICE), prior.spread.to(DEVICE), prior.weights.to(DEVICE)
     found = refine_sub_cell_fused(
         descriptors.to(DEVICE),
         features.to(DEVICE),
         index.to(DEVICE),
         given,
+        gaussian,
         stride=STRIDE,
         offset=OFFSET,
         fine_steps=sub_cell._FINE_STEPS,
@@ -132,6 +141,23 @@ def test_cells_that_are_not_allowed() -> None:
     # Where none is, the first place that is tried stands for all, as little alike as can be.
     similarities = compare(descriptors, feature_map, index, torch.zeros(48, dtype=torch.bool))[1]
     assert (similarities == -1).all()
+
+
+def test_a_prior_draws_matches() -> None:
+    feature_map = draw_map(20, 6, 8)
+    descriptors, index = draw_queries(feature_map, 30)
+    generator = torch.Generator().manual_seed(2)
+    centres = torch.stack([index % 8, index // 8], dim=1) * STRIDE + OFFSET
+    weights = torch.rand(30, generator=generator)
+    weights[:3] = 0
+    prior = Prior(centres + 3 * torch.randn(30, 2, generator=generator), torch.full((30,), 5.0), weights)
+    points, similarities = refine(descriptors, feature_map.features[0], index, None, prior)
+    wide = FeatureMap(feature_map.features.double(), STRIDE, OFFSET, feature_map.image_hw)
+    expected = sub_cell.refine_reference(descriptors.double(), wide, index, None, prior)
+    torch.testing.assert_close(points, expected[0].double(), rtol=0, atol=0.02)
+    torch.testing.assert_close(similarities, expected[1], rtol=0, atol=2e-6)
+    alone = refine(descriptors, feature_map.features[0], index)[0]
+    assert torch.equal(points[:3], alone[:3]) and (points - alone).norm(dim=1).max() > 0.5
 
 
 def test_either_layout() -> None:

@@ -21,5 +21,5 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     sizes = {"RADIUS": 7, "PIXELS": 256, "STEPS": 10, "TRANSLATION_STEPS": 5}
     limits = {"SPREAD": 7 / 1.5, "MAX_STEP": 1.0, "DAMPING": 1e-2, "MIN_CONTRAST": 1e-2}
     compile_for_gpu(kernels._align_match, types, sizes | limits, tmp_path, 1)
-    fit = {"PADDED": 16, "STEPS": 4, "RIDGE": 1.0, "MIN_SCALE": 0.5}
+    fit = {"PADDED": 16, "STEPS": 4, "RIDGE": 1.0, "MIN_SCALE": 0.5, "LEAST": 4}
     compile_for_gpu(kernels._fit_affine, types, fit, tmp_path, 1)

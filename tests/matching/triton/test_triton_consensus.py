@@ -17,6 +17,7 @@ def test_kernel_compiles_for_a_gpu(capability: int, tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="it has wheels for Linux alone")
     from ucn.matching.triton import consensus as programs
 
-    types = dict.fromkeys(("similarity", "best", "weights"), "*fp32") | {"steps": "*i32"}
-    known = {"HYPOTHESES": 12, "SHIFTS": 7, "BLOCK": 256}
-    compile_for_gpu(programs._sum_block, types, known, tmp_path, 4, capability=capability)
+    for name, written in (("_sum_along_x", "along_x"), ("_sum_along_y", "best")):
+        types = dict.fromkeys(("similarity", "along_x", written, "weights"), "*fp32") | {"steps": "*i32"}
+        known = {"SHIFTS": 7, "BLOCK": 256}
+        compile_for_gpu(getattr(programs, name), types, known, tmp_path, 4, capability=capability)

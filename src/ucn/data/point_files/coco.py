@@ -153,8 +153,9 @@ def _list_attributes(table: PointTable, order: Sequence[int]) -> dict[str, Any]:
     """The columns that COCO does not know, a value for each keypoint."""
     known = {table.column_of(role) for role in _KNOWN}
     columns = {
-        name: [cells[row] if row >= 0 else None for row in order]
-        for name, cells in table.columns.items()
+        name: [values[row] if row >= 0 else None for row in order]
+        for name in table.columns
         if name not in known
+        for values in [table.list_values(name)]
     }
     return {"attributes": columns} if columns else {}

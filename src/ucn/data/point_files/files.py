@@ -126,10 +126,11 @@ def format_point_table(table: PointTable) -> str:
 
 
 def list_rows(table: PointTable) -> list[dict[str, Any]]:
-    """The rows as JSON objects: columns as text, x and y as numbers or null."""
+    """The rows as JSON objects: columns by `PointTable.kinds`, x and y as numbers or null."""
     rows: list[dict[str, Any]] = []
+    columns = {name: table.list_values(name) for name in table.columns}
     for row, (x, y) in enumerate(table.points.tolist()):
-        cells: dict[str, Any] = {name: column[row] for name, column in table.columns.items()}
+        cells: dict[str, Any] = {name: values[row] for name, values in columns.items()}
         point = (None, None) if np.isnan([x, y]).any() else (x, y)
         rows.append({**cells, "x": point[0], "y": point[1]})
     return rows

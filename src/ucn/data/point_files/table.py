@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -42,6 +42,8 @@ class PointTable:
         header: the names of all columns, those of x and y included, in the order of the file.
         point_names: the names of the columns of x and y.
         notes: what the reader left out.
+        kinds: float or bool for columns that JSON holds as numbers, or as true and false for 1 and 0; the
+            others are text.
     """
 
     points: NDArray[np.float64]
@@ -50,6 +52,7 @@ class PointTable:
     header: tuple[str, ...] = ()
     point_names: tuple[str, str] = ("x", "y")
     notes: tuple[str, ...] = ()
+    kinds: Mapping[str, type] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.points.ndim != 2 or self.points.shape[1] != 2:
@@ -81,6 +84,11 @@ class PointTable:
         """The cells of the column with a meaning of `ROLES`; None where there is none."""
         name = self.column_of(role)
         return None if name is None else self.columns[name]
+
+    def list_values(self, name: str) -> list[Any]:
+        """The cells of a column, as JSON holds them."""
+        kind, cells = self.kinds.get(name, str), self.columns[name]
+        return [cell == "1" for cell in cells] if kind is bool else [kind(cell) for cell in cells]
 
     @property
     def images(self) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ How to add a data set:
    (`posed_pairs.PosedData`, and `SequenceData` for video sequences); ``semantic/`` for annotated object
    keypoints (`keypoint_pairs.KeypointData`); ``kitti/`` for KITTI recordings. For anything else, derive from
    `ucn.data.pairs.PairData`.
-2. Write one module with ``INFO``, a `ucn.data.catalogue.DataInfo`, and
+2. Describe it in `ucn.data.descriptions`, and write one module with
    ``open_folder(folder, split, *, option=default) -> PairData``. The docstring of ``open_folder`` documents
    the options for users. `layout.find_root` finds the folder; `ucn.files` reads text and binary files safely.
    Faulty entries go to `problems`, they do not raise.

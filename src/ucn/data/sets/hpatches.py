@@ -7,30 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import HPATCHES as INFO
 from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW
 from ucn.data.sets.layout import find_image, find_root
 from ucn.errors import DataError
 from ucn.files.reading import parse_numbers, read_lines
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import warp_points
-
-INFO = DataInfo(
-    name="hpatches",
-    title="HPatches full image sequences (2017), for testing only",
-    task="geometric",
-    ground_truth="homographies from image 1 to images 2 to 6; one point for each pixel that they map inside",
-    layout=(
-        "v_NAME/ (viewpoint) and i_NAME/ (illumination), each with",
-        "1.ppm … 6.ppm (or .png, .jpg) and H_1_2 … H_1_6",
-    ),
-    splits=("all", "viewpoint", "illumination"),
-    licence="MIT for the release; the images come from several earlier sets. Benchmarks are reported on "
-    "it: do not train on it",
-    source="https://github.com/hpatches/hpatches-dataset",
-    markers=("[iv]_*/H_1_2",),
-    inside=("hpatches-sequences-release",),
-)
 
 _PREFIXES = {"all": ("i_", "v_"), "viewpoint": ("v_",), "illumination": ("i_",)}
 _OTHERS = range(2, 7)

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from ucn.config import SyntheticConfig
-from ucn.data.catalogue import DataInfo
-from ucn.data.io import IMAGE_SUFFIXES
+from ucn.data.descriptions import SYNTHETIC as INFO
 from ucn.data.pairs import DataFile, PairData, check_choice, check_index
 from ucn.data.sets.layout import find_root
 from ucn.data.synthetic import ImageBank, list_images, make_pairs
@@ -25,18 +24,6 @@ KINDS = ("homography", "affine", "spline", "parallax")
 """How the views of a pair can differ."""
 _SCENE_IMAGES = 3
 _CANVAS_SIDE = 1024
-
-INFO = DataInfo(
-    name="synthetic",
-    title="Synthetic pairs from a folder of images",
-    task="geometric",
-    ground_truth="exact: two views rendered from one image, or of planes in depth from several",
-    layout=("any image files, here or in sub-folders",),
-    splits=("all",),
-    licence="that of the images",
-    source="",
-    markers=tuple(f"**/*{suffix}" for suffix in IMAGE_SUFFIXES),
-)
 
 
 def open_folder(

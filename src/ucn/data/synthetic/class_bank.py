@@ -141,6 +141,12 @@ def list_classes(folder: Path, exclude: Sequence[str] = ()) -> dict[str, list[Pa
     return found
 
 
+def find_mask(image: Path) -> Path | None:
+    """The mask beside an image; None where there is none."""
+    masks = () if image.suffix in _MASK_SUFFIXES else map(image.with_suffix, _MASK_SUFFIXES)
+    return next((mask for mask in masks if mask.is_file()), None)
+
+
 def _list_images(folder: Path) -> list[Path]:
     images = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in IMAGE_SUFFIXES]
     others = {path.stem for path in images if path.suffix not in _MASK_SUFFIXES}
@@ -157,8 +163,7 @@ def _read(path: Path) -> tuple[Tensor, Tensor] | ImageReadError:
     """An image (3, H, W), and the mask (H, W) of its object; or why they cannot be read."""
     try:
         image = read_image(path)
-        masks = () if path.suffix in _MASK_SUFFIXES else map(path.with_suffix, _MASK_SUFFIXES)
-        found = next((mask for mask in masks if mask.is_file()), None)
+        found = find_mask(path)
         whole = torch.ones(image_hw(image), dtype=torch.bool)
         return image, whole if found is None else read_mask(found, image_hw(image))
     except ImageReadError as error:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ucn.errors import DataError, OutputError
 from ucn.files.arrays import pack_npz, read_npz
-from ucn.files.reading import explain_failure
+from ucn.files.reading import MAX_TEXT_BYTES, explain_failure, read_binary
 from ucn.files.scratch import is_scratch_name
 from ucn.files.writing import write_bytes_atomically
 
@@ -103,7 +103,7 @@ class PredictionCache:
             self._warn_of_others(json.loads(expected))
             write_bytes_atomically(path, expected, overwrite=True)
             return
-        found = path.read_bytes()
+        found = read_binary(path, "key of predictions", MAX_TEXT_BYTES)
         if found != expected:
             raise DataError(
                 f"{self.folder} holds predictions of another key, {_shorten(found)}, "
@@ -182,8 +182,8 @@ def _read_block(path: Path) -> dict[int, Record]:
 def _read_key(path: Path) -> dict[str, Any]:
     """A key; empty where there is none, or the file is not one."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = json.loads(read_binary(path, "key of predictions", MAX_TEXT_BYTES))
+    except (DataError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

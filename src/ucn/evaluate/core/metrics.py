@@ -130,6 +130,39 @@ def bootstrap_interval(
     return _find_bounds(shares, level)
 
 
+def bootstrap_mean(
+    values: ArrayLike,
+    generator: torch.Generator,
+    groups: Sequence[str] = (),
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Bootstrap confidence interval of a mean over pairs, or over groups of the means over their pairs.
+
+    Args:
+        values: (P,) one a pair.
+        generator: of the resampling, on the CPU.
+        groups: (P,) the group of each pair; pairs are resampled within their group. Empty for one group.
+        level: confidence level, in (0, 1).
+        resamples: number of resamplings.
+
+    Returns:
+        Lower and upper bound; NaN where there are no pairs.
+    """
+    numbers = np.asarray(values, np.float64)
+    if not len(numbers):
+        return float("nan"), float("nan")
+    names = np.asarray(groups or [""] * len(numbers))
+    means = []
+    for name in dict.fromkeys(names.tolist()):
+        own = numbers[names == name]
+        sampled = torch.randint(len(own), (resamples, len(own)), generator=generator).numpy()
+        means.append(own[sampled].mean(axis=1))
+    low, high = _find_bounds(np.mean(means, axis=0)[:, None], level)[0]
+    return float(low), float(high)
+
+
 def median_error(errors: ArrayLike) -> float:
     """The median of errors (N,); NaN where there are none, infinite where most points were not found."""
     values = np.asarray(errors, np.float64)

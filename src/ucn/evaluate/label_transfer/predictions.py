@@ -22,7 +22,7 @@ from ucn.features.method import DenseMethod
 from ucn.matching.matcher import Matcher
 from ucn.matching.transfer import collect_votes
 
-VERSION = 1
+VERSION = 2
 """Part of every key: raise it where code changes what is predicted."""
 TARGETS = 100
 """Targets of a data set, or all where it has fewer."""
@@ -181,11 +181,10 @@ class _Predictor:
             own = case.source.read_view(example)
             points = np.where(own.keypoints.is_visible[:, None], own.keypoints.points, np.nan)
             references.append((self._features.extract(own.image, example.image), points))
-        places, scores, _ = collect_votes(self._matcher.match_features, references, target)
-        labelled = np.stack([np.isfinite(points).all(axis=1) for _, points in references])
+        votes = collect_votes(self._matcher.match_features, references, target)
         points, is_visible, length = (
-            np.full(places.shape[1:], np.nan),
-            np.zeros(places.shape[1], np.bool_),
+            np.full(votes.places.shape[1:], np.nan),
+            np.zeros(votes.places.shape[1], np.bool_),
             1.0,
         )
         if not case.is_unrelated:
@@ -193,9 +192,10 @@ class _Predictor:
             length = case.data.pck_length(view.keypoints, view.size_hw)
         return [
             {
-                "places": places,
-                "scores": scores,
-                "labelled": labelled,
+                "places": votes.places,
+                "scores": votes.scores,
+                "labelled": votes.is_labelled,
+                "layouts": votes.layouts,
                 "points": np.where(is_visible[:, None], points, np.nan),
                 "visible": is_visible,
                 "length": np.array(length),

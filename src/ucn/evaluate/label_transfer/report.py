@@ -25,7 +25,14 @@ from ucn.evaluate.label_transfer.predictions import (
 )
 from ucn.features.method import DenseMethod, LoadedMethods
 from ucn.matching.matcher import Matcher
-from ucn.matching.transfer import AGREEMENT_SHARE, decide
+from ucn.matching.transfer import (
+    AGREEMENT_SHARE,
+    MAX_POSE_WEIGHT,
+    MIRROR_TOLERANCE,
+    POSE_WEIGHT,
+    Votes,
+    decide,
+)
 
 COUNTS = (1, 3, 10)
 """Numbers of labelled images."""
@@ -87,12 +94,18 @@ def run_transfer(
     require_methods(LoadedMethods(list(matchers), skipped))
     cases = list_cases(folder, settings.limit or TARGETS, settings.seed)
     votes = predict_votes(cases, matchers, settings.cache, progress, settings.jobs)
+    names = {case.group: case.source.part_names_of(case.target.category) for case in cases}
     results = [
-        score_votes(method, group, count, records)
+        score_votes(method, group, count, records, names[group])
         for (method, group), records in votes.items()
         for count in COUNTS
     ]
-    protocol = hash_protocol(version=VERSION, radius=AGREEMENT_SHARE, threshold=MIN_VISIBLE_SCORE)
+    protocol = hash_protocol(
+        version=VERSION,
+        radius=AGREEMENT_SHARE,
+        pose=(POSE_WEIGHT, MAX_POSE_WEIGHT, MIRROR_TOLERANCE),
+        threshold=MIN_VISIBLE_SCORE,
+    )
     return Report(
         name="transfer",
         title="points of labelled images carried to other images of birds, faces and objects",
@@ -106,11 +119,14 @@ def run_transfer(
     )
 
 
-def score_votes(method: str, group: str, count: int, records: Sequence[Record]) -> TransferResult:
+def score_votes(
+    method: str, group: str, count: int, records: Sequence[Record], names: Sequence[str] = ()
+) -> TransferResult:
     """Decides by so many labelled images, beginning with each of them in turn, and scores the answers.
 
     PCK counts each point that the first of these images and the target show, so that it is measured on the
-    same points whatever their number; with one labelled image these are all pairs.
+    same points whatever their number; with one labelled image these are all pairs. `names` are those of the
+    points, if they have any.
     """
     errors: list[float] = []
     scores: list[float] = []
@@ -120,9 +136,9 @@ def score_votes(method: str, group: str, count: int, records: Sequence[Record]) 
         for first in range(total):
             rows = (first + np.arange(min(count, total))) % total
             image_hw = (int(record["image_hw"][0]), int(record["image_hw"][1]))
-            found = decide(
-                record["places"][rows], record["scores"][rows], True, image_hw
-            )  # all parts are annotated
+            places, layouts = record["places"][rows], record["layouts"][rows]
+            is_known = np.ones(places.shape[:2], np.bool_)  # all parts are annotated, many as hidden
+            found = decide(Votes(places, record["scores"][rows], is_known, layouts), image_hw, names=names)
             own = record["labelled"][first] & record["visible"]
             distances = np.linalg.norm(found.points - record["points"], axis=1) / float(record["length"])
             errors += np.nan_to_num(distances[own], nan=np.inf).tolist()
@@ -192,4 +208,8 @@ def _describe(cases: Sequence[Case]) -> Iterator[str]:
     yield (
         f"kept, rejected: at a score of {MIN_VISIBLE_SCORE:g}, chosen on training images; the kernel of the "
         f"votes has a standard deviation of {AGREEMENT_SHARE:g} of the longer side"
+    )
+    yield (
+        "the parts of birds are named, so that left and right count as sides; points of faces and PF-WILLOW "
+        "have no names"
     )

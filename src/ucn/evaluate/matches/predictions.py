@@ -53,7 +53,7 @@ KEYPOINTS = 1000
 VERSION = 2
 """Part of every key: raise it where code changes what is predicted."""
 
-_MATCHER_VERSION = 3  # part of the keys of networks: raise it where `Matcher` changes what it keeps
+_MATCHER_VERSION = 4  # part of the keys of networks: raise it where `Matcher` changes what it keeps
 _KEPT_IMAGES = 8  # whose keypoints LightGlue's methods keep, since pairs share image 1
 _HOMOGRAPHY_POINTS = 200  # correspondences from which the true homography of prepared images is computed
 

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
-from ucn.evaluate.core.metrics import LEVEL, RESAMPLES, area_under_error_curve
+from ucn.evaluate.core.metrics import area_under_error_curve
 
 Angles = NDArray[np.float64]
 
@@ -120,26 +119,3 @@ def pose_auc(errors: Sequence[PoseError], limits: Sequence[float] = AUC_LIMITS) 
     """
     values = [np.inf if error.is_failure else error.larger for error in errors]
     return area_under_error_curve(values, limits)
-
-
-def bootstrap_mean(
-    values: ArrayLike, generator: torch.Generator, *, level: float = LEVEL, resamples: int = RESAMPLES
-) -> tuple[float, float]:
-    """Bootstrap confidence interval of a mean over pairs.
-
-    Args:
-        values: (P,) one a pair.
-        generator: of the resampling, on the CPU.
-        level: confidence level, in (0, 1).
-        resamples: number of resamplings.
-
-    Returns:
-        Lower and upper bound; NaN where there are no pairs.
-    """
-    numbers = np.asarray(values, np.float64)
-    if not len(numbers):
-        return float("nan"), float("nan")
-    sampled = torch.randint(len(numbers), (resamples, len(numbers)), generator=generator).numpy()
-    tail = 50 * (1 - level)
-    low, high = np.percentile(numbers[sampled].mean(axis=1), [tail, 100 - tail])
-    return float(low), float(high)

@@ -35,7 +35,7 @@ from ucn.features.method import Method
 from ucn.matching.alignment import refine_photometric
 from ucn.types import FloatArray
 
-VERSION = 1
+VERSION = 2
 """Part of every key: raise it where code changes what is predicted."""
 
 _MAX_GAP = 5

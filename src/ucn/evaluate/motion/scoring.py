@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ucn.errors import DataError
 from ucn.evaluate.core.benchmark_pairs import ALL, list_groups
+from ucn.evaluate.core.metrics import bootstrap_mean
 from ucn.evaluate.core.predictions import Progress, share_work
-from ucn.evaluate.motion.metrics import PoseError, bootstrap_mean, measure_pose, pose_auc
+from ucn.evaluate.motion.metrics import PoseError, measure_pose, pose_auc
 from ucn.evaluate.motion.predictions import MotionPair, MotionVariant
 from ucn.geometry.pose import Estimator, estimate_pose
 

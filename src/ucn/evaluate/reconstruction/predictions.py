@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ucn.data.descriptions import STRECHA
 from ucn.data.io import read_header_hw
 from ucn.data.sets.layout import find_root
-from ucn.data.sets.posed.strecha import INFO, read_camera_file
+from ucn.data.sets.posed.strecha import read_camera_file
 from ucn.errors import DataError
 from ucn.evaluate.core.cache import PredictionCache, Record, digest_key
 from ucn.evaluate.core.predictions import Progress
@@ -121,7 +122,7 @@ def list_scenes(folder: Path) -> list[Scene]:
     Raises:
         DataError: it is another data set, or cameras are missing, damaged or of several kinds.
     """
-    root = find_root(folder, INFO.markers, INFO.inside)
+    root = find_root(folder, STRECHA.markers, STRECHA.inside)
     parents = [root] if (root / "gt_dense_cameras").is_dir() else sorted(root.glob("*/gt_dense_cameras"))
     return [_read_scene(path if path == root else path.parent) for path in parents]
 

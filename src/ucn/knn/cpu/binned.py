@@ -12,8 +12,9 @@ best score is within the rounding error of the k-th best.
 
 from __future__ import annotations
 
+import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ _MAX_OPEN_SHARE = 0.1
 _MAX_OPEN_BINS = 12
 _MAX_CROWDED_SHARE = 0.25
 _HALF_ROUNDOFF = 2.0**-9
+# Of the memory, for the bins that a search keeps for the next.
+_KEPT_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,28 @@ class _Rows:
     is_crowded: threading.Event
 
 
+@dataclass
+class SearchCache:
+    """What a search without exclusion keeps for another one, of the same queries in the same database.
+
+    With an exclusion radius, only the bins with rows near a query change.
+
+    Attributes:
+        rows: of each item of the batch.
+        bins: (B, N, bins) in bfloat16, of all rows; None where the first search kept none.
+    """
+
+    rows: list[_Rows] = field(default_factory=list)
+    bins: Tensor | None = None
+
+
 def rank_in_bins(
-    queries: Tensor, database: Tensor, k: int, exclusion: ExclusionRadius | None, memory_bytes: int
+    queries: Tensor,
+    database: Tensor,
+    k: int,
+    exclusion: ExclusionRadius | None,
+    memory_bytes: int,
+    cache: SearchCache | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """Ranks rows as `rank_by_products` of the reference does.
 
@@ -75,6 +98,7 @@ def rank_in_bins(
         k: number of neighbours.
         exclusion: candidates to leave out, with a batch axis.
         memory_bytes: budget of the temporaries.
+        cache: filled by a search without exclusion, and used by one with it.
 
     Returns:
         Indices (B, N, k), and which queries (B, N) they are exact for. None where this engine does not apply:
@@ -86,14 +110,23 @@ def rank_in_bins(
     if B * N == 0 or not is_suited or k > _MAX_NEIGHBOURS or factor_roundoff(torch.float32) > 0:
         return None
     prepared = (28 + 2 * D) * M  # norms and their squares in float64, penalties, and halves
+    size = B, N, _count_bins(M)
+    keeps = cache is not None and 2 * math.prod(size) <= _KEPT_SHARE * memory_bytes
+    prepared += 2 * math.prod(size) if keeps else 0
     plan = _plan_threads(N, M, D, k, exclusion, memory_bytes - prepared)
     if plan is None:
         return None
     step, threads = plan
     indices = torch.empty(B, N, k, dtype=torch.int64)
     is_settled = torch.empty(B, N, dtype=torch.bool)
+    prepared_rows = [] if cache is None else cache.rows
+    if not prepared_rows:
+        prepared_rows.extend(_prepare(database[item]) for item in range(B))
+    kept = None if cache is None else cache.bins
+    if cache is not None and keeps and exclusion is None and prepared_rows[0].halves is not None:
+        kept = cache.bins = torch.empty(size, dtype=torch.bfloat16)
     for item in range(B):
-        rows = _prepare(database[item])
+        rows = prepared_rows[item]
         parts: list[tuple[slice | Tensor, ExclusionRadius | None]]
         if exclusion is None:
             parts = [(slice(start, start + step), None) for start in range(0, N, step)]
@@ -107,7 +140,8 @@ def rank_in_bins(
             part: tuple[slice | Tensor, ExclusionRadius | None], item: int = item, rows: _Rows = rows
         ) -> None:
             own, near = part
-            indices[item, own], is_settled[item, own] = _rank(queries[item, own], rows, k, near)
+            bins = None if kept is None else kept[item, own]  # a view without exclusion, else a copy
+            indices[item, own], is_settled[item, own] = _rank(queries[item, own], rows, k, near, bins)
 
         share(rank, parts, threads)
     return indices, is_settled
@@ -168,12 +202,14 @@ def _prepare(database: Tensor) -> _Rows:
     return _Rows(database, (-0.5 * squares).float(), largest.sqrt(), halves, slack, threading.Event())
 
 
-def _rank(queries: Tensor, rows: _Rows, k: int, exclusion: ExclusionRadius | None) -> tuple[Tensor, Tensor]:
-    """Indices (n, k) of some queries (n, D), and which of them are settled."""
+def _rank(
+    queries: Tensor, rows: _Rows, k: int, exclusion: ExclusionRadius | None, kept: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Indices (n, k) of some queries (n, D), and which of them are settled; `kept` as in `_fill_bins`."""
     norms = torch.linalg.vector_norm(queries.double(), dim=-1)
     bound = bound_rounding(norms[None], rows.largest_norm.view(1, 1), queries.shape[1], torch.float32)[0]
     if rows.halves is not None and not rows.is_crowded.is_set():
-        return _rank_by_halves(queries, rows, k, exclusion, norms, bound)
+        return _rank_by_halves(queries, rows, k, exclusion, norms, bound, kept)
     return _rank_by_floats(queries, rows, k, exclusion, bound)
 
 
@@ -199,12 +235,18 @@ def _rank_by_floats(
 
 
 def _rank_by_halves(
-    queries: Tensor, rows: _Rows, k: int, exclusion: ExclusionRadius | None, norms: Tensor, bound: Tensor
+    queries: Tensor,
+    rows: _Rows,
+    k: int,
+    exclusion: ExclusionRadius | None,
+    norms: Tensor,
+    bound: Tensor,
+    kept: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """As `_rank`, with bins chosen by products in bfloat16."""
     assert rows.halves is not None
     n, D = queries.shape
-    bins = _fill_bins(queries.to(torch.bfloat16), rows.halves, None, exclusion)
+    bins = _fill_bins(queries.to(torch.bfloat16), rows.halves, None, exclusion, kept)
     lowest = _lowest_bin_score(bins, rows, k, norms, bound, D)
     owner, chosen = (bins >= lowest).nonzero(as_tuple=True)
     counts = torch.bincount(owner, minlength=n)
@@ -311,27 +353,45 @@ def _rerank_open(
 
 
 def _fill_bins(
-    queries: Tensor, values: Tensor, penalties: Tensor | None, exclusion: ExclusionRadius | None
+    queries: Tensor,
+    values: Tensor,
+    penalties: Tensor | None,
+    exclusion: ExclusionRadius | None,
+    kept: Tensor | None = None,
 ) -> Tensor:
-    """The best score (n, bins) of each bin; `_list_rows` gives the rows of a bin."""
+    """The best score (n, bins) of each bin; `_list_rows` gives the rows of a bin.
+
+    `kept` (n, bins) takes the result; with an exclusion radius it comes with the scores of all rows.
+    """
     n, M = len(queries), len(values)
-    bins = queries.new_empty(n, -(-M // _BLOCK_ROWS) * (_BLOCK_ROWS // _BIN))
+    bins = queries.new_empty(n, _count_bins(M)) if kept is None else kept
     buffer = queries.new_empty(n, _BLOCK_ROWS)
     spans = [] if exclusion is None else _find_spans(exclusion)
     for start in range(0, M, _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, M)
-        scores = buffer[:, : stop - start]
+        near = [span for span in spans if span[1] < stop and start < span[2]]
+        own = slice(0, n)
+        if kept is not None and exclusion is not None:
+            if not near:
+                continue
+            own = slice(near[0][0].start, min(n, near[-1][0].stop))
+        block = buffer[own]
+        scores = block[:, : stop - start]
         if penalties is None:
-            torch.mm(queries, values[start:stop].T, out=scores)
+            torch.mm(queries[own], values[start:stop].T, out=scores)
         else:
-            torch.addmm(penalties[start:stop], queries, values[start:stop].T, out=scores)
+            torch.addmm(penalties[start:stop], queries[own], values[start:stop].T, out=scores)
         if exclusion is not None:
-            _exclude(scores, start, exclusion, spans)
-        buffer[:, stop - start :] = -torch.inf
+            _exclude(buffer[:, : stop - start], start, exclusion, near)
+        block[:, stop - start :] = -torch.inf
         first = start // _BIN
-        target = bins[:, first : first + _BLOCK_ROWS // _BIN]
-        torch.amax(buffer.view(n, _BIN, -1), dim=1, out=target)
+        target = bins[own, first : first + _BLOCK_ROWS // _BIN]
+        torch.amax(block.view(len(block), _BIN, -1), dim=1, out=target)
     return bins
+
+
+def _count_bins(M: int) -> int:
+    return -(-M // _BLOCK_ROWS) * (_BLOCK_ROWS // _BIN)
 
 
 def _find_spans(exclusion: ExclusionRadius) -> list[tuple[slice, int, int]]:

@@ -27,17 +27,25 @@ def can_align(grey0: Tensor, grey1: Tensor, points: Tensor) -> bool:
 
 
 def fit_local_affine_fused(
-    known0: Tensor, known1: Tensor, rows: Tensor, *, steps: int, ridge: float, min_scale: float
+    known0: Tensor,
+    known1: Tensor,
+    rows: Tensor,
+    *,
+    steps: int,
+    ridge: float,
+    min_scale: float,
+    min_neighbours: int,
 ) -> Tensor:
     """Fits local affine maps (N, 2, 2) to neighbouring matches; see `estimate_local_affine`.
 
     Args:
         known0: (M, 2) float32.
         known1: (M, 2) likewise.
-        rows: (N, K) int64, the neighbours of each point.
+        rows: (N, K) int64, the neighbours of each point; -1 after the last, where there are fewer.
         steps: iterations of reweighting.
         ridge: square pixels of regularisation towards the identity.
         min_scale: pixels; residuals below this are not outliers.
+        min_neighbours: with fewer the map is the identity.
     """
     count, neighbours = rows.shape
     linear = torch.empty(count, 2, 2, dtype=torch.float32, device=rows.device)
@@ -45,7 +53,7 @@ def fit_local_affine_fused(
         _fit_affine[(count,)](
             known0.contiguous(), known1.contiguous(), rows.contiguous(), linear, neighbours,
             PADDED=max(16, round_to_power(neighbours)), STEPS=steps, RIDGE=ridge, MIN_SCALE=min_scale,
-            num_warps=1,
+            LEAST=min_neighbours, num_warps=1,
         )  # fmt: skip
     return linear
 
@@ -139,12 +147,15 @@ def _fit_affine(
     STEPS: tl.constexpr,
     RIDGE: tl.constexpr,
     MIN_SCALE: tl.constexpr,
+    LEAST: tl.constexpr,
 ) -> None:
-    """The local affine map of one point from at least 4 neighbours, in float64 like the reference."""
+    """The local affine map of one point from its neighbours, in float64 like the reference."""
     point = tl.program_id(0).to(tl.int64)
     positions = tl.arange(0, PADDED)
     is_row = positions < neighbours
-    row = tl.load(rows + point * neighbours + positions, mask=is_row, other=0)
+    row = tl.load(rows + point * neighbours + positions, mask=is_row, other=-1)
+    is_row = row >= 0
+    found = tl.sum(is_row.to(tl.int32), axis=0)
     x0 = tl.load(known0 + row * 2, mask=is_row, other=0.0).to(tl.float64)
     y0 = tl.load(known0 + row * 2 + 1, mask=is_row, other=0.0).to(tl.float64)
     x1 = tl.load(known1 + row * 2, mask=is_row, other=0.0).to(tl.float64)
@@ -153,7 +164,7 @@ def _fit_affine(
     a, b = tl.full((), 1.0, tl.float64), tl.full((), 0.0, tl.float64)
     c, d = b, a
     for _ in range(STEPS):
-        total = tl.sum(weights, axis=0)
+        total = tl.maximum(tl.sum(weights, axis=0), 1e-30)
         from_x0 = x0 - tl.sum(weights * x0, axis=0) / total
         from_y0 = y0 - tl.sum(weights * y0, axis=0) / total
         from_x1 = x1 - tl.sum(weights * x1, axis=0) / total
@@ -172,14 +183,15 @@ def _fit_affine(
         residual_x = from_x1 - (a * from_x0 + b * from_y0)
         residual_y = from_y1 - (c * from_x0 + d * from_y0)
         residuals = tl.where(is_row, tl.sqrt(residual_x * residual_x + residual_y * residual_y), float("inf"))
-        scale = tl.maximum(_find_median(residuals, positions, neighbours), MIN_SCALE)
+        scale = tl.maximum(_find_median(residuals, positions, found), MIN_SCALE)
         shares = tl.where(is_row, residuals / scale, 0.0)
         certainty = 1.0 / (1.0 + shares * shares)
         weights = tl.where(is_row, certainty * certainty, 0.0)
-    tl.store(linear + point * 4, a)
-    tl.store(linear + point * 4 + 1, b)
-    tl.store(linear + point * 4 + 2, c)
-    tl.store(linear + point * 4 + 3, d)
+    is_enough = found >= LEAST
+    tl.store(linear + point * 4, tl.where(is_enough, a, 1.0))
+    tl.store(linear + point * 4 + 1, tl.where(is_enough, b, 0.0))
+    tl.store(linear + point * 4 + 2, tl.where(is_enough, c, 0.0))
+    tl.store(linear + point * 4 + 3, tl.where(is_enough, d, 1.0))
 
 
 @triton.jit

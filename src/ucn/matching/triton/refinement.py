@@ -37,6 +37,7 @@ def refine_sub_cell_fused(
     features: Tensor,
     index: Tensor,
     is_allowed: Tensor | None,
+    prior: tuple[Tensor, Tensor, Tensor] | None = None,
     *,
     stride: float,
     offset: float,
@@ -49,6 +50,8 @@ def refine_sub_cell_fused(
         features: (D, h, w) of the other image, likewise.
         index: (N,) int64, the best cell of each query.
         is_allowed: (h * w,) bool, the cells that may take part; None allows all.
+        prior: places (N, 2), spread (N,) and weights (N,) of Gaussians that are added to similarities, in
+            float32; None adds nothing.
         stride: pixels between neighbouring cell centres.
         offset: pixel coordinate of the centre of cell 0.
         fine_steps: positions per cell and axis.
@@ -57,12 +60,14 @@ def refine_sub_cell_fused(
     cells = features.flatten(1).t()
     points = torch.empty(count, 2, dtype=torch.float32, device=index.device)
     similarities = torch.empty(count, dtype=torch.float32, device=index.device)
+    places, spread, weights = (points,) * 3 if prior is None else (each.contiguous() for each in prior)
     with launch_on(index):
         _refine_match[(count,)](
             descriptors, cells, index.contiguous(), index if is_allowed is None else is_allowed.contiguous(),
-            points, similarities, float(stride), float(offset), h, w, D, *descriptors.stride(),
-            *cells.stride(), D_PAD=max(16, round_to_power(D)), FINE_STEPS=fine_steps,
-            POSITIONS=round_to_power((2 * fine_steps + 1) ** 2), HAS_MASK=is_allowed is not None, num_warps=4,
+            places, spread, weights, points, similarities, float(stride), float(offset), h, w, D,
+            *descriptors.stride(), *cells.stride(), D_PAD=max(16, round_to_power(D)), FINE_STEPS=fine_steps,
+            POSITIONS=round_to_power((2 * fine_steps + 1) ** 2), HAS_MASK=is_allowed is not None,
+            HAS_PRIOR=prior is not None, num_warps=4,
         )  # fmt: skip
     return points, similarities
 
@@ -92,6 +97,9 @@ def _refine_match(
     cells: tl.tensor,
     index: tl.tensor,
     is_allowed: tl.tensor,
+    places: tl.tensor,
+    spread: tl.tensor,
+    prior_weights: tl.tensor,
     points: tl.tensor,
     similarities: tl.tensor,
     pixel_stride: tl.tensor,
@@ -107,6 +115,7 @@ def _refine_match(
     FINE_STEPS: tl.constexpr,
     POSITIONS: tl.constexpr,
     HAS_MASK: tl.constexpr,
+    HAS_PRIOR: tl.constexpr,
 ) -> None:
     """Moves one match to where the interpolated descriptor is most similar."""
     SIDE: tl.constexpr = 2 * FINE_STEPS + 1
@@ -140,6 +149,13 @@ def _refine_match(
     uses_forbidden = tl.sum(((weights > 0) & (is_usable == 0)[None, :]).to(tl.int32), axis=1) > 0
     surface = inner / tl.sqrt(tl.maximum(squared, 1e-12))
     surface = tl.where(uses_forbidden, _FORBIDDEN, surface)
+    similarity = surface
+    if HAS_PRIOR:
+        away_x = (own_column + across) * pixel_stride + pixel_offset - tl.load(places + 2 * match)
+        away_y = (own_row + down) * pixel_stride + pixel_offset - tl.load(places + 2 * match + 1)
+        width = tl.load(spread + match)
+        gaussian = tl.exp(-0.5 * (away_x * away_x + away_y * away_y) / (width * width))
+        surface += tl.load(prior_weights + match) * gaussian
     surface = tl.where(positions < SIDE * SIDE, surface, _PADDING)
 
     best = tl.argmax(surface, axis=0)
@@ -152,4 +168,6 @@ def _refine_match(
     tl.store(
         targets + 1, own_row * pixel_stride + pixel_offset + pixel_stride * (y_peak * (1.0 / FINE_STEPS))
     )
+    if HAS_PRIOR:
+        highest = tl.sum(tl.where(positions == best, similarity, 0.0), axis=0)
     tl.store(similarities + match, tl.minimum(tl.maximum(highest, -1.0), 1.0))

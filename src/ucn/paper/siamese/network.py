@@ -24,7 +24,7 @@ from ucn.files.reading import open_regular, shorten
 from ucn.geometry.sampling import sample_image
 from ucn.nn import GoogLeNetTrunk
 from ucn.weights.store import (
-    check_tensors,
+    assign_tensors,
     parse_safetensors,
     read_safetensors_header,
     write_safetensors,
@@ -200,10 +200,8 @@ def load_siamese(path: Path) -> SiameseNetwork:
     header, tensors = parse_safetensors(content, path, FORMAT, _FOREIGN)
     config = _parse_config(header, path)
     with torch.device("meta"):
-        expected = SiameseNetwork(config).state_dict()
-    check_tensors(tensors, expected, path)
-    model = build_siamese(config)
-    model.load_state_dict(tensors, strict=True)
+        model = SiameseNetwork(config)
+    assign_tensors(model, tensors, path)
     return model.eval()
 
 

@@ -12,7 +12,8 @@ from support.colmap_cases import make_circle
 from ucn.cli.app import app
 from ucn.data.catalogue import guess_data, open_data
 from ucn.data.checking import check_data
-from ucn.data.sets.posed import colmap, scenes
+from ucn.data.descriptions import COLMAP, MULTIVIEW
+from ucn.data.sets.posed import scenes
 from ucn.data.sets.posed.scenes import find_scenes
 from ucn.errors import DataError
 
@@ -142,5 +143,5 @@ def test_commands(folder: Path) -> None:
 
 
 def test_markers_are_those_of_a_reconstruction() -> None:
-    expected = {f"*/{inside}/{marker}" for inside in colmap.INFO.inside for marker in colmap.INFO.markers}
-    assert set(scenes.INFO.markers) == expected
+    expected = {f"*/{inside}/{marker}" for inside in COLMAP.inside for marker in COLMAP.markers}
+    assert set(MULTIVIEW.markers) == expected

@@ -8,7 +8,8 @@ from support.remedy_rule import assert_remedy
 from support.semantic_files import write_flat_image, write_text
 from ucn.data.catalogue import guess_data, open_data
 from ucn.data.checking import check_data
-from ucn.data.sets.semantic.cub import INFO, open_folder
+from ucn.data.descriptions import CUB
+from ucn.data.sets.semantic.cub import open_folder
 from ucn.errors import DataError
 
 PARTS = ("back", "left eye", "right eye")
@@ -216,7 +217,7 @@ def test_real_birds_lie_on_their_images(data_folder: Path) -> None:
     assert report.is_good and report.file_counts["image"] == 5994
     (note,) = report.notes  # image 5007, part 4
     assert "part_locs.txt:44629: part 3 at (129.26, 110.2) lies 3.7 px outside" in note
-    assert INFO.splits[0] == "train"
+    assert CUB.splits[0] == "train"
 
 
 def test_parts_have_names(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import KITTI_FLOW as INFO
 from ucn.data.image_limits import MAX_PIXELS
 from ucn.data.io import read_header_hw
 from ucn.data.pairs import check_choice
@@ -24,23 +24,6 @@ from ucn.data.sets.flow.dense_pairs import DensePair, FilePairs, GroundTruthFile
 from ucn.data.sets.layout import find_root, list_numbered
 from ucn.errors import DataError
 from ucn.files.reading import read_binary
-
-INFO = DataInfo(
-    name="kitti-flow",
-    title="KITTI optical flow 2012 and 2015",
-    task="geometric",
-    ground_truth="sparse flow from a laser scanner, in 2015 with car models; not public for testing",
-    layout=(
-        "training/image_2/NNNNNN_10.png, NNNNNN_11.png (2015)",
-        "training/colored_0/ or image_0/, the same (2012)",
-        "training/flow_noc/NNNNNN_10.png and/or training/flow_occ/NNNNNN_10.png",
-    ),
-    splits=("training", "train", "val"),
-    licence="CC BY-NC-SA 3.0: not for commercial use",
-    source="https://www.cvlibs.net/datasets/kitti/eval_scene_flow.php?benchmark=flow",
-    markers=("training/flow_noc", "training/flow_occ"),
-    inside=("data_scene_flow", "data_stereo_flow"),
-)
 
 # The first 80 % by number, of 200 pairs in 2015 and 194 in 2012. Neighbouring numbers often come from one
 # drive, so that a random choice would put almost the same street in both splits.

@@ -6,27 +6,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import MIDDLEBURY_FLOW as INFO
 from ucn.data.io import read_header_hw
 from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW, read_flow_for
 from ucn.data.sets.layout import find_root
 from ucn.errors import DataError
 from ucn.geometry.warp import targets_of_flow
-
-INFO = DataInfo(
-    name="middlebury-flow",
-    title="Middlebury optical flow, the 'other' set with public ground truth (2007)",
-    task="geometric",
-    ground_truth="dense flow; pixels occluded in the next frame are not marked and not dropped",
-    layout=(
-        "other-data/SCENE/frame10.png and frame11.png (or other-data-gray)",
-        "other-gt-flow/SCENE/flow10.flo",
-    ),
-    splits=("all",),
-    licence="no licence is given; free for research by custom, cite its authors",
-    source="https://vision.middlebury.edu/flow/data/",
-    markers=("other-gt-flow",),
-)
 
 _IMAGE_FOLDERS = ("other-data", "other-data-gray")
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import MIDDLEBURY_STEREO as INFO
 from ucn.data.io import read_header_hw, read_image
 from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW, check_size
 from ucn.data.sets.layout import find_image, find_root
@@ -23,23 +23,6 @@ from ucn.geometry.warp import (
     is_disparity_consistent,
     is_nearest_by_disparity,
     targets_of_flow,
-)
-
-INFO = DataInfo(
-    name="middlebury-stereo",
-    title="Middlebury stereo (2001 to 2021)",
-    task="geometric",
-    ground_truth="dense disparity of rectified pairs: x in the right view is x in the left minus disparity",
-    layout=(
-        "SCENE/im2.png, im6.png, disp2.png, disp6.png (2001 .ppm and .pgm, 2003)",
-        "SCENE/view1.png, view5.png, disp1.png, disp5.png (2005, 2006)",
-        "SCENE/im0.png, im1.png, disp0.pfm, disp1.pfm (2014, 2021), or disp0GT.pfm (evaluation, version 3)",
-        "the right view's disparity may be missing",
-    ),
-    splits=("all",),
-    licence="no licence is given; free for research by custom, cite its authors",
-    source="https://vision.middlebury.edu/stereo/data/",
-    markers=("*/disp2.png", "*/disp2.pgm", "*/disp1.png", "*/disp0.pfm", "*/disp0GT.pfm"),
 )
 
 CONSISTENCY_PIXELS = 1.0

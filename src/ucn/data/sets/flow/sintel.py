@@ -7,30 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import SINTEL as INFO
 from ucn.data.io import read_header_hw, read_image, read_mask
 from ucn.data.pairs import check_choice
 from ucn.data.sets.flow.dense_pairs import DenseData, DensePair, GroundTruthFile, SizeHW, read_flow_for
 from ucn.data.sets.layout import find_root, list_numbered
 from ucn.errors import DataError
 from ucn.geometry.warp import targets_of_flow
-
-INFO = DataInfo(
-    name="sintel",
-    title="MPI Sintel flow (2012)",
-    task="geometric",
-    ground_truth="exact dense flow to the next frame, from the film's 3D models; not public for test",
-    layout=(
-        "training/clean/SCENE/frame_NNNN.png and training/final/SCENE/frame_NNNN.png",
-        "training/flow/SCENE/frame_NNNN.flo",
-        "training/occlusions/SCENE/frame_NNNN.png and training/invalid/SCENE/frame_NNNN.png",
-    ),
-    splits=("training", "train", "val"),
-    licence="data for research, cite its authors; the film Sintel is CC BY 3.0, © Blender Foundation",
-    source="http://sintel.is.tue.mpg.de/",
-    markers=("training/flow",),
-    inside=("MPI-Sintel-complete", "MPI-Sintel"),
-)
 
 VALIDATION_SCENES = ("bandage_1", "bandage_2", "temple_2", "temple_3")
 """Held out by split val: 196 of 1,041 pairs. Two locations of the film, one of small motion, one of large."""

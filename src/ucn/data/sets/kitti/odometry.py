@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ucn.data.catalogue import DataInfo
 from ucn.data.checking import to_problem
+from ucn.data.descriptions import KITTI_ODOMETRY as INFO
 from ucn.data.io import image_hw, read_header_hw, read_image
 from ucn.data.pairs import DataFile, check_choice
 from ucn.data.sets.kitti.stereo_depth import match_stereo
@@ -43,23 +43,6 @@ from ucn.files.recent import RecentItems
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import is_hidden, is_smooth, nearest_depths, sample_depth, warp_points_by_depth
 from ucn.types import PairSample
-
-INFO = DataInfo(
-    name="kitti-odometry",
-    title="KITTI visual odometry (2012)",
-    task="geometric",
-    ground_truth="depth from semi-global stereo matching, and published camera poses",
-    layout=(
-        "sequences/NN/image_0/NNNNNN.png and image_1 (grey, left and right), or image_2 and image_3 (colour)",
-        "sequences/NN/calib.txt: lines P0: … P3:, 3 × 4",
-        "poses/NN.txt: 12 numbers a frame, left grey camera to world",
-    ),
-    splits=("train", "test", "all"),
-    licence="CC BY-NC-SA 3.0: non-commercial use only",
-    source="https://www.cvlibs.net/datasets/kitti/eval_odometry.php",
-    markers=("sequences/*/image_[0-3]",),
-    inside=("dataset",),
-)
 
 _CAMERAS = {"grey": (0, 1), "colour": (2, 3)}  # left, right
 _LAST_PUBLIC = 10  # sequences 11 to 21 are the benchmark's own; their poses are not public

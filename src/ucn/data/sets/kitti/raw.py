@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import KITTI_RAW as INFO
 from ucn.data.io import image_hw, read_header_hw, read_image, read_mask
 from ucn.data.pairs import DataFile, check_choice
 from ucn.data.sets.kitti.drives import Drive, DriveMotion
@@ -50,25 +50,6 @@ from ucn.errors import DataError
 from ucn.geometry.coords import is_inside
 from ucn.geometry.warp import is_hidden, is_seen_through, nearest_depths, project
 from ucn.types import PairSample
-
-INFO = DataInfo(
-    name="kitti-raw",
-    title="KITTI raw data (2013)",
-    task="geometric",
-    ground_truth="laser scans projected with GPS/IMU poses, without occluded and moving points",
-    layout=(
-        "DATE/calib_cam_to_cam.txt, calib_velo_to_cam.txt, calib_imu_to_velo.txt",
-        "DATE/DATE_drive_NNNN_sync/image_02/data/NNNNNNNNNN.png",
-        "… velodyne_points/data/NNNNNNNNNN.bin",
-        "… oxts/data/NNNNNNNNNN.txt (where missing, poses are estimated from the scans)",
-        "… tracklet_labels.xml (optional)",
-    ),
-    splits=("train", "test", "all", "paper-train", "paper-test"),
-    licence="CC BY-NC-SA 3.0: non-commercial use only",
-    source="https://www.cvlibs.net/datasets/kitti/raw_data.php",
-    markers=("*/*_drive_*_sync",),
-    inside=("raw_data",),
-)
 
 MAX_ALIGNED_GAP = 5
 """Frames; alignments of scans further apart are not reliable."""

@@ -23,6 +23,8 @@ from ucn.files.reading import is_number, read_lines
 from ucn.files.suggestions import suggest
 from ucn.types import FloatArray
 
+LABEL_FILES = ("keypoints.csv", "keypoints.json")
+"""Names of files with the points of all images."""
 SPLITS = ("train", "val", "test")
 """Values of the column `split`; a pair with an empty cell belongs to the split `all` only."""
 POINT_COLUMNS = ("x0", "y0", "x1", "y1")

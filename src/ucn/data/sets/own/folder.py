@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import OWN as INFO
 from ucn.data.io import image_hw, read_header_hw, read_image
 from ucn.data.pairs import DataFile, PairData, check_index
 from ucn.data.sets.layout import check_folder, find_root, resolve_inside
 from ucn.data.sets.own.files import (
-    SPLITS,
+    LABEL_FILES,
     PairEntry,
     PairPoints,
     Parts,
@@ -29,30 +29,9 @@ from ucn.data.sets.own.files import (
 from ucn.data.sets.own.finder import FileFinder
 from ucn.data.sets.own.images import OwnImages
 from ucn.data.sets.own.json_lines import read_pair_json
-from ucn.data.sets.own.labels import LABEL_FILES, has_label_files, read_labels
+from ucn.data.sets.own.labels import has_label_files, read_labels
 from ucn.errors import DataError
 from ucn.types import PairSample
-
-INFO = DataInfo(
-    name="own",
-    title="Your own images and points",
-    task="any",
-    ground_truth="your points",
-    layout=(
-        "keypoints.csv: image,part,x,y and, optionally, class, object, visible, box, pck_length, split",
-        "or keypoints.json: COCO keypoints",
-        "or NAME.json of labelme, or NAME.pts, beside each image",
-        "or, for listed pairs, pairs.csv: image0,image1 and, optionally, points, pck_length, class, split",
-        "points/STEM0__STEM1.csv: x0,y0,x1,y1 and, optionally, part",
-        "or pairs.jsonl instead of both: image0, image1, points0, points1, … in an object per line",
-        "parts.csv (optional): name,mirror",
-    ),
-    splits=("all", *SPLITS),
-    licence="yours",
-    source="",
-    markers=("pairs.csv", "pairs.jsonl", *LABEL_FILES),
-)
-
 
 _PAIR_LISTS = ("pairs.csv", "pairs.jsonl")
 

@@ -25,8 +25,6 @@ from ucn.data.sets.semantic.parts import Box
 from ucn.errors import DataError, PointsError
 from ucn.files.reading import is_number
 
-LABEL_FILES = ("keypoints.csv", "keypoints.json")
-"""Names of files with the points of all images."""
 FILE_SUFFIXES = (".json", ".pts")
 """Suffixes of files with the points of one image, beside it."""
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import COLMAP as INFO
 from ucn.data.io import image_hw, read_oriented_image
 from ucn.data.pairs import DataFile, PairData, ProblemList, check_index
 from ucn.data.sets.layout import find_root, resolve_inside
@@ -22,22 +22,6 @@ from ucn.data.sets.posed.colmap_model import ModelImage, read_model
 from ucn.errors import DataError
 from ucn.geometry.coords import apply_orientation, from_corner_origin, is_inside, orient_size
 from ucn.types import PairSample
-
-INFO = DataInfo(
-    name="colmap",
-    title="A sparse reconstruction of COLMAP, from your own images",
-    task="geometric",
-    ground_truth="triangulated: keypoints of one 3D point, as accurate as the reconstruction",
-    layout=(
-        "images/: the images",
-        "sparse/0/ (or the folder itself): cameras, images and points3D, all .bin or all .txt",
-    ),
-    splits=("all",),
-    licence="yours",
-    source="",
-    markers=("points3D.bin", "points3D.txt"),
-    inside=("sparse/0", "sparse"),
-)
 
 _MAX_WORK = 2e9  # products of the co-visibility matrix: about ten seconds
 _BLOCK_ENTRIES = 2e7  # entries of it that are held at once

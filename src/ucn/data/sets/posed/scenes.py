@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
-from ucn.data.catalogue import DataInfo
 from ucn.data.checking import spread
+from ucn.data.descriptions import COLMAP
 from ucn.data.pairs import DataFile, PairData, Selection, check_index
 from ucn.data.sets.layout import check_folder, find_root
 from ucn.data.sets.posed import colmap
@@ -18,26 +18,6 @@ from ucn.data.sets.posed.colmap import ColmapData
 from ucn.errors import DataError
 from ucn.files.suggestions import suggest
 from ucn.types import PairSample
-
-INFO = DataInfo(
-    name="multiview",
-    title="Scenes with sparse reconstructions of COLMAP, of any kind",
-    task="geometric",
-    ground_truth="triangulated: keypoints of one 3D point, as accurate as the reconstructions",
-    layout=(
-        "SCENE/images/: the images",
-        "SCENE/sparse/ (or SCENE/sparse/0/): cameras, images and points3D, all .bin or all .txt",
-    ),
-    splits=("all",),
-    licence="of each scene",
-    source="",
-    markers=(
-        "*/sparse/points3D.bin",
-        "*/sparse/points3D.txt",
-        "*/sparse/0/points3D.bin",
-        "*/sparse/0/points3D.txt",
-    ),
-)
 
 _ANGLES = (10.0, 20.0, 35.0, 60.0)
 """Bounds between groups of angles, which balanced pairs have in equal shares."""
@@ -149,7 +129,7 @@ def find_scenes(folder: Path, names: Sequence[str] = ()) -> list[Path]:
 
 def _is_scene(folder: Path) -> bool:
     try:
-        find_root(folder, colmap.INFO.markers, colmap.INFO.inside)
+        find_root(folder, COLMAP.markers, COLMAP.inside)
     except DataError:
         return False
     return True

@@ -25,7 +25,7 @@ import PIL.Image
 import torch
 from torch import Tensor
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import SEVEN_SCENES as INFO
 from ucn.data.image_limits import MAX_FILE_BYTES, MAX_PIXELS, check_structure
 from ucn.data.io import image_hw, read_header_hw, read_image
 from ucn.data.pairs import DataFile, Problem
@@ -48,24 +48,6 @@ from ucn.files.reading import read_binary, read_lines
 from ucn.geometry.coords import pixel_grid
 from ucn.geometry.warp import is_hidden, is_smooth, is_visible, nearest_depths, project, unproject
 from ucn.types import PairSample
-
-INFO = DataInfo(
-    name="seven-scenes",
-    title="RGB-D Dataset 7-Scenes (2013), and recordings in its layout",
-    task="geometric",
-    ground_truth="depth of a Kinect and camera poses; visibility from the other view's depth",
-    layout=(
-        "[SCENE/]seq-NN/frame-NNNNNN.color.png (or .jpg), or the frames directly in the folder",
-        "… frame-NNNNNN.depth.png: 16 bits, millimetres, 0 and 65535 unknown",
-        "… frame-NNNNNN.pose.txt: 4 × 4, camera to world",
-        "[SCENE/]TrainSplit.txt, TestSplit.txt: the sequences of each split",
-        "camera-intrinsics.txt (optional): 3 × 3, of the depth camera",
-    ),
-    splits=("train", "test", "all"),
-    licence="Microsoft Research licence: non-commercial use only",
-    source="https://www.microsoft.com/en-us/research/project/rgb-d-dataset-7-scenes/",
-    markers=("frame-*.color.*", "seq-*/frame-*.color.*", "*/seq-*/frame-*.color.*"),
-)
 
 DEPROBLEM_INTRINSICS = np.array([[585.0, 0, 320], [0, 585, 240], [0, 0, 1]])
 """Intrinsics of the depth camera, from the data set's page; pixel centres are assumed at integers."""

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ucn.data.catalogue import DataInfo
 from ucn.data.checking import to_problem
+from ucn.data.descriptions import STRECHA as INFO
 from ucn.data.io import IMAGE_SUFFIXES, image_hw, read_header_hw, read_image
 from ucn.data.pairs import DataFile, Problem, check_index
 from ucn.data.sets.layout import find_root
@@ -42,21 +42,6 @@ from ucn.errors import DataError
 from ucn.files.reading import parse_numbers, read_lines
 from ucn.files.recent import RecentItems
 from ucn.types import PairSample
-
-INFO = DataInfo(
-    name="strecha",
-    title="Strecha et al., multi-view stereo for outdoor scenes (2008)",
-    task="geometric",
-    ground_truth="SIFT matches that three measured cameras confirm to half a pixel (sparse)",
-    layout=(
-        "SCENE/images/NNNN.jpg (or .png)",
-        "SCENE/gt_dense_cameras/NNNN.jpg.camera: K, distortion, R, C, width and height",
-    ),
-    splits=("all",),
-    licence="published for research without an explicit licence",
-    source="https://documents.epfl.ch/groups/c/cv/cvlab-unit/www/data/multiview/denseMVS.html",
-    markers=("gt_dense_cameras", "*/gt_dense_cameras"),
-)
 
 _RATIO = 0.85  # largest ratio of the distances to the best and the second-best feature
 _MAX_ERROR = 0.5  # reprojection error in pixels of an image 1024 pixels wide

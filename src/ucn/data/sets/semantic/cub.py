@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import CUB as INFO
 from ucn.data.pairs import Problem, check_choice, limit_problems
 from ucn.data.sets.layout import find_root, resolve_inside
 from ucn.data.sets.semantic.image_lists import OUTSIDE_SPLIT, read_image_list
@@ -22,27 +22,6 @@ from ucn.data.sets.semantic.keypoint_pairs import PAIRINGS, KeypointData
 from ucn.data.sets.semantic.parts import Example, Keypoints, mirror_by_names, object_window
 from ucn.errors import DataError
 from ucn.files.reading import parse_numbers, read_lines
-
-INFO = DataInfo(
-    name="cub",
-    title="Caltech-UCSD Birds-200-2011",
-    task="semantic",
-    ground_truth="15 annotated parts of birds; any two images of a class are a pair",
-    layout=(
-        "CUB_200_2011/images.txt: ID CLASS/NAME.jpg",
-        "CUB_200_2011/image_class_labels.txt: ID CLASS_ID",
-        "CUB_200_2011/train_test_split.txt: ID and 1 (train) or 0 (test)",
-        "CUB_200_2011/bounding_boxes.txt: ID X Y WIDTH HEIGHT",
-        "CUB_200_2011/parts/parts.txt: PART_ID NAME",
-        "CUB_200_2011/parts/part_locs.txt: ID PART_ID X Y VISIBLE",
-        "CUB_200_2011/images/CLASS/NAME.jpg",
-    ),
-    splits=("train", "test", "all"),
-    licence="non-commercial research and education only; the images belong to their owners on Flickr",
-    source="https://data.caltech.edu/records/65de6-vp158",
-    markers=("parts/part_locs.txt",),
-    inside=("CUB_200_2011",),
-)
 
 _IMAGES, _PARTS, _LOCATIONS = "images.txt", "parts/parts.txt", "parts/part_locs.txt"
 _REMEDY = "correct the line, or get the file again"

@@ -12,28 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import FACES as INFO
 from ucn.data.io import IMAGE_SUFFIXES
 from ucn.data.pairs import Problem, check_choice, limit_problems
 from ucn.data.point_files.pts import read_landmarks
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData, training_count
 from ucn.data.sets.semantic.parts import Example, Keypoints
-
-INFO = DataInfo(
-    name="faces",
-    title="Faces with 68 points (300-W scheme): Helen, LFPW, AFW, 300-W",
-    task="semantic",
-    ground_truth="68 facial landmarks, annotated semi-automatically; any two images are a pair",
-    layout=(
-        "NAME.jpg or NAME.png, here or up to two folders deeper",
-        "NAME.pts beside it: 'version: 1', 'n_points: 68', '{', 68 lines 'x y', '}'; or the 68 lines alone",
-    ),
-    splits=("all", "train", "test"),
-    licence="research only, not commercial (300-W, Helen); the images belong to their owners on Flickr",
-    source="https://ibug.doc.ic.ac.uk/resources/facial-point-annotations/",
-    markers=("*.pts", "*/*.pts", "*/*/*.pts"),
-)
 
 LENGTHS = ("eyes", "image")
 """PCK's length: the distance of the outer eye corners, or the longer side of the image."""

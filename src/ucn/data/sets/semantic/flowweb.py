@@ -17,29 +17,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import FLOWWEB as INFO
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.image_lists import find_examples
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData, training_count
 from ucn.data.sets.semantic.matlab import REMEDY, read_mat
 from ucn.data.sets.semantic.parts import Example, Keypoints, mirror_by_names
 from ucn.errors import DataError
-
-INFO = DataInfo(
-    name="flowweb",
-    title="FlowWeb's 12 rigid PASCAL classes (2015)",
-    task="semantic",
-    ground_truth="annotated parts of PASCAL3D+; any two images of a set are a pair",
-    layout=(
-        "data/CLASS_set_N/NNN.jpg",
-        "data/CLASS_set_N/NNN.mat: keypts, 2 × K, and keypts_status, 1 × K (1: visible)",
-    ),
-    splits=("all", "train", "test"),
-    licence="none stated; for research, with images of PASCAL VOC, from Flickr under their owners' terms",
-    source="https://github.com/tinghuiz/flowweb",
-    markers=("*_set_*/*.mat",),
-    inside=("data", "pascal/data"),
-)
 
 # Names in PASCAL3D+'s order, which the files keep (verified on cars); a class with another number of parts
 # is read without names.

@@ -25,6 +25,7 @@ OUTSIDE_SHARE = 0.05
 """Largest distance, as a fraction of the longer side, at which a point outside counts as not visible."""
 
 _SIDES = {"left": "right", "right": "left", "l": "r", "r": "l"}
+_SIDE_WORD = re.compile(r"(?<![a-z])(left|right|l|r)(?![a-z])", re.IGNORECASE)
 
 Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in pixels."""
@@ -87,11 +88,13 @@ def mirror_by_names(names: Sequence[str]) -> NDArray[np.int64]:
         (P,) index of the part with the opposite side in its name; its own where there is none.
     """
     index = {name.lower(): i for i, name in enumerate(names)}
-    swapped = (
-        re.sub(r"(?<![a-z])(left|right|l|r)(?![a-z])", lambda found: _SIDES[found[0]], name.lower())
-        for name in names
-    )
+    swapped = (_SIDE_WORD.sub(lambda found: _SIDES[found[0]], name.lower()) for name in names)
     return np.array([index.get(name, i) for i, name in enumerate(swapped)], np.int64)
+
+
+def has_side(names: Sequence[str]) -> NDArray[np.bool_]:
+    """Whether each name (P,) has the word left or right, or L or R, as ``left eye`` and ``L_Eye``."""
+    return np.array([_SIDE_WORD.search(name) is not None for name in names], np.bool_)
 
 
 def object_window(keypoints: Keypoints, size_hw: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import PASCAL_BERKELEY as INFO
 from ucn.data.pairs import Problem, limit_problems
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.image_lists import OUTSIDE_SPLIT, read_image_list
@@ -25,22 +25,6 @@ from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 from ucn.data.sets.semantic.parts import Box, Example, Keypoints, mirror_by_names, object_window
 from ucn.errors import DataError
 from ucn.files.reading import read_binary
-
-INFO = DataInfo(
-    name="pascal-berkeley",
-    title="PASCAL VOC 2011 with Berkeley's keypoints",
-    task="semantic",
-    ground_truth="annotated, named points of objects; any two objects of a class are a pair",
-    layout=(
-        "annotations/CLASS/IMAGE_N.xml: Berkeley's voc2011_keypoints_Feb2012.tgz, a file for each object",
-        "JPEGImages/IMAGE.jpg, also in VOC2011/ or TrainVal/VOCdevkit/VOC2011/: PASCAL VOC 2011",
-    ),
-    splits=("train", "test", "all"),
-    licence="none stated for the keypoints; the images are from Flickr, under the terms of their owners",
-    source="https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/shape/poselets/",
-    markers=("annotations/*/*.xml", "Annotations/*/*.xml"),
-    inside=("VOC2011", "PascalVOC"),
-)
 
 _ANIMAL = (
     "L_B_Elbow L_B_Paw L_EarBase L_Eye L_F_Elbow L_F_Paw Nose R_B_Elbow R_B_Paw R_EarBase R_Eye R_F_Elbow "

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import PF_PASCAL as INFO
 from ucn.data.pairs import check_choice
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.image_lists import find_examples, find_table, read_listed_pairs
@@ -21,23 +21,6 @@ from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 from ucn.data.sets.semantic.matlab import REMEDY, read_mat
 from ucn.data.sets.semantic.parts import Box, Example, Keypoints
 from ucn.errors import DataError
-
-INFO = DataInfo(
-    name="pf-pascal",
-    title="PF-PASCAL (Proposal Flow, 2017)",
-    task="semantic",
-    ground_truth="annotated points of PASCAL objects; listed pairs, or any two images of a class",
-    layout=(
-        "PF-dataset-PASCAL/JPEGImages/NAME.jpg",
-        "PF-dataset-PASCAL/Annotations/CLASS/NAME.mat: kps, N × 2 (NaN: not visible), and bbox, 1 × 4",
-        "trn_pairs.csv, val_pairs.csv, test_pairs.csv, for these splits: image 0, image 1, class",
-    ),
-    splits=("all", "train", "val", "test"),
-    licence="none stated; the images are PASCAL VOC's, from Flickr, under the terms of their owners",
-    source="https://www.di.ens.fr/willow/research/proposalflow/",
-    markers=("Annotations/*/*.mat",),
-    inside=("PF-dataset-PASCAL",),
-)
 
 CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable"),

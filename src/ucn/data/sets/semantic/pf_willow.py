@@ -13,30 +13,13 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import PF_WILLOW as INFO
 from ucn.data.sets.layout import find_root
 from ucn.data.sets.semantic.image_lists import find_examples, find_table, read_listed_pairs
 from ucn.data.sets.semantic.keypoint_pairs import KeypointData
 from ucn.data.sets.semantic.matlab import REMEDY, read_mat
 from ucn.data.sets.semantic.parts import Example, Keypoints
 from ucn.errors import DataError
-
-INFO = DataInfo(
-    name="pf-willow",
-    title="PF-WILLOW (Proposal Flow, 2016)",
-    task="semantic",
-    ground_truth="10 annotated points per image; any two images of a sub-class are a pair",
-    layout=(
-        "PF-dataset-WILLOW/CLASS(X)/NAME.png",
-        "PF-dataset-WILLOW/CLASS(X)/NAME.mat: pts_coord, 2 × 10",
-        "test_pairs_pf.csv or test_pairs.csv, for the split pairs: image 0, image 1 and their points",
-    ),
-    splits=("all", "pairs"),
-    licence="none stated; made for research, from WILLOW-ObjectClass; the images belong to their owners",
-    source="https://www.di.ens.fr/willow/research/proposalflow/",
-    markers=("*(*)/*.mat",),
-    inside=("PF-dataset-WILLOW", "PF-dataset"),
-)
 
 _TABLES = ("test_pairs_pf.csv", "test_pairs.csv")
 

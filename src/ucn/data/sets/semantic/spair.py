@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import SPAIR as INFO
 from ucn.data.io import image_hw, read_header_hw, read_image
 from ucn.data.pairs import DataFile, PairData, Problem, check_choice, check_index, limit_problems
 from ucn.data.sets.layout import find_root
@@ -26,23 +26,6 @@ from ucn.data.sets.semantic.parts import Keypoints, clamp_to_image
 from ucn.errors import DataError
 from ucn.files.reading import read_binary, read_lines
 from ucn.types import PairSample
-
-INFO = DataInfo(
-    name="spair",
-    title="SPair-71k (2019)",
-    task="semantic",
-    ground_truth="annotated points of PASCAL objects; listed pairs",
-    layout=(
-        "SPair-71k/JPEGImages/CLASS/NAME.jpg",
-        "SPair-71k/Layout/large/trn.txt, val.txt, test.txt: names of pairs, NUMBER-NAME0-NAME1:CLASS",
-        "SPair-71k/PairAnnotation/trn/PAIR.json, and val/, test/: src_kps, trg_kps, kps_ids, trg_bndbox, …",
-    ),
-    splits=("train", "val", "test"),
-    licence="none stated; for research, with images of PASCAL VOC and PASCAL3D+ under their owners' terms",
-    source="http://cvlab.postech.ac.kr/research/SPair-71k/",
-    markers=("PairAnnotation",),
-    inside=("SPair-71k",),
-)
 
 LENGTHS = ("box", "image")
 """PCK's length: the longer side of the object's box, or of the image."""

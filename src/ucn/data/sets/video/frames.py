@@ -26,11 +26,6 @@ from ucn.errors import DataError
 from ucn.files.reading import open_data
 from ucn.files.recent import RecentItems
 
-VIDEO_SUFFIXES = (
-    *(".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg"),
-    *(".wmv", ".ogv", ".mts", ".m2ts", ".3gp", ".flv"),
-)
-"""Suffixes of video files."""
 MIN_SIDE = 32
 """Frames with a shorter side are refused: they are too small for tracking."""
 
@@ -183,8 +178,15 @@ class _Decoder:
 
     def _open(self) -> None:
         _check_not_text(self._path)
-        # FFmpeg explicitly: other backends interpret % in a path as a pattern of files.
-        self._capture = cv2.VideoCapture(str(self._path), cv2.CAP_FFMPEG)
+        # Read when the first video is opened: FFmpeg prints nothing about damaged ones, of which we report.
+        os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+        level = cv2.utils.logging.getLogLevel()
+        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+        try:
+            # FFmpeg explicitly: other backends interpret % in a path as a pattern of files.
+            self._capture = cv2.VideoCapture(str(self._path), cv2.CAP_FFMPEG)
+        finally:
+            cv2.utils.logging.setLogLevel(level)
         self._position = -1  # of the frame that was decoded last
         if not self._capture.isOpened():
             raise DataError(f"{self._path} cannot be opened as a video; check that it is one and not damaged")

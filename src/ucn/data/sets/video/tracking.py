@@ -15,30 +15,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ucn.data.catalogue import DataInfo
+from ucn.data.descriptions import VIDEO as INFO
 from ucn.data.io import IMAGE_SUFFIXES, to_pixels
+from ucn.data.listing import VIDEO_SUFFIXES
 from ucn.data.pairs import DataFile, PairData, Problem, check_index
 from ucn.data.sets.layout import find_root
-from ucn.data.sets.video.frames import VIDEO_SUFFIXES, FrameFolder, Frames, Pixels, Video, to_grey
+from ucn.data.sets.video.frames import FrameFolder, Frames, Pixels, Video, to_grey
 from ucn.errors import DataError, UcnError
 from ucn.files.reading import explain_failure
 from ucn.types import FloatArray, PairSample
-
-INFO = DataInfo(
-    name="video",
-    title="Your own videos, or their frames",
-    task="geometric",
-    ground_truth="tracked by Lucas-Kanade with a forward-backward check, not measured; for short gaps",
-    layout=(
-        "VIDEO.mp4, .avi, .mov, .mkv, .webm, …: one or several; or the path of a video itself",
-        "or frames: images, ordered by name",
-        "or folders of frames",
-    ),
-    splits=("all",),
-    licence="yours",
-    source="",
-    markers=tuple(f"*{suffix}" for suffix in VIDEO_SUFFIXES),
-)
 
 _CORNER_DISTANCE = 8  # smallest distance of tracked points, pixels
 _WINDOW = (21, 21)

@@ -1,0 +1,1 @@
+"""CUDA kernels of geometry, checked against the reference one folder up."""

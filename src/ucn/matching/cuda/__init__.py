@@ -1,0 +1,1 @@
+"""The matching stage as CUDA graphs, checked against `Matcher` one folder up."""
