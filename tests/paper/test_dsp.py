@@ -127,3 +127,15 @@ def test_maps_of_fewer_cells_than_nodes() -> None:
     points = torch.tensor([[2.0, 2.0], [10.0, 6.0]])
     found = SpatialPyramid().align(cells, cells).find(points, use_refinement=False)
     assert torch.equal(found, points)
+
+
+def test_a_point_may_leave_its_node_at_a_limited_cost() -> None:
+    # One cell of a texture lies in the far corner of image 1, several times as far as the truncation γ.
+    generator = torch.Generator().manual_seed(0)
+    features0 = torch.nn.functional.normalize(torch.rand(1, 24, 16, 16, generator=generator) ** 4, dim=1)
+    features1 = features0.clone()
+    features1[..., 0, 0], features1[..., 15, 15] = features0[..., 15, 15], features0[..., 0, 0]
+    map0, map1 = (FeatureMap(features, 4, 2, (64, 64)) for features in (features0, features1))
+    point = torch.tensor([[2.0, 2.0]])
+    found = SpatialPyramid().align(map0, map1).find(point, use_refinement=False)
+    assert torch.equal(found, torch.tensor([[62.0, 62.0]]))

@@ -106,7 +106,7 @@ class TestNames:
             *(("SIFT flow",), ("DSP",), ("DeepMatching",)),
             (),  # neither the network of the paper nor SIFT flow
             ("SIFT",),
-            ("UCN-RN", "UCN-HN", "UCN-HN-ST"),
+            (),  # weights of another recipe
         ]
 
 
@@ -197,8 +197,8 @@ class TestMetadata:
                 assert [method.extractor.config.consensus for method in methods] == [True, False]
                 assert replace(methods[0].extractor.config, consensus=True) == SPARSE_CONFIG
         loaded = METHODS._load(["mine+nearest", "sift"], files, "cpu", kind)[0]
-        assert [method.name for method in loaded] == ["mine", "mine+nearest", "sift"]
-        assert loaded[0].key["ucn"] == sha256 and loaded[0].uses_consensus
+        assert [method.name for method in loaded] == ["mine+nearest", "sift"]
+        assert loaded[0].key["ucn"] == sha256 and not loaded[0].uses_consensus
 
     def test_consensus_for_other_features(self, tmp_path: Path) -> None:
         plain, guided = METHODS.load_dense(["sift", "sift+consensus"]).methods
@@ -323,9 +323,8 @@ class TestFiles:
         files = MethodFiles(weights=[path])
         for names in (["mine"], ["hog", "mine"], ["mine+dsp", "mine", "hog"]):
             assert [method.name for method in METHODS.load_dense(names, files).methods] == names
-        loaded = METHODS.load_dense(["mine+dsp"], files).methods
-        assert [method.name for method in loaded] == ["mine", "mine+dsp"]
-        assert loaded[1].key["features"] == {"ucn": sha256}
+        (loaded,) = METHODS.load_dense(["mine+dsp"], files).methods  # not also the file by itself
+        assert loaded.name == "mine+dsp" and loaded.key["features"] == {"ucn": sha256}
         assert [m.name for m in METHODS.load_sparse(["sift", "mine"], files).methods] == ["sift", "mine"]
         for load in (METHODS.load_dense, METHODS.load_sparse):
             with pytest.raises(ConfigError, match=r"no method 'mime'.*did you mean 'mine'\?.*mine"):

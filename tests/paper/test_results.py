@@ -20,10 +20,12 @@ from ucn.paper.results import (
 )
 
 OURS = replace(make_method("anything"), key={"ucn": "ab"})
+VARIANT = replace(make_method("any-0+nearest"), key={"ucn": "ab", "variant": "HN"})
 
 
 def test_systems_of_methods() -> None:
-    assert find_systems(OURS) == UCN_SYSTEMS
+    assert find_systems(OURS) == ()  # other weights than the paper's have no cell of it
+    assert find_systems(VARIANT) == ("UCN-HN",) and "UCN-HN" in UCN_SYSTEMS
     assert find_systems(make_method("sift")) == ("SIFT",)
     assert find_systems(make_method("sift-flow")) == find_systems(make_method("siftflow")) == ("SIFT flow",)
     assert find_systems(make_method("xfeat")) == ()
@@ -33,18 +35,20 @@ def test_columns_by_name() -> None:
     motion = PAPER_COLUMNS["kitti-raw"]
     assert format_paper_cells(motion, make_method("surf")) == ("0.344", "5.790")
     assert format_paper_cells(motion, make_method("hog")) == ("–", "–")
-    cited = {row[0]: row[1:] for row in list_cited(motion, [OURS, make_method("sift")])}
+    cited = {row[0]: row[1:] for row in list_cited(motion, [VARIANT, make_method("sift")])}
     assert cited["Agrawal et al. (cited)"] == ("0.394", "9.293")
-    assert "SIFT (cited)" not in cited
+    assert "SIFT (cited)" not in cited and "UCN-HN (cited)" not in cited
+    assert cited["UCN-HN-ST (cited)"] == ("0.325", "4.728")
     # A system that the paper only plots has a row without a value.
-    assert list_cited(PAPER_COLUMNS["cub"], [OURS]) == [("WarpNet (cited)", "–")]
+    assert list_cited(PAPER_COLUMNS["cub"], [OURS]) == [("WarpNet (cited)", "–"), ("UCN-HN-ST (cited)", "–")]
     assert format_sources(()) == ()
 
 
 def test_decimals_are_the_papers() -> None:
     assert format_paper_cells(PAPER_COLUMNS["flow"], make_method("sift-flow")) == ("89.0", "67.3")
     assert format_paper_cells(PAPER_COLUMNS["flow"], make_method("dsp")) == ("85.3", "58.0")
-    assert format_paper_cells(PAPER_COLUMNS["flowweb"], OURS) == ("RN 31.5, HN 36.7, HN-ST 43.0",)
+    assert format_paper_cells(PAPER_COLUMNS["flowweb"], VARIANT) == ("36.7",)
+    assert format_paper_cells(PAPER_COLUMNS["flowweb"], OURS) == ("–",)
     narrow = format_paper_cells(PAPER_COLUMNS["pascal-berkeley"][:1], make_method("sift-flow"))
     assert narrow == ("3.55",)
     assert (format_value(0), format_value(4.08), format_value(5.79, 3)) == ("0.0", "4.08", "5.790")

@@ -95,3 +95,11 @@ def test_upsampling_a_flow() -> None:
         [[2, 2, -4], [2, 2, -4]],
         [[0, 0, 6], [0, 0, 6]],
     ]
+
+
+def test_shortness_is_of_the_whole_displacement_not_of_the_step() -> None:
+    # Cells that are all alike: of a flow of 2 from the coarser level nothing stays but what η leaves.
+    features = torch.ones(3, 6, 7)
+    flow = torch.full((2, 6, 7), 2)
+    improved = SiftFlow()._improve(features, features, flow, None, is_coarsest=False, is_finest=True)
+    assert torch.equal(improved, torch.zeros_like(flow))

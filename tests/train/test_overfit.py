@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.bird_cases import write_birds
 from support.photo_cases import write_photos
 from support.train_cases import CPU, ignore, make_config
 from ucn.config import Calibration, LossConfig, SourceConfig
+from ucn.data.sets.semantic import keypoint_pairs
 from ucn.train.loop import train
 from ucn.train.overfit import repeat_first_batch
 from ucn.train.sources.batches import open_sources
@@ -56,3 +58,21 @@ def test_it_is_the_first_batch_of_the_run(tmp_path: Path) -> None:
         ]
     assert torch.equal(batches[0].image0, batches[1].image0)
     assert not torch.equal(batches[0].image0, batches[2].image0)
+
+
+def test_no_more_is_read_than_a_batch_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_birds(tmp_path / "birds", (48, 56))
+    read: list[Path] = []
+    whole = keypoint_pairs.read_image
+    monkeypatch.setattr(keypoint_pairs, "read_image", lambda path: (read.append(path), whole(path))[1])
+    source = SourceConfig(
+        "cub", str(folder), "train", on_device=True, fit="resize", crop_hw=(48, 48), batch=1
+    )
+    config = make_config(sources=[source])
+    with open_sources(config, None, CPU) as mixture:
+        count = len({*read})
+        mixture.sample_batch(1, torch.Generator().manual_seed(0))
+    read.clear()
+    with open_sources(config, None, CPU, is_small=True) as mixture:
+        batch = mixture.sample_batch(1, torch.Generator().manual_seed(0))
+    assert batch.is_valid.any() and 2 <= len({*read}) <= 3 < count

@@ -15,6 +15,7 @@ from support.photo_cases import make_photo
 from support.semantic_files import write_text
 from ucn.cli.app import app
 from ucn.config import TrainConfig
+from ucn.data.catalogue import find_info
 from ucn.data.sets.semantic.faces import mirror_points
 from ucn.nn import build_model
 from ucn.train import loop
@@ -26,6 +27,7 @@ FOLDER = find_recipe("own").parent
 RECIPES = sorted(FOLDER.rglob("*.y*ml"))
 TASKS = ("geometric", "semantic")
 VARIANTS = ("rn", "hn", "hn-st")
+DATA_SETS = ("kitti-flow", "kitti-raw", "sintel", "pascal-berkeley", "flowweb")
 TRUNK = "data/googlenet/bvlc_googlenet_conv1_to_inception_4a.npz"
 
 
@@ -45,7 +47,9 @@ def read_paper(task: str, variant: str) -> TrainConfig:
 def test_recipes_are_there() -> None:
     names = [_name(path) for path in RECIPES]
     assert {"birds", "faces", "geometric", "universal"} <= {*names}
-    assert {name for name in names if "/" in name} == {f"paper/{t}-{v}" for t in TASKS for v in VARIANTS}
+    variants = {f"{task}-{variant}" for task in TASKS for variant in VARIANTS}
+    expected = {*variants, "semantic-hn-st-branch", *DATA_SETS}
+    assert {name for name in names if "/" in name} == {f"paper/{name}" for name in expected}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=_name)
@@ -64,22 +68,26 @@ def test_every_recipe_parses_and_builds_its_network(path: Path) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_recipes_of_the_paper(task: str, variant: str) -> None:
     config = read_paper(task, variant)
-    assert (config.init, config.batch) == (TRUNK, 4)
+    check_paper_settings(config, 20.0 if task == "geometric" else 0.05 * 150, variant)
+    assert config.loss.random_negatives == (1 if task == "semantic" and variant != "rn" else 0)
+    if task == "geometric":
+        real = config.sources[1:]
+        assert [source.name for source in config.sources] == ["synthetic", "own", "own", "own", "multiview"]
+        assert {(source.fit, source.points, source.mirror) for source in real} == {("crop", 1000, 0.5)}
+    else:
+        (source,) = config.sources
+        assert (source.name, source.fit, source.crop_hw) == ("cub", "resize", (150, 150))
+        assert (source.points, source.mirror) == (15, 0.5)
+
+
+def check_paper_settings(config: TrainConfig, distance: float, variant: str) -> None:
     model, loss = config.model, config.loss
+    assert config.init == TRUNK
     assert (model.strides, model.dim, model.head_norm) == ((2, 2, 1, 1), None, "none")
     assert (model.transformer != "none") == (variant == "hn-st")
     assert (loss.kind, loss.margin, loss.direction) == ("contrastive", 1.0, "0to1")
-    distance = 20.0 if task == "geometric" else 0.05 * 150
     mining = ("random", distance) if variant == "rn" else ("nearest", min(16.0, distance))
     assert (loss.mining, loss.radius, loss.negatives) == (*mining, 1)
-    assert loss.random_negatives == (1 if task == "semantic" and variant != "rn" else 0)
-    (source,) = config.sources
-    if task == "geometric":
-        assert (source.name, source.fit, source.crop_hw) == ("kitti-flow", "crop", (321, 769))
-        assert (source.points, source.min_points, source.mirror) == (1000, 200, 0.5)
-    else:
-        assert (source.name, source.fit, source.crop_hw) == ("cub", "resize", (150, 150))
-        assert (source.points, source.mirror) == (15, 0.5)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -92,13 +100,26 @@ def test_variants_differ_in_one_thing_each(task: str) -> None:
     assert replace(hn.model, transformer=hn_st.model.transformer) == hn_st.model
 
 
-def test_the_geometric_ones_train_on_kitti_raw_as_their_heads_say() -> None:
-    path = FOLDER / "paper" / "geometric-hn.yaml"
-    head = path.read_text(encoding="utf-8")
-    changes = ["sources.0.name=kitti-raw", "sources.0.folder=${UCN_DATA}/kitti_raw", "sources.0.points=3000"]
-    assert all(f"--set {change}" in head or f"--set '{change}'" in head for change in changes)
-    (source,) = read_recipe(path, changes).sources
-    assert (source.name, source.folder, source.split) == ("kitti-raw", "data/kitti_raw", "train")
+def test_the_transformer_stands_after_the_trunk_or_in_its_branches() -> None:
+    after, branch = (read_paper("semantic", variant) for variant in ("hn-st", "hn-st-branch"))
+    assert (after.model.transformer, branch.model.transformer) == ("after_trunk", "in_branch")
+    assert replace(branch, name=after.name, model=after.model) == after
+
+
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_recipes_of_one_data_set_become_variants_as_their_heads_say(name: str) -> None:
+    path = FOLDER / "paper" / f"{name}.yaml"
+    head = path.read_text(encoding="utf-8").partition("\nname:")[0]
+    assert f"ucn train paper/{name} --data {name}=DIR" in head
+    distance = 7.5 if name in ("pascal-berkeley", "flowweb") else 20.0
+    for variant, line in (("hn", ""), ("rn", "RN: "), ("hn-st", "HN-ST:")):
+        (row,) = [row for row in head.splitlines() if line and row.startswith(f"# {line}")] or [""]
+        changes = [part.strip() for part in row.split("--set ")[1:]]
+        config = read_recipe(path, changes, [f"{name}=mine"])
+        check_paper_settings(config, distance, variant)
+        (source,) = config.sources
+        assert (source.name, source.folder, source.split) == (name, "mine", "train")
+        assert source.split in find_info(name).splits and config.batch == 4
 
 
 @pytest.fixture
@@ -132,27 +153,19 @@ def cub(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_recipes_of_the_paper_train(
-    task: str, variant: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    name = "kitti-flow" if task == "geometric" else "cub"
-    folder = request.getfixturevalue("kitti" if task == "geometric" else "cub")
-    recipe, output = FOLDER / "paper" / f"{task}-{variant}.yaml", tmp_path / "weights.safetensors"
-    changes = [
-        "steps=2",
-        "init=random",
-        "warmup_steps=0",
-        "sources.0.crop_hw=[48, 64]",
-        "sources.0.workers=0",
-    ]
+@pytest.mark.parametrize("recipe", ["kitti-flow", "semantic-rn", "semantic-hn-st", "semantic-hn-st-branch"])
+def test_recipes_of_the_paper_train(recipe: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    name = "kitti-flow" if recipe == "kitti-flow" else "cub"
+    folder = request.getfixturevalue("kitti" if recipe == "kitti-flow" else "cub")
+    path, output = FOLDER / "paper" / f"{recipe}.yaml", tmp_path / "weights.safetensors"
+    changes = ["steps=2", "init=random", "warmup_steps=0", "batch=4", "trunk_learning_rate=1.0e-4"]
+    changes += ["sources.0.crop_hw=[48, 64]", "sources.0.workers=0"]
     options = [word for change in changes for word in ("--set", change)]
-    command = ["train", str(recipe), "-o", str(output), "--device", "cpu", "--data", f"{name}={folder}"]
+    command = ["train", str(path), "-o", str(output), "--device", "cpu", "--data", f"{name}={folder}"]
     result = CliRunner().invoke(app, [*command, *options])
     assert result.exit_code == 0, result.stderr
     trained = load_weights(output)
-    assert trained.model.config == read_paper(task, variant).model
+    assert trained.model.config == read_recipe(path).model
     start = build_model(trained.model.config, torch.Generator().manual_seed(0))
     moved = (next(trained.model.trunk.parameters()) - next(start.trunk.parameters())).abs().max()
     assert moved > 5e-5  # AdamW moves a weight by its rate, 1e-4, where there is a gradient

@@ -30,7 +30,8 @@ ORDER = (
 
 _NAMES = {
     _INPUT: "points mask mask0 mask1 intrinsics intrinsics0 intrinsics1 images data split options pairs grid "
-    "root use_all max_frames limit class_masks classes scenes size parts quick thorough limit_seconds",
+    "root use_all max_frames limit class_masks classes scenes subset size parts quick thorough "
+    "limit_seconds",
     _FEATURES: "method detector max_keypoints scales batch shard executor workers",
     _PAIRS: "pairing overlap neighbours",
     _MATCHING: "weights keypoints ratio min_score mutual refine align max_side consensus views verify "

@@ -92,6 +92,18 @@ def run(
             metavar="A,B,…", help="Scenes of the folder, for multiview.", show_default="all of them"
         ),
     ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Split of KITTI flow and Sintel: val, train or training (both).",
+            show_default="val, or all of a folder without it",
+        ),
+    ] = None,
+    subset: Annotated[
+        Path | None,
+        opt.path_option("List of images or pairs for cub, such as WarpNet's.", show_default="2,000 pairs"),
+    ] = None,
     classes: Annotated[
         str | None,
         typer.Option(metavar="A,B,…", help="Classes of the folder, for objects.", show_default="all of them"),
@@ -147,6 +159,7 @@ def run(
 
     evaluation = find_evaluation(name)
     _check_options(name, evaluation, data, sheet, class_masks, scenes, classes, update)
+    _check_choice(name, evaluation, split, subset)
     if seeds > 1 and not evaluation.has_seeds:
         raise ConfigError(f"{name} does not average over seeds; leave --seeds out")
     given = {
@@ -165,6 +178,8 @@ def run(
         "--sheet": sheet or None,
         "--class-masks": class_masks,
         "--scenes": scenes,
+        "--split": split,
+        "--subset": subset,
         "--classes": classes,
         "--jobs": jobs if jobs > 1 else None,
         "--device": device,
@@ -197,6 +212,8 @@ def run(
             sheet_pairs=sheet,
             class_masks=class_masks,
             scenes=_split(scenes or ""),
+            split=split or "",
+            subset=subset,
             classes=_split(classes or ""),
             on_skip=None if json else _warn_skipped,
             progress=bar,
@@ -255,6 +272,18 @@ def _check_options(
         )
     if update and evaluation.update_obstacle:
         raise ConfigError(f"{name} cannot be evaluated with --update: {evaluation.update_obstacle}")
+
+
+def _check_choice(name: str, evaluation: Evaluation, split: str | None, subset: Path | None) -> None:
+    """Checks that a split or a list of images fits the benchmark."""
+    from ucn.errors import ConfigError
+
+    if split is not None and not evaluation.has_splits:
+        raise ConfigError(f"{name} has no choice of splits; leave --split out")
+    if subset is not None and not evaluation.has_subset:
+        raise ConfigError(f"{name} takes no list of its images; leave --subset out")
+    if subset is not None and not subset.is_file():
+        raise ConfigError(f"no list at {subset}: expected a text file of image names, one or two a line")
 
 
 def _format_command(name: str, options: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ def run(
     ] = None,
     is_resumed: Annotated[bool, opt.flag("--resume", "Resume from the last checkpoint.")] = False,
     is_overfit: Annotated[
-        bool, opt.flag("--overfit", "Train on the first batch only, for debugging.")
+        bool, opt.flag("--overfit", "Train on one batch only, for debugging; reads no more.")
     ] = False,
     use_board: Annotated[
         bool, opt.flag("--tensorboard", "Write metrics and images for TensorBoard.")
@@ -87,7 +87,7 @@ def run(
             stack.enter_context(lock_output(output))
         is_quiet = json or not group.is_first
         chosen = group.device or choose_device(device)
-        mixture = _open_sources(config, images, chosen, group, use_skipping, is_quiet)
+        mixture = _open_sources(config, images, chosen, group, use_skipping, is_overfit, is_quiet)
         if is_overfit:
             mixture = repeat_first_batch(mixture, group.localise(config), chosen)
         stack.enter_context(mixture)
@@ -107,6 +107,7 @@ def _open_sources(
     device: torch.device,
     group: ProcessGroup,
     use_skipping: bool,
+    is_small: bool,
     is_quiet: bool,
 ) -> Mixture:
     """Opens the sources of pairs, with a bar while data sets are checked."""
@@ -119,6 +120,7 @@ def _open_sources(
             device,
             group,
             use_skipping=use_skipping,
+            is_small=is_small,
             watch=lambda _, done, total: bar(done, total),
         )
 

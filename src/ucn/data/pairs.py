@@ -133,6 +133,10 @@ class PairData(ABC):
         """All pairs except these."""
         return Selection(self, [i for i in range(len(self)) if i not in indices])
 
+    def first_pairs(self, count: int) -> PairData:
+        """The first pairs, at most `count`."""
+        return Selection(self, range(min(count, len(self))))
+
     def pair_class(self, index: int) -> str:
         """The object class of a pair; empty where the set names none."""
         return ""

@@ -33,6 +33,8 @@ class Request:
         sheet_pairs: how many pairs a sheet of matches shows; 0 makes none.
         class_masks: folder of masks of semantic classes; None where there is none.
         scenes: names of the scenes of the folder to use; all where empty.
+        split: of the data; empty takes the benchmark's own.
+        subset: list file of the images or pairs to use; None takes the benchmark's own.
         classes: names of the classes of the folder to use; all where empty.
         on_skip: called with name and reason of each method that is skipped.
         progress: called with (pairs done, all pairs).
@@ -45,6 +47,8 @@ class Request:
     sheet_pairs: int = 0
     class_masks: Path | None = None
     scenes: Sequence[str] = ()
+    split: str = ""
+    subset: Path | None = None
     classes: Sequence[str] = ()
     on_skip: Callable[[str, str], None] | None = None
     progress: Progress | None = None
@@ -62,6 +66,8 @@ class Evaluation:
         images: endings of the images of the data that it can draw.
         has_classes: whether it takes masks of semantic classes.
         has_scenes: whether it takes names of scenes.
+        has_splits: whether it takes a split.
+        has_subset: whether it takes a list of its images or pairs.
         has_class_names: whether it takes names of classes of objects.
         has_seeds: whether it averages over seeds.
         update_obstacle: why its reports cannot be updated; empty where they can.
@@ -74,6 +80,8 @@ class Evaluation:
     images: tuple[str, ...] = ()
     has_classes: bool = False
     has_scenes: bool = False
+    has_splits: bool = False
+    has_subset: bool = False
     has_class_names: bool = False
     has_seeds: bool = False
     update_obstacle: str = ""
@@ -103,6 +111,10 @@ def _evaluate_points(name: str, request: Request) -> Report:
     from ucn.evaluate.points.report import build_report, run_benchmark
 
     benchmark = BENCHMARKS[name].select(request.scenes) if request.scenes else BENCHMARKS[name]
+    if request.split:
+        benchmark = benchmark.with_split(request.split)
+    if request.subset is not None:
+        benchmark = benchmark.with_subset(request.subset)
     loaded = _load(request)
     run = run_benchmark(benchmark, request.folder, loaded, request.settings, request.progress)
     _report_skipped(request, run.skipped, loaded.skipped)  # some methods only the data rules out
@@ -197,6 +209,8 @@ _LIST = (
             benchmark.needs_folder,
             images=(SHEET,),
             has_scenes=benchmark.open_scenes is not None,
+            has_splits=benchmark.open_split is not None,
+            has_subset=benchmark.open_subset is not None,
         )
         for name, benchmark in BENCHMARKS.items()
     ),

@@ -72,6 +72,8 @@ class MethodInfo:
         stride: pixels between cells; None for descriptors at keypoints only.
         max_side: longest side of images in pixels that it was made for.
         has_own_keypoints: whether its extractor detects keypoints itself, as DISK does.
+        trained_on: parts of data sets that a network was trained on, each ``NAME PART``, where its weights
+            say so (`ucn.features.trained_on`).
         loader: loads the method onto a device; None for a method read from a report.
     """
 
@@ -82,6 +84,7 @@ class MethodInfo:
     stride: int | None = None
     max_side: int = DEFAULT_MAX_SIDE
     has_own_keypoints: bool = False
+    trained_on: tuple[str, ...] = ()
     loader: Loader | None = field(default=None, repr=False)
 
     @property

@@ -18,6 +18,7 @@ from ucn.features.method import DenseMethod, Method, MethodInfo, make_once
 from ucn.features.names import CONSENSUS, MethodKind
 from ucn.features.pair_matcher import CONSENSUS_SHA256, Alignment, NearestNeighbours
 from ucn.features.sparse import KeypointMatches
+from ucn.features.trained_on import list_training_parts
 from ucn.matching.cells import match_forward
 from ucn.matching.matcher import Matcher
 from ucn.matching.views import (
@@ -32,7 +33,7 @@ from ucn.matching.views import (
 )
 from ucn.nn.encoder import Engine, choose_exact_engine
 from ucn.types import Features
-from ucn.weights.store import read_weights_header
+from ucn.weights.store import WeightsHeader, read_weights_header
 
 # Benchmarks set the size of images, and refine matches by pixels themselves, alike for all methods.
 SPARSE_CONFIG = MatchConfig(max_side=None, use_alignment=False)
@@ -131,6 +132,9 @@ def find_network(
     sha256, model = header.info.sha256, header.model
     title = f"UCN, weights {name}, sha256 {sha256[:16]}"
     key: dict[str, Any] = {"ucn": sha256}
+    variant = find_variant(header)
+    if variant is not None:
+        title, key["variant"] = f"{title}; the paper's variant {variant}", variant
     config = _DENSE_CONFIG
     if kind == "sparse":
         config = replace(SPARSE_CONFIG, consensus=consensus)
@@ -150,6 +154,7 @@ def find_network(
         dim=model.dimensions - model.semantic_dim,  # `Matcher` encodes the fine level
         stride=math.prod(model.strides),
         max_side=header.max_side,
+        trained_on=list_training_parts(header.training),
         loader=partial(_load, source, kind, config, engine),
     )
     if not consensus or kind == "sparse":
@@ -160,6 +165,16 @@ def find_network(
         key={**key, CONSENSUS: CONSENSUS_SHA256, VIEWS: _VIEW_SETTINGS},
         loader=partial(_load_views, info),
     )
+
+
+def find_variant(header: WeightsHeader) -> str | None:
+    """RN, HN or HN-ST for weights of a recipe ``paper/…``; None for all others."""
+    if not str(header.training.get("name", "")).startswith("paper-"):
+        return None
+    if header.model.transformer != "none":
+        return "HN-ST"
+    loss = header.training.get("loss")
+    return "RN" if isinstance(loss, dict) and loss.get("mining") == "random" else "HN"
 
 
 def _load_views(base: MethodInfo, info: MethodInfo, device: str) -> DenseMethod:

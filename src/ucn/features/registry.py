@@ -228,14 +228,15 @@ class Registry(MethodNames):
 
 
 def order_methods(names: Sequence[str], weights: Sequence[Path], legal: Sequence[str]) -> list[str | Path]:
-    """What to load, in order: weights files that are not named, then the names.
+    """What to load, in order: weights files that are not named, alone or with a suffix, then the names.
 
     Args:
         names: the requested ones.
         weights: files of `ucn train`; each is loaded, and has the name of its file.
         legal: names of methods without such a file; these names never mean a file.
     """
-    ordered: list[str | Path] = [path for path in weights if path.stem in legal or path.stem not in names]
+    named = {*names, *(name.rpartition("+")[0] for name in names)}
+    ordered: list[str | Path] = [path for path in weights if path.stem in legal or path.stem not in named]
     for name in names:
         own = [] if name in legal else [path for path in weights if path.stem == name]
         ordered += own or [name]

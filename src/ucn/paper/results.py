@@ -182,9 +182,10 @@ _SYSTEMS = {
 
 
 def find_systems(method: MethodInfo) -> tuple[str, ...]:
-    """Names of a method in the paper: none, one system, or for UCN all its variants."""
+    """Names of a method in the paper: one, or none; of UCN's weights only its variants have one."""
     if "ucn" in method.key:
-        return UCN_SYSTEMS
+        variant = method.key.get("variant")
+        return () if variant is None else (f"UCN-{variant}",)
     plain = "".join(letter for letter in method.name.lower() if letter.isalnum())
     return (_SYSTEMS[plain],) if plain in _SYSTEMS else ()
 
@@ -225,8 +226,5 @@ def format_value(value: float, digits: int = 1) -> str:
 
 
 def _format_cell(column: PaperColumn, systems: Sequence[str]) -> str:
-    values = {name: column.values.get(name) for name in systems}
-    found = {name: format_value(value, column.digits) for name, value in values.items() if value is not None}
-    if len(systems) == 1:
-        return found.get(systems[0], "–")
-    return ", ".join(f"{name.removeprefix('UCN-')} {text}" for name, text in found.items()) or "–"
+    values = (column.values.get(name) for name in systems)
+    return next((format_value(value, column.digits) for value in values if value is not None), "–")

@@ -208,11 +208,14 @@ def open_shared_sources(
     group: ProcessGroup,
     *,
     use_skipping: bool = False,
+    is_small: bool = False,
     watch: Callable[[str, int, int], None] | None = None,
 ) -> Mixture:
     """Opens the training data of this process, as `open_sources` does for a single process.
 
     Each process samples its own pairs; all processes take a step's batch from the same source.
     """
-    mixture = open_sources(group.localise(config), images, device, use_skipping=use_skipping, watch=watch)
+    mixture = open_sources(
+        group.localise(config), images, device, use_skipping=use_skipping, is_small=is_small, watch=watch
+    )
     return Mixture(mixture.sources, config.seed, mixture.skipped)

@@ -59,12 +59,14 @@ class WeightsHeader:
         model: configuration of the network.
         calibration: as in `LoadedWeights`.
         max_side: as in `LoadedWeights`.
+        training: as in `LoadedWeights`.
     """
 
     info: WeightsInfo
     model: ModelConfig
     calibration: Calibration
     max_side: int
+    training: dict[str, Any]
 
 
 def save_weights(
@@ -160,7 +162,8 @@ def read_weights_header(name_or_path: str | Path) -> WeightsHeader:
     info = replace(info, file_bytes=path.stat().st_size)
     model = _read_header(header, "model", ModelConfig.from_dict, path)
     calibration = _read_header(header, "calibration", Calibration.from_dict, path)
-    return WeightsHeader(info, model, calibration, _read_max_side(header, path))
+    training = _read_header(header, "training", _check_mapping, path)
+    return WeightsHeader(info, model, calibration, _read_max_side(header, path), training)
 
 
 def _read_max_side(header: dict[str, str], path: Path) -> int:

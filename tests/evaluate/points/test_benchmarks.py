@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.dense_cases import write_flat_image, write_flo
+from support.bird_cases import write_birds
+from support.dense_cases import write_flat_image, write_flo, write_png
 from support.evaluation_cases import write_sequence
 from support.semantic_files import write_flat_image as write_grey
 from support.semantic_files import write_mat, write_text
@@ -15,7 +16,7 @@ from ucn.data.sets.semantic.pascal_berkeley import PART_NAMES
 from ucn.errors import ConfigError, DataError
 from ucn.evaluate.core.benchmark_pairs import CUB_PAIRS, sample_pair_list, sample_rows
 from ucn.evaluate.points import benchmarks
-from ucn.evaluate.points.benchmarks import BENCHMARKS, find_benchmark
+from ucn.evaluate.points.benchmarks import BENCHMARKS, FLOW_SPLITS, find_benchmark
 
 
 def write_flow_set(root: Path) -> Path:
@@ -62,6 +63,58 @@ def test_flow_takes_every_set_it_finds(tmp_path: Path) -> None:
     ]
     alone = find_benchmark("middlebury-flow").open(tmp_path / "my flow")
     assert [pair.name for pair in alone] == ["Middlebury flow/Door"]
+
+
+def write_kitti(root: Path, *numbers: int) -> Path:
+    for number in numbers:
+        for frame in (10, 11):
+            write_flat_image(root / "training" / "image_2" / f"{number:06}_{frame}.png", 4, 3)
+        write_png(
+            root / "training" / "flow_noc" / f"{number:06}_10.png", np.full((3, 4, 3), 2**15, np.uint16)
+        )
+    return root
+
+
+def test_flow_measures_what_no_recipe_trains_on(tmp_path: Path) -> None:
+    benchmark = find_benchmark("kitti-flow")
+    both = write_kitti(tmp_path / "both", 3, 170)
+    (pair,) = benchmark.open(both)
+    assert (pair.name, pair.part) == ("KITTI flow/000170", "kitti-flow val")
+    names = {split: [p.name[-6:] for p in benchmark.with_split(split).open(both)] for split in FLOW_SPLITS}
+    assert names == {
+        "held-out": ["000170"],
+        "val": ["000170"],
+        "train": ["000003"],
+        "training": ["000003", "000170"],
+    }
+    # A sample of training scenes alone is measured whole, and says so.
+    (pair,) = benchmark.open(write_kitti(tmp_path / "sample", 3))
+    assert pair.part == "kitti-flow training"
+    assert [p.part for p in find_benchmark("flow").with_split("train").open(tmp_path)] == [
+        "",
+        "kitti-flow train",
+    ]
+    with pytest.raises(ConfigError, match=r"no split 'vall'; did you mean 'val'\?"):
+        benchmark.with_split("vall")
+    with pytest.raises(ConfigError, match="motorcycle has no choice of splits"):
+        find_benchmark("motorcycle").with_split("val")
+
+
+def test_cub_takes_a_list_of_images_or_pairs(tmp_path: Path) -> None:
+    folder = write_birds(tmp_path)
+    split = folder / "CUB_200_2011" / "train_test_split.txt"
+    split.write_text(split.read_text(encoding="utf-8").replace(" 1\n", " 0\n"), encoding="utf-8")
+    images, pairs = tmp_path / "images.txt", tmp_path / "pairs.txt"
+    write_text(images, "001.Kind/0.png", "001.Kind/2.png", "001.Kind/5.png", "002.Kind/1.png")
+    write_text(pairs, "001.Kind/3 001.Kind/1")
+    chosen = find_benchmark("cub").with_subset(images)
+    names = {pair.name for pair in chosen.open(folder)}
+    assert names == {"001.Kind/0--001.Kind/2", "001.Kind/0--001.Kind/5", "001.Kind/2--001.Kind/5"}
+    assert "those of images.txt (sha256 " in chosen.title and "listed" not in chosen.title
+    (pair,) = find_benchmark("cub").with_subset(pairs).open(folder)
+    assert (pair.name, pair.part) == ("001.Kind/3--001.Kind/1", "cub test")
+    with pytest.raises(ConfigError, match="hpatches takes no list of its images"):
+        find_benchmark("hpatches").with_subset(images)
 
 
 def test_flow_without_sets(tmp_path: Path) -> None:

@@ -72,7 +72,12 @@ def make_run(benchmark: str = "hpatches", methods: tuple[DenseMethod, ...] = ())
         skipped={"xfeat": "not here"},
         results=results,
         predictions=Predictions((), (pair,) * 3, "0123456789abcdef" * 4),
-        identity={"headline": "per_point", "pairs": 3, "pairs_of_benchmark": 245},
+        identity={
+            "headline": "per_point",
+            "pairs": 3,
+            "pairs_of_benchmark": 245,
+            "data_sha256": "fedcba9876543210" * 4,
+        },
     )
 
 
@@ -127,21 +132,37 @@ def test_very_many_groups_show_one_limit() -> None:
 
 def test_paper_column_and_cited_rows() -> None:
     ours = replace(make_method("geometric"), key={"ucn": "ab"})
-    run = make_run("sintel", (ours, make_method("sift"), make_method("daisy")))
+    variant = replace(make_method("hn-0"), key={"ucn": "cd", "variant": "HN"})
+    run = make_run("sintel", (ours, variant, make_method("sift"), make_method("daisy")))
     table = tabulate(run)[0]
     assert table.header[-1] == "paper: Sintel @10"
     last = {row[0]: row[-1] for row in table.rows}
-    assert last["geometric"] == "HN 91.5, HN-ST 90.7"
+    assert last["geometric"] == "–"  # it is none of the paper's networks
+    assert last["hn-0"] == "91.5" and last["UCN-HN-ST (cited)"] == "90.7"
     assert last["sift"] == "68.4"
     assert last["daisy"] == "–"  # not in that table
     assert last["DaisyFF (cited)"] == "87.3"
     assert "SIFT (cited)" not in last
-    assert not any(name.startswith("UCN") for name in last)
     assert all(len(row) == len(table.header) for row in table.rows)
     report = build_report(run)
     assert "Table 3, MPI-Sintel" in report.notes[0]
     assert to_dict(report)["paper"][0]["figures"]["DSP"] == 85.3
     assert build_report(make_run()).notes == ()
+
+
+def test_weights_that_saw_the_data_are_marked() -> None:
+    seen = replace(make_method("seen"), trained_on=("kitti-flow train", "cub train"))
+    run = make_run("kitti-flow", (seen, make_method("sift")))
+    pair = run.predictions.pairs[0]
+    for part, is_marked in (("kitti-flow training", True), ("kitti-flow val", False), ("", False)):
+        own = replace(pair, pair=replace(pair.pair, part=part))
+        part_run = replace(run, predictions=replace(run.predictions, pairs=(own,)))
+        first = tabulate(part_run)[0].rows[0][0]
+        assert first == ("seen (trained on it)" if is_marked else "seen")
+        notes = "\n".join(build_report(part_run).notes)
+        assert ("`seen` was trained on kitti-flow train, as" in notes) == is_marked
+        assert any(f"parts: {part}" in line for line in describe_protocol(part_run))
+    assert to_dict(build_report(run))["methods"][0]["trained_on"] == ["kitti-flow train", "cub train"]
 
 
 def test_protocol_lists_what_was_done() -> None:

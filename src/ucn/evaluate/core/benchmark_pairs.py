@@ -44,6 +44,7 @@ class BenchmarkPair:
         category: its class, for the mean over classes.
         axis: what `value` is, where groups form a curve (rotation, scale); else empty.
         value: the position of its group on that axis.
+        part: of which data set it is, as in `ucn.features.trained_on`; empty where nothing is trained on it.
     """
 
     data: PairData
@@ -53,6 +54,7 @@ class BenchmarkPair:
     category: str
     axis: str = ""
     value: float = 0.0
+    part: str = ""
 
     def read(self) -> PairSample:
         """Reads its images and correspondences."""
@@ -77,6 +79,7 @@ def group_pairs(
     category: Callable[[str], str],
     prefix: str = "",
     rows: Sequence[int] | None = None,
+    part: str = "",
 ) -> list[BenchmarkPair]:
     """The pairs of a data set, grouped by their names.
 
@@ -86,6 +89,7 @@ def group_pairs(
         category: from the name of a pair to its class.
         prefix: of the names in the benchmark.
         rows: which pairs; None takes all.
+        part: the part of a data set that the pairs are, as in `ucn.features.trained_on`.
 
     Raises:
         DataError: the set has problems; a benchmark of a part of it would not be the same benchmark.
@@ -94,7 +98,8 @@ def group_pairs(
     pairs = []
     for index in range(len(data)) if rows is None else rows:
         name = data.pair_name(index)
-        pairs.append(BenchmarkPair(data, index, prefix + name, group(name), category(name)))
+        pair = BenchmarkPair(data, index, prefix + name, group(name), category(name), part=part)
+        pairs.append(pair)
     return pairs
 
 

@@ -20,8 +20,10 @@ import torch
 
 import ucn
 from ucn.errors import OutputError
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair
 from ucn.evaluate.core.predictions import RunSettings
 from ucn.features.method import MethodInfo
+from ucn.features.trained_on import find_overlap
 from ucn.files.reading import explain_failure
 from ucn.files.scratch import clean_up
 from ucn.files.writing import check_output, write_bytes_atomically, write_files
@@ -130,6 +132,22 @@ def describe_consensus(methods: Sequence[MethodInfo]) -> list[str]:
         f"neighbourhood consensus: {', '.join(guided)}; where a second candidate, more than "
         f"{CONSENSUS_RADIUS:g} px from the best, is about as similar, the matches around the point decide: "
         "their support, and where local affine maps say that the point should land"
+    ]
+
+
+def find_trained(methods: Sequence[MethodInfo], pairs: Iterable[BenchmarkPair]) -> dict[str, list[str]]:
+    """Parts of the measured data that methods were trained on, by the method's name."""
+    parts = {pair.part for pair in pairs if pair.part}
+    found = {method.name: find_overlap(method.trained_on, parts) for method in methods}
+    return {name: own for name, own in found.items() if own}
+
+
+def describe_trained(methods: Sequence[MethodInfo], pairs: Iterable[BenchmarkPair]) -> list[str]:
+    """Notes on methods whose weights were trained on what is measured."""
+    return [
+        f"`{name}` was trained on {', '.join(parts)}, as the header of its weights says, so its results are "
+        "not of unseen data"
+        for name, parts in find_trained(methods, pairs).items()
     ]
 
 
@@ -313,11 +331,16 @@ def to_dict(report: Report) -> dict[str, Any]:
         "notes": list(report.notes),
         "versions": dict(report.versions),
         "device": report.device,
-        "methods": [{"name": m.name, "title": m.title, "key": m.key} for m in report.methods],
+        "methods": [_describe_method(method) for method in report.methods],
         "skipped": dict(report.skipped),
         "figures": [to_plain(row) for row in report.rows],
         **to_plain(report.values),
     }
+
+
+def _describe_method(method: MethodInfo) -> dict[str, Any]:
+    described = {"name": method.name, "title": method.title, "key": method.key}
+    return {**described, "trained_on": list(method.trained_on)} if method.trained_on else described
 
 
 def to_plain(value: Any) -> Any:

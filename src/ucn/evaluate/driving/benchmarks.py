@@ -21,30 +21,30 @@ _MAX_GAP = 10
 _MAX_PAIRS = 1000
 
 
-def open_raw_drives(folder: Path, max_gap: int) -> PairData:
-    """KITTI raw: drives of the split test where there are any, else all drives."""
+def open_raw_drives(folder: Path, max_gap: int) -> tuple[PairData, str]:
+    """KITTI raw: drives of the split test where there are any, else all drives; and which part that is."""
     options: dict[str, Option] = {"max_gap": max_gap}
     try:
-        return open_data("kitti-raw", folder, "test", options)
+        return open_data("kitti-raw", folder, "test", options), "kitti-raw test"
     except DataError as error:
         if "is empty" not in str(error):
             raise
-        return open_data("kitti-raw", folder, "all", options)
+        return open_data("kitti-raw", folder, "all", options), "kitti-raw all"
 
 
 def _open_raw(folder: Path) -> list[BenchmarkPair]:
-    return _group(open_raw_drives(folder, _MAX_GAP))
+    return _group(*open_raw_drives(folder, _MAX_GAP))
 
 
 def _open_odometry(frames: str, folder: Path) -> list[BenchmarkPair]:
     """Frames of sequence 05 with a right image, from which depth follows."""
     options: dict[str, Option] = {"frames": frames, "max_gap": _MAX_GAP}
-    return _group(open_data("kitti-odometry", folder, "train", options))
+    return _group(open_data("kitti-odometry", folder, "train", options), f"kitti-odometry {frames}")
 
 
-def _group(data: PairData) -> list[BenchmarkPair]:
+def _group(data: PairData, part: str) -> list[BenchmarkPair]:
     rows = sample_rows(len(data), _MAX_PAIRS) if len(data) > _MAX_PAIRS else None
-    return group_pairs(data, lambda _: ALL, lambda name: name.split("/")[0], rows=rows)
+    return group_pairs(data, lambda _: ALL, lambda name: name.split("/")[0], rows=rows, part=part)
 
 
 def _make(

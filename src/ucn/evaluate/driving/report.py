@@ -10,7 +10,15 @@ from ucn.errors import DataError
 from ucn.evaluate.core.benchmark_pairs import ALL
 from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, count_part
-from ucn.evaluate.core.report import DRIVING_PLOTS, Plot, Report, Table, describe_run, format_percent
+from ucn.evaluate.core.report import (
+    DRIVING_PLOTS,
+    Plot,
+    Report,
+    Table,
+    describe_run,
+    describe_trained,
+    format_percent,
+)
 from ucn.evaluate.core.update import Page
 from ucn.evaluate.driving.benchmarks import LIMITS, at_keypoints
 from ucn.evaluate.driving.groups import group_by_baseline, group_by_class, measure_baselines
@@ -19,6 +27,7 @@ from ucn.evaluate.points.benchmarks import Benchmark
 from ucn.evaluate.points.report import (
     PointsRun,
     describe_protocol,
+    describe_rebuilt,
     merge_results,
     plot_curves,
     replace_results,
@@ -139,7 +148,11 @@ def build_driving_report(run: DrivingRun) -> Report:
         protocol=tuple(_describe_protocol(run)),
         methods=(*dense.methods, *(method for method in keypoints.methods if method.name not in known)),
         skipped=dense.skipped,
-        notes=tuple(dense.predictions.pairs[0].pair.data.notes),
+        notes=(
+            *dense.predictions.pairs[0].pair.data.notes,
+            *describe_rebuilt(dense.methods),
+            *describe_trained(dense.methods, dense.pairs),
+        ),
         rows=tuple(
             {"table": name, "unit": "px", **asdict(score)}
             for name, results in sections.items()

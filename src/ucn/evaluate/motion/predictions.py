@@ -248,11 +248,12 @@ def _open_odometry(frames: str, folder: Path) -> list[BenchmarkPair]:
     rows = [row for row in range(len(data)) if data.pair_name(row).startswith("05/")]
     if not rows:
         raise DataError(f"{folder} has no pair of frames {frames} of sequence 05; unpack that sequence")
-    return group_pairs(data, _name_gap, lambda _: "05", rows=rows)
+    return group_pairs(data, _name_gap, lambda _: "05", rows=rows, part=f"kitti-odometry {frames}")
 
 
 def _open_raw(folder: Path) -> list[BenchmarkPair]:
-    return group_pairs(open_raw_drives(folder, _MAX_GAP), _name_gap, lambda name: name.split("/")[0])
+    data, part = open_raw_drives(folder, _MAX_GAP)
+    return group_pairs(data, _name_gap, lambda name: name.split("/")[0], part=part)
 
 
 def _name_gap(name: str) -> str:

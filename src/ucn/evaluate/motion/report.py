@@ -11,7 +11,15 @@ from ucn.evaluate.core.benchmark_pairs import ALL, choose_rows, count_pairs
 from ucn.evaluate.core.metrics import LEVEL, RESAMPLES
 from ucn.evaluate.core.plots import add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, count_part, require_methods
-from ucn.evaluate.core.report import Plot, Report, Table, describe_run, format_number, format_percent
+from ucn.evaluate.core.report import (
+    Plot,
+    Report,
+    Table,
+    describe_run,
+    describe_trained,
+    format_number,
+    format_percent,
+)
 from ucn.evaluate.driving.benchmarks import DRIVING_BENCHMARKS
 from ucn.evaluate.motion.predictions import (
     MotionBenchmark,
@@ -108,6 +116,7 @@ def _build(run: _Run) -> Report:
             *run.pairs[0].pair.data.notes,
             *_refer_to_points(run.benchmark.name),
             *format_sources(columns),
+            *describe_trained(run.loaded.methods, [pair.pair for pair in run.pairs]),
         ),
         rows=tuple(asdict(score) for score in run.results.scores),
         values={

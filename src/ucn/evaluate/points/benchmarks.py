@@ -26,9 +26,12 @@ from ucn.evaluate.core.benchmark_pairs import (
 )
 from ucn.evaluate.core.metrics import Average
 from ucn.evaluate.points.multiview import MAX_PAIRS, MIN_SHARED, open_multiview
+from ucn.files.reading import hash_file
 from ucn.files.suggestions import suggest
 from ucn.nn import MIN_SIDE
 
+CUB_LIMIT = 2000
+"""The most pairs of CUB, of a list of the user's."""
 OWN_PAIRS = 1000
 """The most pairs of a class of your own images."""
 Unit = Literal["px", "alpha"]
@@ -61,6 +64,8 @@ class Benchmark:
         shown_limit: the limit at which tables with very many groups show them; None shows the last.
         adapt: adapts the protocol to the pairs; None keeps it.
         open_scenes: as `open`, but only the named scenes of the folder; None where data has no scenes.
+        open_subset: as `open`, but the images or pairs of a list file; None where data has none.
+        open_split: as `open`, but one split of each set; None where the benchmark has no choice of splits.
     """
 
     name: str
@@ -78,6 +83,8 @@ class Benchmark:
     shown_limit: float | None = None
     adapt: Callable[[Benchmark, Sequence[BenchmarkPair]], Benchmark] | None = None
     open_scenes: Callable[[Path, Sequence[str]], list[BenchmarkPair]] | None = None
+    open_subset: Callable[[Path, Path], list[BenchmarkPair]] | None = None
+    open_split: Callable[[Path, str], list[BenchmarkPair]] | None = None
 
     @property
     def main_limit(self) -> float:
@@ -95,6 +102,32 @@ class Benchmark:
         opener = partial(_open_scenes, self.open_scenes, tuple(scenes))
         return replace(self, title=f"{self.title}; only the scenes {', '.join(scenes)}", open=opener)
 
+    def with_subset(self, list_file: Path) -> Benchmark:
+        """The benchmark on the images or pairs of a list file.
+
+        Raises:
+            ConfigError: it takes no such list.
+        """
+        if self.open_subset is None:
+            raise ConfigError(f"{self.name} takes no list of its images; leave the subset out")
+        opener = partial(_open_subset, self.open_subset, list_file)
+        digest = hash_file(list_file)[:16] if list_file.is_file() else "missing"
+        title = f"{self.title.partition(', listed')[0]}, those of {list_file.name} (sha256 {digest})"
+        return replace(self, title=title, open=opener)
+
+    def with_split(self, split: str) -> Benchmark:
+        """The benchmark on one split.
+
+        Raises:
+            ConfigError: it has no choice, or no such split.
+        """
+        if self.open_split is None:
+            raise ConfigError(f"{self.name} has no choice of splits; leave the split out")
+        if split not in FLOW_SPLITS:
+            hint = suggest(split, FLOW_SPLITS)
+            raise ConfigError(f"no split '{split[:80]}'{hint} (there are {', '.join(FLOW_SPLITS)})")
+        return replace(self, open=partial(_open_split, self.open_split, split))
+
     def to_dict(self, seed: int) -> dict[str, Any]:
         """What its predictions depend on, beside the data and the method."""
         prepared = self.preparation.to_dict()
@@ -107,12 +140,25 @@ def _open_scenes(
     return opener(folder, scenes)
 
 
+def _open_subset(
+    opener: Callable[[Path, Path], list[BenchmarkPair]], list_file: Path, folder: Path
+) -> list[BenchmarkPair]:
+    return opener(folder, list_file)
+
+
+def _open_split(
+    opener: Callable[[Path, str], list[BenchmarkPair]], split: str, folder: Path
+) -> list[BenchmarkPair]:
+    return opener(folder, split)
+
+
 def _open_hpatches(folder: Path) -> list[BenchmarkPair]:
     """Viewpoint sequences, then illumination sequences, as in papers."""
     pairs = group_pairs(
         open_data("hpatches", folder),
         group=lambda name: "viewpoint" if name.startswith("v_") else "illumination",
         category=_first_part,
+        part="hpatches all",
     )
     return sorted(pairs, key=lambda pair: pair.group, reverse=True)
 
@@ -131,33 +177,56 @@ FLOW_SETS: dict[str, tuple[str, Mapping[str, Option]]] = {
 """Column of the table to reader and its options, for each data set with dense ground truth."""
 
 
-def _open_flow_set(reader: str, folder: Path) -> list[BenchmarkPair]:
+FLOW_SPLITS = ("held-out", "val", "train", "training")
+"""Splits of KITTI flow and Sintel: val is what recipes do not train on, training is both; held-out is val, or
+all pairs of a folder that has none of it."""
+
+
+def _open_flow_set(reader: str, folder: Path, split: str = FLOW_SPLITS[0]) -> list[BenchmarkPair]:
     """One data set, in all its columns."""
     pairs = []
     for column, (name, options) in FLOW_SETS.items():
         if name == reader:
-            pairs += _group_flow(column, open_data(name, folder, options=options))
+            pairs += _open_column(column, name, folder, options, split)
     return pairs
 
 
-def _group_flow(column: str, data: PairData) -> list[BenchmarkPair]:
-    return group_pairs(data, lambda _: column, lambda _: column, prefix=f"{column}/")
+def _open_column(
+    column: str, name: str, folder: Path, options: Mapping[str, Option], split: str
+) -> list[BenchmarkPair]:
+    """The pairs of a set in one column; sets without splits have all of them."""
+    splits = find_info(name).splits
+    if "val" not in splits:
+        return _group_flow(column, open_data(name, folder, options=options), f"{name} {splits[0]}")
+    if split == FLOW_SPLITS[0]:
+        try:
+            return _group_flow(column, open_data(name, folder, "val", options), f"{name} val")
+        except DataError as error:
+            if "is empty" not in str(error):
+                raise
+            split = "training"
+    return _group_flow(column, open_data(name, folder, split, options), f"{name} {split}")
+
+
+def _group_flow(column: str, data: PairData, part: str = "") -> list[BenchmarkPair]:
+    return group_pairs(data, lambda _: column, lambda _: column, prefix=f"{column}/", part=part)
 
 
 def _open_motorcycle(_: Path) -> list[BenchmarkPair]:
     return _group_flow("motorcycle", Motorcycle())
 
 
-def _open_flow(folder: Path) -> list[BenchmarkPair]:
+def _open_flow(folder: Path, split: str = FLOW_SPLITS[0]) -> list[BenchmarkPair]:
     """The shipped pair, and every flow set whose folder is the given one or is in it."""
-    return _open_motorcycle(folder) + _find_flow_sets(folder, FLOW_SETS)
+    return _open_motorcycle(folder) + _find_flow_sets(folder, FLOW_SETS, split)
 
 
 def _open_middlebury(folder: Path) -> list[BenchmarkPair]:
-    return _find_flow_sets(folder, [column for column in FLOW_SETS if column.startswith("Middlebury")])
+    columns = [column for column in FLOW_SETS if column.startswith("Middlebury")]
+    return _find_flow_sets(folder, columns, FLOW_SPLITS[0])
 
 
-def _find_flow_sets(folder: Path, columns: Iterable[str]) -> list[BenchmarkPair]:
+def _find_flow_sets(folder: Path, columns: Iterable[str], split: str) -> list[BenchmarkPair]:
     if not folder.is_dir():
         raise DataError(f"no folder {folder}: expected one that holds the folders of flow sets")
     places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
@@ -168,7 +237,7 @@ def _find_flow_sets(folder: Path, columns: Iterable[str]) -> list[BenchmarkPair]
         names.append(name)
         found = next((place for place in places if is_root(place, name)), None)
         if found is not None:
-            pairs += _group_flow(column, open_data(name, found, options=options))
+            pairs += _open_column(column, name, found, options, split)
     if not pairs:
         expected = ", ".join(dict.fromkeys(names))
         likely = [name for name in guess_data(folder) if name not in names]
@@ -177,19 +246,23 @@ def _find_flow_sets(folder: Path, columns: Iterable[str]) -> list[BenchmarkPair]
     return pairs
 
 
-def _open_cub(folder: Path) -> list[BenchmarkPair]:
-    data = open_data("cub", folder, "test", {"list_file": str(CUB_PAIRS)})
-    return group_pairs(data, lambda _: "birds", _first_part)
+def _open_cub(folder: Path, list_file: Path = CUB_PAIRS) -> list[BenchmarkPair]:
+    """Listed pairs; of a list of single images, up to `CUB_LIMIT` pairs of one class."""
+    data = open_data("cub", folder, "test", {"list_file": str(list_file.resolve())})
+    rows = sample_rows(len(data), CUB_LIMIT) if len(data) > CUB_LIMIT else None
+    return group_pairs(data, lambda _: "birds", _first_part, rows=rows, part="cub test")
 
 
 def _open_faces(folder: Path) -> list[BenchmarkPair]:
     data = open_data("faces", folder, "test")
-    return group_pairs(data, lambda _: "faces", lambda _: "face", rows=sample_rows(len(data), 1000))
+    rows = sample_rows(len(data), 1000)
+    return group_pairs(data, lambda _: "faces", lambda _: "face", rows=rows, part="faces test")
 
 
 def _open_classes(reader: str, split: str, folder: Path) -> list[BenchmarkPair]:
     """All pairs of a split, grouped by class: the first part of their names."""
-    return group_pairs(open_data(reader, folder, split), _first_part, _first_part)
+    data = open_data(reader, folder, split)
+    return group_pairs(data, _first_part, _first_part, part=f"{reader} {split}")
 
 
 def _open_spair(folder: Path) -> list[BenchmarkPair]:
@@ -198,13 +271,14 @@ def _open_spair(folder: Path) -> list[BenchmarkPair]:
     def find_class(name: str) -> str:
         return name.rpartition(":")[2]
 
-    return group_pairs(open_data("spair", folder, "test"), find_class, find_class)
+    return group_pairs(open_data("spair", folder, "test"), find_class, find_class, part="spair test")
 
 
 def _open_berkeley(folder: Path) -> list[BenchmarkPair]:
     """100 pairs of each class, or all where it has fewer."""
     data = open_data("pascal-berkeley", folder, "test")
-    return group_pairs(data, _first_part, _first_part, rows=sample_rows_by_class(data, 100))
+    rows = sample_rows_by_class(data, 100)
+    return group_pairs(data, _first_part, _first_part, rows=rows, part="pascal-berkeley test")
 
 
 def _open_flowweb(folder: Path) -> list[BenchmarkPair]:
@@ -214,7 +288,8 @@ def _open_flowweb(folder: Path) -> list[BenchmarkPair]:
         return re.sub(r"_set_.*", "", _first_part(name))
 
     data = open_data("flowweb", folder, "test")
-    return group_pairs(data, find_class, find_class, rows=sample_rows_by_class(data, 1000))
+    rows = sample_rows_by_class(data, 1000)
+    return group_pairs(data, find_class, find_class, rows=rows, part="flowweb test")
 
 
 def _open_own(folder: Path) -> list[BenchmarkPair]:
@@ -264,7 +339,9 @@ def _adapt_own(benchmark: Benchmark, pairs: Sequence[BenchmarkPair]) -> Benchmar
     return replace(benchmark, **limits, length="the pck_length of each pair")
 
 
-def _flow_benchmark(name: str, title: str, opener: Callable[[Path], list[BenchmarkPair]]) -> Benchmark:
+def _flow_benchmark(
+    name: str, title: str, opener: Callable[..., list[BenchmarkPair]], *, has_splits: bool = False
+) -> Benchmark:
     return Benchmark(
         name=name,
         title=title,
@@ -272,6 +349,7 @@ def _flow_benchmark(name: str, title: str, opener: Callable[[Path], list[Benchma
         open=opener,
         needs_folder=name != "motorcycle",
         points=2000,
+        open_split=opener if has_splits else None,
     )
 
 
@@ -300,10 +378,18 @@ _LIST = (
         points=500,
     ),
     _flow_benchmark(
-        "flow", "every flow and stereo set found in the folder, and the bundled pair", _open_flow
+        "flow",
+        "every flow and stereo set found in the folder, and the bundled pair",
+        _open_flow,
+        has_splits=True,
     ),
     *(
-        _flow_benchmark(name, find_info(name).title, partial(_open_flow_set, name))
+        _flow_benchmark(
+            name,
+            find_info(name).title,
+            partial(_open_flow_set, name),
+            has_splits="val" in find_info(name).splits,
+        )
         for name in dict.fromkeys(name for name, _ in FLOW_SETS.values())
     ),
     _flow_benchmark("middlebury", "Middlebury's flow and stereo sets found in the folder", _open_middlebury),
@@ -313,6 +399,7 @@ _LIST = (
         title="Caltech-UCSD Birds-200-2011, test images, listed pairs of one class",
         ground_truth="parts visible in both images",
         open=_open_cub,
+        open_subset=_open_cub,
         preparation=Preparation(max_side=160),
         length="the diagonal of image 1",
     ),

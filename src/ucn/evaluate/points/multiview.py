@@ -51,7 +51,8 @@ def _list_pairs(path: Path) -> list[BenchmarkPair]:
         group = _find_group(data, index)
         if group is not None:
             name = f"{path.name}/{data.pair_name(index)}"
-            pairs.append(BenchmarkPair(data, index, name, group, path.name))
+            part = f"multiview {path.name}"
+            pairs.append(BenchmarkPair(data, index, name, group, path.name, part=part))
     return pairs
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from ucn.errors import ConfigError, DataError
-from ucn.evaluate.core.benchmark_pairs import choose_rows, count_pairs, digest_pairs
+from ucn.evaluate.core.benchmark_pairs import BenchmarkPair, choose_rows, count_pairs, digest_pairs
 from ucn.evaluate.core.metrics import LEVEL, RESAMPLES
 from ucn.evaluate.core.plots import PANELS_A_ROW, add_legend, choose_style, lay_out, save_plot
 from ucn.evaluate.core.predictions import Progress, RunSettings, require_methods
@@ -20,6 +20,8 @@ from ucn.evaluate.core.report import (
     Table,
     describe_consensus,
     describe_run,
+    describe_trained,
+    find_trained,
     format_number,
     format_percent,
     hash_protocol,
@@ -31,14 +33,11 @@ from ucn.evaluate.points.scoring import (
     Curve,
     Results,
     Score,
-    describe_margins,
-    is_faithful,
-    measure_margins,
     score_predictions,
 )
 from ucn.evaluate.points.transfer import add_training_images
 from ucn.features.method import DenseMethod, LoadedMethods, MethodInfo
-from ucn.paper.registry import is_nearest
+from ucn.paper.registry import METHODS, is_nearest
 from ucn.paper.results import (
     PAPER_CLASSES,
     PAPER_COLUMNS,
@@ -75,6 +74,11 @@ class PointsRun:
     results: Results
     predictions: Predictions
     identity: Mapping[str, Any]
+
+    @property
+    def pairs(self) -> list[BenchmarkPair]:
+        """The pairs that were measured."""
+        return [pair.pair for pair in self.predictions.pairs]
 
     @property
     def point_count(self) -> int:
@@ -201,7 +205,6 @@ def build_report(run: PointsRun) -> Report:
         run = replace_results(run, merge_results(page, run.results), page)
     benchmark, results = run.benchmark, run.results
     columns = PAPER_COLUMNS.get(benchmark.name, ())
-    margins = measure_margins(results.scores)
     return Report(
         name=benchmark.name,
         title=benchmark.title,
@@ -209,7 +212,11 @@ def build_report(run: PointsRun) -> Report:
         protocol=tuple(describe_protocol(run)),
         methods=run.methods,
         skipped=run.skipped,
-        notes=(*format_sources(columns), *(describe_margins(*item) for item in margins.items())),
+        notes=(
+            *format_sources(columns),
+            *describe_rebuilt(run.methods),
+            *describe_trained(run.methods, run.pairs),
+        ),
         rows=tuple({"unit": benchmark.unit, **asdict(score)} for score in results.scores),
         values={
             **run.identity,
@@ -223,6 +230,17 @@ def build_report(run: PointsRun) -> Report:
         plots=(plot_curves(benchmark, results),),
         **describe_run(run.settings),
     )
+
+
+def describe_rebuilt(methods: Sequence[MethodInfo]) -> list[str]:
+    """The note on systems rebuilt from their papers; none where none was run."""
+    names = [f"`{info.name}`" for info in methods if any(name in info.key for name in METHODS.systems)]
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)}: rebuilt from the papers; how each was judged, by its own paper's behaviour, is "
+        "in docs/evaluation.md#optimisation-methods"
+    ]
 
 
 def list_paper_values(columns: Sequence[PaperColumn]) -> list[dict[str, Any]]:
@@ -255,6 +273,7 @@ def describe_protocol(run: PointsRun) -> list[str]:
         f"data: {benchmark.title}; {count}, {run.point_count:,} points",
         f"images: {benchmark.preparation.describe()}",
         f"points: {benchmark.ground_truth}; {sampled}; the same for all methods (sha256 {sha256[:16]})",
+        *_describe_parts(run),
         "matching: a point's descriptor is interpolated between the cells of image 0, and its match is the "
         "cell of image 1 with the nearest descriptor (exact, over the whole image); with refinement the "
         "match is then refined to a sub-cell position, by the same code for all methods; no "
@@ -266,6 +285,14 @@ def describe_protocol(run: PointsRun) -> list[str]:
     if settings.jobs > 1:
         lines.append(f"times: {settings.jobs} processes shared the machine, so seconds are of a busy one")
     return lines
+
+
+def _describe_parts(run: PointsRun) -> list[str]:
+    """Which splits were measured, and the hash of the files."""
+    parts = sorted({pair.part for pair in run.pairs if pair.part})
+    many = f"{len(parts)} parts" if len(parts) > _TOO_MANY_GROUPS else ", ".join(parts)
+    listed = f"{many}; " if parts else ""
+    return [f"parts: {listed}names and sizes of the files have sha256 {run.identity['data_sha256'][:16]}"]
 
 
 def _describe_limits(benchmark: Benchmark) -> str:
@@ -296,11 +323,11 @@ def tabulate(run: PointsRun) -> list[Table]:
 
 def _label_methods(run: PointsRun) -> dict[str, str]:
     """Names of methods for the first column of a table."""
-    labels = {method.name: method.name for method in run.methods}
-    for name, margins in measure_margins(run.results.scores).items():
-        if not is_faithful(margins):
-            labels[name] = f"{name} (not faithful)"
-    return labels
+    trained = find_trained(run.methods, run.pairs)
+    return {
+        method.name: f"{method.name} (trained on it)" if method.name in trained else method.name
+        for method in run.methods
+    }
 
 
 def _tabulate_groups(run: PointsRun, scores: Sequence[Score], axis: str, use: bool) -> Table:

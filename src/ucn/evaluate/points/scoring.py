@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,6 @@ from ucn.evaluate.core.metrics import (
 )
 from ucn.evaluate.points.benchmarks import Benchmark
 from ucn.evaluate.points.predictions import PairPrediction, Predictions
-from ucn.paper.registry import METHODS
 
 
 @dataclass(frozen=True)
@@ -253,86 +252,3 @@ def _compute_costs(predictions: Predictions) -> tuple[Cost, ...]:
         per_image = extracting / images if images else float("nan")
         costs.append(Cost(name, per_image, matching / len(seconds)))
     return tuple(costs)
-
-
-REFERENCE = "sift"
-"""The method that reproduced systems are compared with."""
-REFERENCE_LIMIT = 10.0
-"""Limit of that comparison, in pixels."""
-MARGINS: Mapping[str, float] = {
-    "Middlebury flow": 10.0,
-    "Middlebury stereo": 10.0,
-    "Sintel clean": 10.0,
-    "Sintel final": 10.0,
-    "KITTI flow": 5.0,
-}
-"""Points of PCK by which a reproduced system must be ahead of dense SIFT, by group of pairs.
-
-In the paper's Table 3 these systems are 17 to 21 points of PCK@10 ahead of nearest neighbours of SIFT on
-Sintel, and 9 to 37 on KITTI. One that falls short of a margin is marked 'not faithful' in tables."""
-
-
-@dataclass(frozen=True)
-class Margin:
-    """How far a reproduced system is ahead of dense SIFT on a group of pairs, in points of PCK.
-
-    Attributes:
-        group: of pairs.
-        points: ahead.
-        required: at least.
-        headroom: the largest possible margin: 100 less the PCK of dense SIFT.
-    """
-
-    group: str
-    points: float
-    required: float
-    headroom: float
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether it reaches the required margin."""
-        return self.points >= self.required
-
-    def __str__(self) -> str:
-        missed = "not reached" if self.headroom >= self.required else "impossible"
-        return (
-            f"{self.group}: {self.points:+.1f} of {self.headroom:.1f} possible, required {self.required:g}: "
-            f"{'reached' if self.is_enough else missed}"
-        )
-
-
-def is_faithful(margins: Sequence[Margin]) -> bool:
-    """Whether a reproduced system reaches every margin."""
-    return all(margin.is_enough for margin in margins)
-
-
-def describe_margins(name: str, margins: Sequence[Margin]) -> str:
-    """A line on a reproduced system for the notes of a report."""
-    return (
-        f"`{name}` is {'faithful' if is_faithful(margins) else 'not faithful'} by the rule of "
-        f"docs/evaluation.md; points of PCK@{REFERENCE_LIMIT:g} ahead of `{REFERENCE}`: "
-        f"{'; '.join(map(str, margins))}"
-    )
-
-
-def measure_margins(scores: Sequence[Score]) -> dict[str, tuple[Margin, ...]]:
-    """The margins of each reproduced system of a run, by its name.
-
-    Args:
-        scores: of the run; without dense SIFT, or without a group that has a margin, there are none.
-    """
-    use = {score.use_refinement for score in scores if score.method == REFERENCE}
-    shares = {
-        (score.method, score.group): 100 * score.per_point
-        for score in scores
-        if score.limit == REFERENCE_LIMIT and use and score.use_refinement == max(use)
-    }
-    found = {
-        name: tuple(
-            Margin(group, shares[name, group] - reference, required, 100 - reference)
-            for group, required in MARGINS.items()
-            if (name, group) in shares and (reference := shares.get((REFERENCE, group))) is not None
-        )
-        for name in METHODS.systems
-    }
-    return {name: margins for name, margins in found.items() if margins}

@@ -51,6 +51,7 @@ __all__ = [
 
 PHOTOGRAPHS = "synthetic"
 """The name of sources that are photographs."""
+_SMALL = 2  # batches' worth of pairs to open where one batch is repeated: part of them is held out
 _VALIDATION_PAIRS = 64
 _VALIDATION_PART_PAIRS = 256  # more, since they have few points and small images
 
@@ -149,6 +150,7 @@ def open_sources(
     device: torch.device,
     *,
     use_skipping: bool = False,
+    is_small: bool = False,
     watch: Callable[[str, int, int], None] | None = None,
 ) -> Mixture:
     """Opens the training data of a run; data sets are checked first.
@@ -159,6 +161,7 @@ def open_sources(
         device: of the batches.
         use_skipping: leave out bad pairs instead of refusing their source, and replace pairs that turn out to
             be unreadable during training.
+        is_small: open only the first photographs and pairs, enough for a batch, but all images by class.
         watch: called with (label, done, all) while a data set is checked, or photographs are read.
 
     Raises:
@@ -172,7 +175,9 @@ def open_sources(
     for index, (label, source) in enumerate(_label(_plan(config.sources, images))):
         watch_this = None if watch is None else partial(watch, label)
         if source.name == PHOTOGRAPHS:
-            parts = split_photographs(list_images(Path(source.folder)), share)
+            images_found = list_images(Path(source.folder))
+            few = _SMALL * (source.batch or config.batch) if is_small else None
+            parts = split_photographs(images_found[:few], share)
         elif source.name == CLASSES:
             opened = sources[index] = ClassSource(
                 label,
@@ -189,7 +194,8 @@ def open_sources(
                 skipped.append(Skipped(label, opened.problems, len(opened.problems)))
             continue
         else:
-            data, left_out = _open_good(label, source, use_skipping, watch_this)
+            few = _SMALL * (source.batch or config.batch) if is_small else None
+            data, left_out = _open_good(label, source, use_skipping, watch_this, few)
             skipped += left_out
             if not source.use_warps:
                 seed = derive_seed(config.seed, "source", index)
@@ -216,10 +222,16 @@ def _group(photographs: Mapping[int, Photographs], config: TrainConfig) -> dict[
 
 
 def _open_good(
-    label: str, source: SourceConfig, use_skipping: bool, watch: Callable[[int, int], None] | None
+    label: str,
+    source: SourceConfig,
+    use_skipping: bool,
+    watch: Callable[[int, int], None] | None,
+    few: int | None = None,
 ) -> tuple[PairData, list[Skipped]]:
-    """A checked data set, and what is left out of it."""
+    """A checked data set, or its first pairs, and what is left out of it."""
     data = open_data(source.name, source.folder, source.split, parse_options(source.options))
+    if few is not None:
+        data = data.first_pairs(few)
     report = check_data(data, watch)
     if report.is_good:
         return data, []

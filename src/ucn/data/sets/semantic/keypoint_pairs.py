@@ -293,6 +293,11 @@ class KeypointData(PairData):
         if size_hw is not None:  # otherwise the check of the image reports it
             self._place(keypoints, size_hw)
 
+    def first_pairs(self, count: int) -> PairData:
+        """The pairs of the images of the first `count` pairs."""
+        used = {row for index in range(min(count, len(self))) for row in self._pairs[index]}
+        return self._select(sorted(used))
+
     def without(self, files: Set[Path]) -> PairData:
         """The pairs that use none of these files, found without visiting all pairs."""
         own = ((e.image,) if e.is_shared else (e.image, e.annotation) for e in self._examples)
