@@ -97,7 +97,10 @@ def test_runs_are_collected_and_packed(trainer: ModuleType, tmp_path: Path) -> N
     Path(f"{name}.out").write_text(json.dumps(printed), encoding="utf-8")
     Path(f"{name}.safetensors").write_bytes(b"weights")
     Path(f"{name}.train").mkdir()
-    events = [{"event": "start", "versions": {"ucn": "1"}}, {"event": "progress", "step": 2, "loss": 0.25}]
+    events: list[dict[str, object]] = [
+        {"event": "start", "versions": {"ucn": "1"}},
+        {"event": "progress", "step": 2, "loss": 0.25},
+    ]
     log = "\n".join(json.dumps({"memory_bytes": None, **event}) for event in events)
     Path(f"{name}.train/log.jsonl").write_text(log, encoding="utf-8")
     process = subprocess.Popen([sys.executable, "-c", ""])

@@ -90,7 +90,7 @@ def test_errors_come_before_torch(pair: tuple[str, str], tmp_path: Path) -> None
 class TestChecks:
     def test_nothing_given(self) -> None:
         _checks.check_images([None])
-        _checks.check_masks([None])
+        _checks.check_masks([None], [(32, 32)])
         _checks.check_file(None, "points")
         _checks.check_image_folder(None)
         _checks.check_methods([], [])
@@ -103,9 +103,11 @@ class TestChecks:
         PIL.Image.new("RGB", (MIN_SIDE - 1, MIN_SIDE)).save(small)
         with pytest.raises(ImageReadError, match=r"small\.png must be at least 32 px a side, got 31 × 32"):
             _checks.check_images([least, small])
-        _checks.check_masks([small])  # its image is checked instead
+        _checks.check_masks([small], [(MIN_SIDE, MIN_SIDE - 1)])  # its image is checked instead
+        with pytest.raises(ImageReadError, match=r"as large as its image, 32 × 32, got 31 × 32"):
+            _checks.check_masks([small], [(MIN_SIDE, MIN_SIDE)])
         with pytest.raises(ImageReadError, match=r"cannot read mask .*no\.png: no such file"):
-            _checks.check_masks([tmp_path / "no.png"])
+            _checks.check_masks([tmp_path / "no.png"], [(32, 32)])
 
     def test_files_and_folders(self, tmp_path: Path) -> None:
         (tmp_path / "p.csv").touch()

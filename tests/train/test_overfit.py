@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from support.bird_cases import write_birds
 from support.photo_cases import write_photos
 from support.train_cases import CPU, ignore, make_config
 from ucn.config import Calibration, LossConfig, SourceConfig
+from ucn.data.io import read_image
 from ucn.data.sets.semantic import keypoint_pairs
 from ucn.train.loop import train
 from ucn.train.overfit import repeat_first_batch
@@ -63,8 +65,12 @@ def test_it_is_the_first_batch_of_the_run(tmp_path: Path) -> None:
 def test_no_more_is_read_than_a_batch_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_birds(tmp_path / "birds", (48, 56))
     read: list[Path] = []
-    whole = keypoint_pairs.read_image
-    monkeypatch.setattr(keypoint_pairs, "read_image", lambda path: (read.append(path), whole(path))[1])
+
+    def note(path: Path) -> Tensor:
+        read.append(path)
+        return read_image(path)
+
+    monkeypatch.setattr(keypoint_pairs, "read_image", note)
     source = SourceConfig(
         "cub", str(folder), "train", on_device=True, fit="resize", crop_hw=(48, 48), batch=1
     )

@@ -279,8 +279,8 @@ def _place(
         return refine(descriptors, target.map, index, target.is_allowed, memory_bytes)
     has_prior = best.prior.weights > MIN_WEIGHT
     if use_fused(descriptors):
-        prior = replace(best.prior, weights=torch.where(has_prior, best.prior.weights, 0.0))
-        return refine(descriptors, target.map, index, target.is_allowed, memory_bytes, prior)
+        strong = replace(best.prior, weights=torch.where(has_prior, best.prior.weights, 0.0))
+        return refine(descriptors, target.map, index, target.is_allowed, memory_bytes, strong)
     points, similarities = descriptors.new_empty(len(index), 2), descriptors.new_empty(len(index))
     for rows, prior in ((~has_prior, None), (has_prior, best.prior.select(has_prior))):
         found = refine(descriptors[rows], target.map, index[rows], target.is_allowed, memory_bytes, prior)

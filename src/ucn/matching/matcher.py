@@ -239,8 +239,8 @@ class Matcher:
             ValueError: a mask does not fit its image.
         """
         # Files are encoded one by one, since a GPU encodes the first while the second is decoded.
-        is_held = not any(isinstance(image, (str, Path, Features)) for image in (image0, image1))
-        if is_held and self._graphs is not None:
+        apart = (str, Path, Features)
+        if self._graphs is not None and not isinstance(image0, apart) and not isinstance(image1, apart):
             features0, features1 = self._encode_both(image0, image1, progress)
         else:
             given = (

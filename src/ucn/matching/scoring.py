@@ -128,8 +128,9 @@ def _is_stretched_little(here: Tensor, there: Tensor, near: Tensor) -> Tensor:
     """Whether the distance to neighbours (N, k) is about the same in both images: bool (N, k)."""
     distance_here = (here[:, None] - here[near]).norm(dim=-1)
     distance_there = (there[:, None] - there[near]).norm(dim=-1)
-    is_kept: Tensor = distance_there <= _MAX_STRETCH * distance_here + _SLACK
-    return is_kept & (distance_here <= _MAX_STRETCH * distance_there + _SLACK)
+    is_short: Tensor = distance_there <= _MAX_STRETCH * distance_here + _SLACK
+    is_long: Tensor = distance_here <= _MAX_STRETCH * distance_there + _SLACK
+    return is_short & is_long
 
 
 def _find_nearest(points: Tensor, count: int) -> Tensor:

@@ -26,7 +26,7 @@ def test_kernels_compile_for_a_gpu(capability: int, tmp_path: Path) -> None:
     shared = compile_for_gpu(guided._guide_block, types, known, tmp_path, 4, capability=capability)
     assert shared <= 99 * 1024 or capability == 90  # all devices since Ampere have that much
 
-    names = (
+    regions = (
         "points0",
         "points1",
         "confidences",
@@ -37,7 +37,7 @@ def test_kernels_compile_for_a_gpu(capability: int, tmp_path: Path) -> None:
         "linear",
         "places",
     )
-    types = dict.fromkeys((*names, "spread", "trust"), "*fp32")
+    types = dict.fromkeys((*regions, "spread", "trust"), "*fp32")
     types |= dict.fromkeys(("few_anchors", "min_share", "half_trust", "min_spread", "spread_gain"), "fp32")
     known = {"STEPS": 14, "PADDED": 1024}
     compile_for_gpu(local_affine._fit_region, types, known, tmp_path, 4, capability=capability)

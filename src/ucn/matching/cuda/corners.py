@@ -95,7 +95,8 @@ def _equalise(grey: Tensor) -> Tensor:
 
     upper = look_up(top, left) * (1 - across) + look_up(top, after) * across
     lower = look_up(bottom, left) * (1 - across) + look_up(bottom, after) * across
-    return (upper * (1 - below[:, None]) + lower * below[:, None]).round().clamp(0, _LEVELS - 1)
+    levelled: Tensor = (upper * (1 - below[:, None]) + lower * below[:, None]).round().clamp(0, _LEVELS - 1)
+    return levelled
 
 
 def _find_tiles(length: int, tile: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -119,7 +120,8 @@ def _measure_strength(image: Tensor) -> Tensor:
     scale = 1 / (4 * _WINDOW * 255.0)
     xx, xy, yy = (sums[0] * scale**2).float()
     xx, yy = xx * 0.5, yy * 0.5
-    return (xx + yy) - ((xx - yy).square() + xy.square()).sqrt()
+    strength: Tensor = (xx + yy) - ((xx - yy).square() + xy.square()).sqrt()
+    return strength
 
 
 def _suppress_neighbours(keys: Tensor) -> Tensor:

@@ -96,10 +96,10 @@ def match_keypoints(
     votes = torch.zeros(5, device=is_keypoint.device)
     consensus = None
     if config.consensus:
-        memory = {"memory_bytes": config.memory_bytes}
-        consensus = measure_consensus(features0.map, features1.map, **memory)
+        maps01, memory = (features0.map, features1.map), config.memory_bytes
+        consensus = measure_consensus(*maps01, memory_bytes=memory)
         votes = count_votes(consensus)
-        consensus = add_prior(features0.map, features1.map, consensus, **memory)
+        consensus = add_prior(*maps01, consensus, memory_bytes=memory)
     pair = _Pair(features0, features1, consensus, config, calibration)
     if tests_surface:
         assert features0.grey is not None

@@ -152,7 +152,7 @@ def _sum_along_y(
         highest = tl.load(best + place, mask=cells1 < h1 * w1, other=0.0)
     for hypothesis in range(count):
         total = _sum_shifts(
-            along_x + (hypothesis * h0 * w0).to(tl.int64) * h1 * w1,
+            along_x + (hypothesis * h0 * w0).to(tl.int64) * h1 * w1,  # type: ignore[attr-defined]
             steps + (first + hypothesis) * 2 * SHIFTS * 3 + SHIFTS * 3, weights, cell0 // w0, cell0 % w0,
             cells1 // w1, cells1 % w1, h0, w0, h1, w1, False, SHIFTS, BLOCK,
         )  # fmt: skip
