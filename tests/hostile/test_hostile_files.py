@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -342,6 +343,42 @@ class TestDecoders:
             else:
                 with pytest.raises(ImageReadError, match=r"the limit is"):
                     read_image(tmp_path / name)
+
+    @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+    def test_frames_larger_than_their_avif(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    ) -> None:
+        """The boxes of 2 kB claim 64 × 48 pixels; its decoder would take 463 MB for 120 megapixels."""
+        monkeypatch.setattr(decoding, "MAX_EXTRA_BYTES", 180_000)
+        path = tmp_path / "a.avif"
+        PIL.Image.new(mode, (200, 100), "red").save(path)
+        assert read_header_hw(path) == (100, 200)
+        content = path.read_bytes()
+        declared = b"ispe" + bytes(4) + struct.pack(">II", 200, 100)
+        path.write_bytes(content.replace(declared, b"ispe" + bytes(4) + struct.pack(">II", 64, 48)))
+        with pytest.raises(ImageReadError, match="its decoder would take"):
+            read_image(path)
+
+    def test_chroma_that_a_heic_understates(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("pillow_heif", reason="the extra 'heif' is not installed").register_heif_opener()
+        monkeypatch.setattr(decoding, "MAX_EXTRA_BYTES", 180_000)
+        path = tmp_path / "a.heic"
+        PIL.Image.new("RGB", (220, 200), "red").save(path, chroma=444)
+        content = bytearray(path.read_bytes())
+        content[content.index(b"hvcC") + 20] &= 0b1111_1101
+        path.write_bytes(content)
+        with pytest.raises(ImageReadError, match="44,000 pixels as HEIF, the limit is 31,"):
+            read_image(path)
+
+    def test_compressed_tiff_is_mapped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(decoding, "MAX_EXTRA_BYTES", 180_000)
+        noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
+        path = tmp_path / "a.tif"
+        PIL.Image.fromarray(noise).save(path)
+        assert read_image(path).shape == (3, 300, 300)
+        PIL.Image.fromarray(noise).save(path, compression="tiff_lzw")
+        with pytest.raises(ImageReadError, match=r"it is compressed to .* bytes, the limit is"):
+            read_image(path)
 
     def test_range_of_a_ppm(self, tmp_path: Path) -> None:
         (tmp_path / "a.ppm").write_bytes(b"P6 2000 1500 100\n" + bytes(9_000_000))

@@ -15,6 +15,7 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
+from ucn.data.coded_frames import find_av1_frames, find_hevc_kinds
 from ucn.data.image_limits import MAX_EXTRA_BYTES, TooManyPixelsError, find_strip_bytes
 from ucn.errors import ImageReadError
 
@@ -24,8 +25,7 @@ _MAX_SLOW_VALUES = 6_000_000  # of a PPM that Pillow converts in Python, at abou
 
 # Bytes a pixel of Pillow, and of `load_frugally`, by bits (over 8) and chroma subsampling.
 _HEIF = {
-    # Frugally 4:2:0 takes 5.2; but 9.6 where the header understates the chroma, hence 53 megapixels.
-    **{(False, 400): (3.0, 3.0), (False, 420): (7.7, 7.4)},
+    **{(False, 400): (3.0, 3.0), (False, 420): (7.7, 7.4)},  # 4:2:0 with a margin: frugally it took 5.2
     **{(False, 422): (8.9, 8.9), (False, 444): (9.6, 9.6)},
     **{(True, 400): (8.1, 8.1), (True, 420): (8.1, 8.1)},
     **{(True, 422): (14.0, 14.0), (True, 444): (15.6, 15.6)},
@@ -139,16 +139,30 @@ def _find_costs(image: PIL.Image.Image, file: BinaryIO) -> tuple[_Cost, _Cost]:
     if image.format == "WEBP":
         return _find_webp_costs(file, file_bytes)
     if image.format == "HEIF":
-        return _find_heif_costs(image, file_bytes)
+        return _find_heif_costs(image, file, file_bytes)
     if image.format == "AVIF":
         # Without transparency, up to 12 bits and 4:4:4, whatever the header says.
-        cost = (11.4 if image.mode in ("RGB", "L") else 15.0, 2 * file_bytes)
+        coded, grain = find_av1_frames(file) if 2 * file_bytes <= MAX_EXTRA_BYTES else (0, 0)
+        is_opaque = image.mode in ("RGB", "L")
+        copies = (11.4 if is_opaque else 15.0) + grain
+        # Frames may be larger than the image, to which the decoder reduces them.
+        excess = coded - image.width * image.height * (1 if is_opaque else 2)
+        cost = (copies, 2 * file_bytes + copies * max(0, excess))
     elif image.format == "JPEG2000":
         cost = (_COPY, _find_codestream_bytes(file) + file_bytes)
     elif image.format == "TIFF":
         # Pillow turns it, into a second copy.
         is_turned = image.getexif().get(0x0112, 1) != 1
-        cost = (_SMALL_MODES.get(image.mode, _COPY) * (1 + is_turned), find_strip_bytes(file))
+        strip_bytes = find_strip_bytes(file)
+        copies = _SMALL_MODES.get(image.mode, _COPY) * (1 + is_turned)
+        # libtiff maps a compressed file into memory.
+        limit = int(MAX_EXTRA_BYTES - (copies - _COPY) * image.width * image.height) - strip_bytes
+        if strip_bytes and 0 < limit < file_bytes:
+            raise ImageReadError(
+                f"it is compressed to {file_bytes:,} bytes, the limit is {limit:,}; "
+                "save it without compression, or as PNG"
+            )
+        cost = (copies, strip_bytes + (file_bytes if strip_bytes else 0))
     elif image.format == "PPM" and any(tile[0] == "ppm" for tile in getattr(image, "tile", ())):
         values = image.width * image.height * len(image.getbands())
         if values > _MAX_SLOW_VALUES:
@@ -185,9 +199,12 @@ def _find_webp_costs(file: BinaryIO, file_bytes: int) -> tuple[_Cost, _Cost]:
     return pillow, pillow
 
 
-def _find_heif_costs(image: PIL.Image.Image, file_bytes: int) -> tuple[_Cost, _Cost]:
-    """By bits and chroma subsampling, which the header declares."""
-    depth, chroma = image.info.get("bit_depth", 10), image.info.get("chroma", 444)
+def _find_heif_costs(image: PIL.Image.Image, file: BinaryIO, file_bytes: int) -> tuple[_Cost, _Cost]:
+    """By bits and chroma subsampling, which the header declares and the coded frames may exceed."""
+    kinds = {(image.info.get("chroma", 444), image.info.get("bit_depth", 10))}
+    if 2 * file_bytes <= MAX_EXTRA_BYTES:
+        kinds |= find_hevc_kinds(file) or {(444, 16)}
+    chroma, depth = max(each[0] for each in kinds), max(each[1] for each in kinds)
     table = _HEIF if image.mode in ("RGB", "L") else _TRANSPARENT_HEIF
     plain, frugal = table.get((depth > 8, chroma), _OTHER_HEIF)
     return (plain, 2 * file_bytes), (frugal, 3 * file_bytes)
