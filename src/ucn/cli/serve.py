@@ -62,7 +62,7 @@ def run(
         max_pixels=_count("--max-megapixels", max_megapixels, 1e6, 1024),
         max_sessions=max_sessions,
         memory_bytes=_count("--memory", memory, MEBIBYTE, 16 * MEBIBYTE),
-        idle_seconds=60.0 * idle,
+        idle_seconds=_count("--idle", idle, 60, 1),
     )
     service, default_weights = _build_service(limits, weights, opt.build_config(consensus=consensus), device)
     from ucn.serve.app import create_app
