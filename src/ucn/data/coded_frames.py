@@ -120,6 +120,8 @@ def _read_data(file: BinaryIO, end: int) -> Iterator[tuple[bool, bytes]]:
 
 
 def _read(file: BinaryIO, place: int, size: int) -> bytes:
+    if place >= 2**62:  # which no file can seek
+        raise EOFError
     file.seek(place)
     return file.read(size)
 
