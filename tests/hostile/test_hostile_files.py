@@ -208,6 +208,7 @@ class TestOpenRegular:
     def test_messages_of_libraries_are_shortened(self) -> None:
         assert shorten("a\n  b") == "a b"
         assert len(shorten("x" * 5000)) == 161
+        assert shorten("bad header: '" + "x" * 100 + "'") == "bad header: '" + "x" * 80 + "…"
         assert shorten("a\x1b[2Jb") == "a\ufffd[2Jb"
 
     def test_message_of_safetensors_is_shortened(self, tmp_path: Path) -> None:

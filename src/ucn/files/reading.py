@@ -6,6 +6,7 @@ import errno
 import hashlib
 import math
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ MAX_BINARY_BYTES = 2**30
 """Larger binary files (flow, scans, .mat) are refused unread."""
 QUOTED = 80
 """The most characters of a stranger's file that a message quotes at once."""
+
+_QUOTATION = re.compile(rf"([\"'`].{{{QUOTED}}}).+")  # too long, in a message of a library
 
 
 def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
@@ -199,6 +202,7 @@ def shorten(text: object, length: int = 2 * QUOTED) -> str:
     """A library's message about a stranger's file, which may quote it: on one line, printable and short."""
     line = " ".join(str(text)[: 4 * length].split())
     line = "".join(each if each.isprintable() else "\ufffd" for each in line)
+    line = _QUOTATION.sub(r"\1…", line)
     return line if len(line) <= length else f"{line[:length]}…"
 
 
