@@ -18,6 +18,8 @@ from ucn.files.reading import MAX_TEXT_BYTES, is_number, read_text
 MAX_COORDINATE = 1e9
 """Larger coordinates are refused: beyond any image, and well within float32."""
 
+_ROW_BYTES = 128  # a row takes about 400 in memory, so that short ones must not fill a file
+
 # Semicolons and tabs come before commas: where the comma is the decimal sign, these separate.
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", " ": "spaces"}
 _POINT_NAMES = (("x", "y"), ("u", "v"))
@@ -78,6 +80,8 @@ def read_delimited(
             on_error(error)
             continue
         if point is not None:
+            if len(rows) >= limit // _ROW_BYTES:
+                raise PointsError(f"{where}: the limit is {limit // _ROW_BYTES:,} points; split the file")
             points.append(point)
             rows.append(cells)
             places.append(where)
