@@ -108,7 +108,8 @@ SIGNATURES = {
     "list_weights": "() -> 'tuple[WeightsInfo, ...]'",
     "load_weights": "(name_or_path: 'str | Path') -> 'LoadedWeights'",
     "nearest": "(queries: 'Tensor', database: 'Tensor', k: 'int' = 1, *,"
-    " exclusion: 'ExclusionRadius | None' = None, memory_bytes: 'int' = 268435456) -> 'Neighbours'",
+    " exclusion: 'ExclusionRadius | None' = None, memory_bytes: 'int' = 268435456,"
+    " cache: 'SearchCache | None' = None) -> 'Neighbours'",
     "open_data": "(name: 'str', folder: 'str | Path', split: 'str | None' = None,"
     " options: 'Mapping[str, Option] | None' = None) -> 'PairData'",
     "list_data": "() -> 'tuple[DataInfo, ...]'",

@@ -13,7 +13,9 @@ from support.bird_cases import write_birds
 from ucn.config import MatchConfig, ModelConfig
 from ucn.data.sets.semantic.cub import open_folder
 from ucn.evaluate.points.benchmarks import find_benchmark
+from ucn.matching.cells import match_points
 from ucn.matching.matcher import Matcher
+from ucn.matching.views import to_caller, to_encoded
 from ucn.nn import build_model
 from ucn.weights import load_weights, save_weights
 
@@ -79,8 +81,10 @@ def test_the_measure_is_that_of_matching(script: ModuleType, tmp_path: Path) -> 
     matcher, errors = Matcher(loaded, config=MatchConfig(consensus=False), device="cpu"), []
     for _, index in chosen:
         sample = data.read(index)
-        points = matcher.match(sample.image0, sample.image1, points=sample.points0).points1
-        distances = (torch.from_numpy(points) - sample.points1).norm(dim=1)
+        first, second = (matcher.extract(image) for image in (sample.image0, sample.image1))
+        encoded0 = to_encoded(sample.points0, first)
+        points = match_points(first.map, second.map, encoded0, second_best_radius=4.0).points1
+        distances = (to_caller(points, second) - sample.points1).norm(dim=1)
         errors += (distances / (60**2 + 84**2) ** 0.5).tolist()
     assert found["pairs"] == 3 and found["points"] == len(errors) == 9
     expected = [sum(error <= alpha for error in errors) / 9 for alpha in found["alphas"]]

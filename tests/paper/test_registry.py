@@ -18,7 +18,7 @@ from ucn.features.names import MethodKind
 from ucn.features.network import SPARSE_CONFIG, VIEWS, MatcherViews
 from ucn.features.pair_matcher import CONSENSUS_SHA256, NearestNeighbours
 from ucn.matching.matcher import Matcher
-from ucn.nn import build_model
+from ucn.nn import CorrespondenceNetwork, build_model
 from ucn.paper.deep_matching import DeepMatching
 from ucn.paper.registry import METHODS, is_nearest
 from ucn.paper.results import find_systems
@@ -141,7 +141,7 @@ class TestMetadata:
 
     def test_needs_no_weights(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         path, _ = save_mine(tmp_path)
-        monkeypatch.setattr("ucn.weights.store.build_model", None)
+        monkeypatch.setattr("ucn.weights.store.CorrespondenceNetwork", None)
         monkeypatch.setattr("ucn.weights.store.safetensors.torch.load", None)
         for name in ("geometric", "sift", "geometric+dsp", str(path)):
             info = METHODS.find_features(name) if "+" not in name else METHODS.find(name)
@@ -249,9 +249,9 @@ class TestFeatures:
 
         def count(config: ModelConfig) -> torch.nn.Module:
             built.append(config)
-            return build_model(config)
+            return CorrespondenceNetwork(config)
 
-        monkeypatch.setattr("ucn.weights.store.build_model", count)
+        monkeypatch.setattr("ucn.weights.store.CorrespondenceNetwork", count)
         first, second = METHODS.load_dense(["geometric-lite", "geometric-lite+dsp"]).methods
         again = METHODS.find("geometric-lite").load("cpu")
         assert first.extractor is second.extractor is again.extractor

@@ -156,6 +156,8 @@ def check_return(
     determinants = linear[:, 0, 0] * linear[:, 1, 1] - linear[:, 0, 1] * linear[:, 1, 0]
     is_tested = has_match & (found.correlations >= _MIN_CORRELATION)
     is_tested &= determinants.abs() >= _MIN_DETERMINANT
+    if not is_tested.is_cuda and is_tested.sum() < needed:
+        return torch.zeros((), dtype=torch.bool)
     angles = _GOLDEN_ANGLE * (is_tested.to(points0.dtype).cumsum(dim=0) - 1)
     start = points0 + _BACK_START * torch.stack([angles.cos(), angles.sin()], dim=1)
     start = start.where(is_tested[:, None], torch.nan)

@@ -7,11 +7,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from ucn.data.io import check_pixels, to_tensor
+from ucn.data.io import to_tensor
 from ucn.files.recent import RecentItems
 from ucn.matching.tracking import open_frames
 from ucn.types import Features, ImageLike
@@ -54,14 +52,13 @@ class SharedFeatures:
             return image
         if isinstance(image, (str, Path)):
             return self._held.get_or_make(str(Path(image)), lambda: self._extract(image))
-        pixels = check_pixels(image) if isinstance(image, np.ndarray) else to_tensor(image)
+        pixels = to_tensor(image)
         return self._held.get_or_make(_digest(pixels), lambda: self._extract(pixels))
 
 
-def _digest(pixels: NDArray[np.uint8] | Tensor) -> Hashable:
-    values = pixels if isinstance(pixels, np.ndarray) else pixels.detach().cpu().numpy()
-    content = np.ascontiguousarray(values).data.cast("B")
-    return values.dtype.str, values.shape, hashlib.blake2b(content, digest_size=16).digest()
+def _digest(pixels: Tensor) -> Hashable:
+    content = pixels.detach().cpu().contiguous().numpy()
+    return tuple(pixels.shape), hashlib.blake2b(content.data.cast("B"), digest_size=16).digest()
 
 
 def _count_bytes(features: Features) -> int:
